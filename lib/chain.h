@@ -1,0 +1,45 @@
+/* A chain: the validated list of operators, from text or from an op list. */
+#ifndef ROWFOLD_CHAIN_H
+#define ROWFOLD_CHAIN_H
+
+#include "rowfold.h"
+
+/* Row of the operator table built from ops.def and reductions.def (chain.c). */
+typedef struct rfi_op_desc {
+    int kind;
+    rf_op_class op_class;
+    const char *name;
+    const char *doc;
+    int num_params, min_params;
+    int accepts_vector;
+    const char *param_names[RF_MAX_OP_PARAMS];
+    double param_defaults[RF_MAX_OP_PARAMS];
+    unsigned flags;   /* RFI_OPF_* */
+    int empty_ok;     /* reductions: a row without columns has a result */
+} rfi_op_desc;
+
+enum {
+    RFI_OPF_NAN_PARAMS = 1,
+    RFI_OPF_ONE_PARAM = 2,
+    RFI_OPF_NONZERO_A = 4,
+    RFI_OPF_READS_SAVED = 8,
+    RFI_OPF_SAVES = 16
+};
+
+const rfi_op_desc *rfi_op_find(int kind); /* NULL if there is none */
+
+typedef struct rfi_chain {
+    int64_t in_features, out_features; /* -1 where nobody has said */
+    int num_ops;                       /* ops[0] is the linear layer */
+    rf_op ops[RF_MAX_OPS];             /* params filled with their defaults */
+    int reduction;                     /* index of the op that folds the columns, or -1. Reductions behind it see a width of 1 */
+} rfi_chain;
+
+/* Both check everything that does not need K and N. Errors: RF_INVALID_CHAIN with the column (text) or index (ops), RF_INVALID_ARGUMENT for NULL. */
+rf_status rfi_chain_from_text(const char *text, rfi_chain *chain);
+rf_status rfi_chain_from_ops(const rf_op *ops, size_t num_ops, rfi_chain *chain);
+
+/* Settles K and N from the chain and the config (0: not given) and checks what depends on them. */
+rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_features);
+
+#endif
