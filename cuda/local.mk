@@ -1,0 +1,42 @@
+# The CUDA backend, or the stub with the same interface.
+noinst_LTLIBRARIES += cuda/libcuda.la
+cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
+cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
+cuda_libcuda_la_SOURCES =
+
+cuda_c =
+cuda_cu =
+cuda_hopper_cu =
+cuda_stub =
+
+if HAVE_CUDA
+cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu)
+if BUILD_HOPPER
+cuda_libcuda_la_SOURCES += $(cuda_hopper_cu)
+endif
+else
+cuda_libcuda_la_SOURCES += $(cuda_stub)
+endif
+EXTRA_DIST += $(cuda_c) $(cuda_cu) $(cuda_hopper_cu) $(cuda_stub)
+
+# libtool runs nvcc like any compiler once nvcc passes on what it does not know (-fPIC). Automake's dependency tracking does not cover .cu
+# files, so their dependency files are made and cleaned here. Files named hopper_*.cu use instructions of sm_90a alone.
+SUFFIXES += .cu .lo
+cuda_deps = cuda/$(DEPDIR)
+NVCC_COMPILE = $(NVCC) -forward-unknown-to-host-compiler -std=c++17 -Wall $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS)
+AM_V_NVCC = $(am__v_NVCC_@AM_V@)
+am__v_NVCC_ = $(am__v_NVCC_@AM_DEFAULT_V@)
+am__v_NVCC_0 = @echo "  NVCC    " $@;
+am__v_NVCC_1 =
+
+.cu.lo:
+	@$(MKDIR_P) $(cuda_deps)
+	$(AM_V_NVCC)case $(<F) in hopper_*) arch='$(NVCC_GENCODE_HOPPER)';; *) arch='$(NVCC_GENCODE)';; esac; \
+	$(LIBTOOL) $(AM_V_lt) --tag=CC $(AM_LIBTOOLFLAGS) $(LIBTOOLFLAGS) --mode=compile \
+	  $(NVCC_COMPILE) $$arch $(NVCCFLAGS) -MD -MT $@ -MF $(cuda_deps)/$(*F).cu.d -c -o $@ $<
+
+-include $(wildcard $(cuda_deps)/*.cu.d)
+
+mostlyclean-local: mostlyclean-cuda
+mostlyclean-cuda:
+	-rm -f $(cuda_deps)/*.cu.d

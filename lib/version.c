@@ -1,0 +1,4 @@
+#include "config.h"
+#include "rowfold.h"
+
+const char *rf_version(void) { return PACKAGE_VERSION; }

@@ -1,0 +1,36 @@
+# RF_ISA
+# The CPU kernels are one source compiled per instruction set, each in a convenience library of its own; which of them runs is decided
+# at run time. Sets conditionals BUILD_AVX2 and BUILD_AVX512, the macros RFI_BUILD_AVX2 and RFI_BUILD_AVX512 in config.h, and
+#   KERNEL_CFLAGS   for all of them, whatever the user's CFLAGS: -O3, and neither errno nor traps, which would keep loops scalar.
+#                   Never -ffast-math: NaN, infinities and subnormals have a meaning here.
+#   AVX2_CFLAGS AVX512_CFLAGS
+# --disable-avx2 and --disable-avx512 leave one out.
+AC_DEFUN([RF_ISA],
+[KERNEL_CFLAGS=
+for rf_flag in -O3 -fno-math-errno -fno-trapping-math; do
+  RF_CHECK_CFLAGS([$rf_flag], [], [], [KERNEL_CFLAGS="$KERNEL_CFLAGS $rf_flag"])
+done
+AC_SUBST([KERNEL_CFLAGS])
+rf_isa_summary=generic
+_RF_ISA([avx2], [AVX2], [-mavx2 -mfma -mf16c],
+  [[__m256 v = _mm256_cvtph_ps(_mm_setzero_si128()); v = _mm256_fmadd_ps(v, v, v);
+    __m256i i = _mm256_abs_epi32(_mm256_castps_si256(v)); (void)i;]])
+_RF_ISA([avx512], [AVX512], [-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512],
+  [[__m512 v = _mm512_cvtph_ps(_mm256_setzero_si256()); v = _mm512_fmadd_ps(v, v, v); v = _mm512_and_ps(v, v);
+    __m512i i = _mm512_abs_epi16(_mm512_castps_si512(v)); (void)i;]])])
+
+# _RF_ISA(name, NAME, FLAGS, BODY)
+AC_DEFUN([_RF_ISA],
+[AC_ARG_ENABLE([$1], [AS_HELP_STRING([--disable-$1], [leave out the $2 CPU kernels])], [], [enable_$1=yes])
+AC_MSG_CHECKING([whether to build the $2 kernels])
+AS_IF([test "x$enable_$1" != xno],
+  [RF_CHECK_CFLAGS([$3], [[#if !defined __x86_64__
+# error only x86-64
+#endif
+#include <immintrin.h>]], [$4], [rf_build_$1=yes], [rf_build_$1=no])], [rf_build_$1=no])
+AC_MSG_RESULT([$rf_build_$1])
+AS_VAR_IF([rf_build_$1], [yes],
+  [AC_DEFINE([RFI_BUILD_$2], [1], [The $2 CPU kernels are part of this build.])
+  rf_isa_summary="$rf_isa_summary $1"])
+AC_SUBST([$2_CFLAGS], ["$3"])
+AM_CONDITIONAL([BUILD_$2], [test "x$rf_build_$1" = xyes])])

@@ -1,0 +1,17 @@
+# RF_PYTHON
+# The Python package is pure Python (ctypes), so all that is needed is an interpreter whose version names the directory. PYTHON=: on the
+# command line installs without it.
+AC_DEFUN([RF_PYTHON],
+[AM_PATH_PYTHON([3.9], [], [:])
+AM_CONDITIONAL([HAVE_PYTHON], [test "$PYTHON" != :])
+AS_IF([test "$PYTHON" = :], [rf_python_summary="no (Python 3.9 or newer was not found; the C library is complete without it)"],
+  [rf_prefix=$prefix
+  test "x$rf_prefix" = xNONE && rf_prefix=$ac_default_prefix
+  rf_site=`$PYTHON -c 'import site, sys
+prefix = sys.argv[[1]].rstrip("/")
+below = [[p for p in site.getsitepackages() if p.startswith(prefix + "/")]]
+print("$" + "{prefix}" + below[[0]][[len(prefix):]] if below else "")' "$rf_prefix" 2>/dev/null`
+  AS_IF([test -n "$rf_site" && test -z "$with_python_prefix" && test "x$am_use_python_sys" = xfalse],
+    [pythondir=$rf_site
+    pkgpythondir=$rf_site/$PACKAGE])
+  rf_python_summary="$PYTHON ($PYTHON_VERSION), package in $pythondir"])])

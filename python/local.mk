@@ -1,0 +1,23 @@
+# The Python package: pure Python over the shared library. A file added to python/rowfold/ is added here.
+rowfold_py = \
+	python/rowfold/__init__.py
+EXTRA_DIST += $(rowfold_py) python/rowfold/py.typed python/rowfold.in
+
+if HAVE_PYTHON
+pkgpython_PYTHON = $(rowfold_py)
+nodist_pkgpython_PYTHON = python/_config.py
+pkgpython_DATA = python/rowfold/py.typed
+bin_SCRIPTS += python/bin/rowfold
+CLEANFILES += $(nodist_pkgpython_PYTHON) python/bin/rowfold
+endif
+
+# Where the installed package finds the installed library: by soname, which libtool knows. It is not made inside python/rowfold/, so a
+# package that runs from the source tree never meets it and looks in the build tree instead.
+python/_config.py: lib/librowfold.la
+	@$(MKDIR_P) $(@D)
+	$(AM_V_GEN). ./lib/librowfold.la && \
+	printf '%s\n' '"""Made by make install: where the library was installed."""' '' "LIBRARY = \"$(libdir)/$$dlname\"" > $@
+
+python/bin/rowfold: python/rowfold.in Makefile
+	@$(MKDIR_P) $(@D)
+	$(AM_V_GEN)$(SED) -e 's|@PYTHON[@]|$(PYTHON)|' -e 's|@pythondir[@]|$(pythondir)|g' $(srcdir)/python/rowfold.in > $@ && chmod +x $@

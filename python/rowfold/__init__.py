@@ -1,0 +1,1 @@
+"""Linear layer, elementwise operators and row reduction as one fused operation."""
