@@ -55,9 +55,12 @@ typedef struct rfi_backend {
     int (*available)(const char **reason);
     /* Can it run this model? RF_OK, or RF_UNSUPPORTED with the reason as last error. Needs no weights and allocates nothing. */
     rf_status (*supports)(const rfi_spec *spec);
+    /* Copies device memory to the host once `stream` has come to it. NULL where there is no device memory. */
+    rf_status (*copy_to_host)(const rfi_spec *spec, void *host, const void *device, size_t bytes, void *stream);
     /* Prepares the weights. On success *prepared belongs to the caller, to be given to `release`; `bytes` is what it holds. */
     rf_status (*prepare)(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
     void (*release)(void *prepared);
+    /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*workspace_size)(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes);
     /* batch > 0. Any number of threads at once. */
     rf_status (*forward)(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
@@ -65,7 +68,7 @@ typedef struct rfi_backend {
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
 } rfi_backend;
 
-extern const rfi_backend *const rfi_backends[];
+extern const rfi_backend *const rfi_backends[]; /* rf_backend_count() of them */
 
 /* The backend for a model: `forced` (or $ROWFOLD_BACKEND) by name, else the best that is available on `device` ("cpu", "cuda", "cuda:N" or NULL) and supports
  * the spec. Sets spec->device. */

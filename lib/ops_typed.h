@@ -91,6 +91,26 @@ RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_state_empty)(int kind) {
     return state;
 }
 
+RFI_FN RFI_T RFI_TYPED(rfi_state_peak)(int kind, RFI_T m, RFI_T x) {
+    switch (kind) {
+#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
+    case number: return RFI_TYPED(rfi_peak_##id)(m, x);
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+    return m;
+}
+
+RFI_FN RFI_T RFI_TYPED(rfi_state_term)(int kind, RFI_T m, RFI_T x) {
+    switch (kind) {
+#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
+    case number: return RFI_TYPED(rfi_term_##id)(m, x);
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+    return x;
+}
+
 RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_state_merge)(int kind, RFI_TYPED(rfi_state) p, RFI_TYPED(rfi_state) q) {
     switch (kind) {
 #define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \

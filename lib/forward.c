@@ -1,0 +1,100 @@
+/* Forward: everything is checked here, and nothing is touched before all checks have passed. */
+#include "dtype.h"
+#include "error.h"
+#include "model.h"
+
+static rf_status check_ready(const rf_model *model, int64_t batch) {
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    if (!model->prepared) return rfi_error(RF_NOT_LOADED, "the model has no weights yet; call rf_model_load_weights first");
+    if (batch < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch is %lld; expected 0 or more", (long long)batch);
+    return RF_OK;
+}
+
+rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes) {
+    rf_status status = check_ready(model, batch);
+    if (status) return status;
+    if (!bytes) return rfi_error(RF_INVALID_ARGUMENT, "bytes is NULL");
+    size_t size = 0;
+    if (batch) status = model->backend->workspace_size(&model->spec, model->prepared, batch, &size);
+    if (!status) *bytes = size;
+    return status;
+}
+
+/* A (batch, columns) buffer: leading dimension, size and alignment. *bytes is its extent. */
+static rf_status check_matrix(const char *name, const void *data, int64_t batch, int64_t columns, int64_t ld, rf_dtype dtype, int64_t *bytes) {
+    if (!rfi_dtype_size(dtype)) return rfi_error(RF_INVALID_ARGUMENT, "%s_dtype is %d, which is no rf_dtype", name, (int)dtype);
+    if (ld < columns) return rfi_error(RF_INVALID_ARGUMENT, "ld%s is %lld; expected %lld or more", name, (long long)ld, (long long)columns);
+    int64_t elements = rfi_size_mul(batch, ld);
+    *bytes = elements < 0 ? -1 : rfi_size_mul(elements, (int64_t)rfi_dtype_size(dtype));
+    if (*bytes < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch %lld times ld%s %lld overflows", (long long)batch, name, (long long)ld);
+    if (!data && batch && columns) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name);
+    if ((uintptr_t)data % rfi_dtype_size(dtype)) return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name, rfi_dtype_name(dtype));
+    return RF_OK;
+}
+
+static rf_status check_memory(const rf_model *model, const char *name, rf_memory memory) {
+    if (memory != RF_MEMORY_HOST && memory != RF_MEMORY_DEVICE) return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is %d, which is no rf_memory", name, (int)memory);
+    if (memory == RF_MEMORY_DEVICE && !model->backend->is_cuda)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", name,
+                         model->backend->name);
+    return RF_OK;
+}
+
+static rf_status check_workspace(const rf_model *model, const rfi_forward *call) {
+    if (!call->workspace) return RF_OK;
+    size_t needed = 0;
+    rf_status status = model->backend->workspace_size(&model->spec, model->prepared, call->batch, &needed);
+    if (status) return status;
+    if (call->workspace_size < needed)
+        return rfi_error(RF_WORKSPACE_TOO_SMALL, "workspace_size is %zu; batch %lld needs %zu bytes", call->workspace_size, (long long)call->batch, needed);
+    if ((uintptr_t)call->workspace % 256) return rfi_error(RF_INVALID_ARGUMENT, "workspace is not aligned to 256 bytes");
+    return RF_OK;
+}
+
+static rf_status check_call(const rf_model *model, const rfi_forward *call) {
+    const rfi_plan *plan = &model->spec.plan;
+    int64_t x_bytes, y_bytes;
+    rf_status status = check_matrix("x", call->x, call->batch, plan->in_features, call->ldx, call->x_dtype, &x_bytes);
+    if (!status) status = check_matrix("y", call->y, call->batch, plan->width, call->ldy, call->y_dtype, &y_bytes);
+    if (!status) status = check_memory(model, "x", call->x_memory);
+    if (!status) status = check_memory(model, "y", call->y_memory);
+    if (status) return status;
+    if ((call->x_dtype == RF_FLOAT64) != (model->spec.weight_dtype == RF_FLOAT64))
+        return rfi_error(RF_INVALID_ARGUMENT, "x_dtype is %s and the weights are %s; float64 goes with float64 only", rfi_dtype_name(call->x_dtype),
+                         rfi_dtype_name(model->spec.weight_dtype));
+    uintptr_t x = (uintptr_t)call->x, y = (uintptr_t)call->y;
+    if (call->batch && plan->in_features && plan->width && x < y + (uintptr_t)y_bytes && y < x + (uintptr_t)x_bytes)
+        return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
+    return check_workspace(model, call);
+}
+
+rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args) {
+    if (!args) return rfi_error(RF_INVALID_ARGUMENT, "args is NULL");
+    if (args->size != sizeof *args)
+        return rfi_error(RF_INVALID_ARGUMENT, "args.size is %zu; expected sizeof(rf_forward_args), %zu", args->size, sizeof *args);
+    rf_status status = check_ready(model, args->batch);
+    if (status) return status;
+    const rfi_spec *spec = &model->spec;
+    const rfi_forward call = {
+        .x = args->x,
+        .y = args->y,
+        .batch = args->batch,
+        .ldx = args->ldx ? args->ldx : spec->plan.in_features,
+        .ldy = args->ldy ? args->ldy : spec->plan.width,
+        .x_dtype = args->x_dtype ? (rf_dtype)args->x_dtype : spec->x_dtype,
+        .y_dtype = args->y_dtype ? (rf_dtype)args->y_dtype : spec->y_dtype,
+        .x_memory = args->x_memory ? (rf_memory)args->x_memory : RF_MEMORY_HOST,
+        .y_memory = args->y_memory ? (rf_memory)args->y_memory : RF_MEMORY_HOST,
+        .workspace = args->workspace,
+        .workspace_size = args->workspace_size,
+        .stream = args->stream,
+    };
+    status = check_call(model, &call);
+    if (status || !call.batch || !spec->plan.width) return status;
+    return model->backend->forward(spec, model->prepared, &call);
+}
+
+rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y) {
+    const rf_forward_args args = {.size = sizeof args, .x = x, .y = y, .batch = batch};
+    return rf_model_forward_ex(model, &args);
+}
