@@ -1,6 +1,12 @@
 # The Python package: pure Python over the shared library. A file added to python/rowfold/ is added here.
 rowfold_py = \
-	python/rowfold/__init__.py
+	python/rowfold/__init__.py \
+	python/rowfold/_lib.py \
+	python/rowfold/arrays.py \
+	python/rowfold/backends.py \
+	python/rowfold/errors.py \
+	python/rowfold/model.py \
+	python/rowfold/ops.py
 EXTRA_DIST += $(rowfold_py) python/rowfold/py.typed python/rowfold.in
 
 if HAVE_PYTHON

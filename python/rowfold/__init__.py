@@ -1,1 +1,74 @@
-"""Linear layer, elementwise operators and row reduction as one fused operation."""
+"""Linear layer, elementwise operators and row reduction as one fused operation, on a CPU or an NVIDIA GPU.
+
+    import rowfold
+
+    model = rowfold.Model("linear(8192, 8192) | logsumexp | leaky_relu(0.01) | gelu")
+    model.load_weights(W, b)        # W (out_features, in_features), b (out_features,)
+    y = model(x)                    # x (..., in_features) -> y (..., 1); the (batch, out_features) matrix is never
+    stored print(model.explain(batch=1024))
+
+Chains are text, or built from ``rowfold.ops``. Every exception is a ``rowfold.Error``, and the standard exception of
+its kind. The native library is loaded on first use, from $ROWFOLD_LIBRARY if that is set.
+"""
+
+from __future__ import annotations
+
+from . import ops
+from .backends import Backend, CpuPeak, backends, cpu_measure
+from .errors import (
+    AlreadyLoadedError,
+    ArgumentTypeError,
+    BufferTooSmallError,
+    ChainError,
+    ClosedError,
+    DeviceError,
+    Error,
+    FileError,
+    InternalError,
+    InvalidArgumentError,
+    InvalidFileError,
+    LibraryError,
+    NotLoadedError,
+    OutOfMemoryError,
+    UnavailableError,
+    UnsupportedError,
+)
+from .model import Model, ModelInfo
+from .ops import Chain, presets
+
+__all__ = [
+    "AlreadyLoadedError",
+    "ArgumentTypeError",
+    "Backend",
+    "BufferTooSmallError",
+    "Chain",
+    "ChainError",
+    "ClosedError",
+    "CpuPeak",
+    "DeviceError",
+    "Error",
+    "FileError",
+    "InternalError",
+    "InvalidArgumentError",
+    "InvalidFileError",
+    "LibraryError",
+    "Model",
+    "ModelInfo",
+    "NotLoadedError",
+    "OutOfMemoryError",
+    "UnavailableError",
+    "UnsupportedError",
+    "backends",
+    "cpu_measure",
+    "ops",
+    "presets",
+]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from ._lib import load
+
+        version: bytes = load().rf_version()
+        return version.decode()
+    raise AttributeError(f"module 'rowfold' has no attribute {name!r}")

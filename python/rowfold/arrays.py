@@ -1,0 +1,252 @@
+"""Arrays of the caller, as the pointers, sizes and dtypes that the library takes; and new arrays for its results.
+
+An ArrayKind knows one family of arrays. KINDS lists them, the best fit first; ``kind_of`` picks by the type of the
+object, once for each type. A family added there works everywhere in the package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ._lib import DType, Memory
+from .errors import ArgumentTypeError, InvalidArgumentError
+
+# The work numpy may do to decide whether two arrays with interleaved strides share an element; past it they count as
+# overlapping.
+_OVERLAP_WORK = 100_000
+
+
+class Matrix(NamedTuple):
+    """A (batch, width) matrix in the caller's memory, its rows of unit stride and evenly spaced."""
+
+    pointer: int
+    lead: tuple[int, ...]  # the leading dimensions that `batch` counts
+    batch: int
+    ld: int  # elements from one row to the next; 0 where it does not matter
+    dtype: DType
+    memory: Memory
+    stream: int | None
+    owner: Any  # keeps the memory alive
+
+
+class ArrayKind(Protocol):
+    """What the package needs of one family of arrays. Errors name the argument, what came and what was expected."""
+
+    def accepts(self, array: Any) -> bool:
+        """Whether the object is one of this family."""
+
+    def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
+        """An input (..., width) as a matrix; copied only if one leading dimension cannot describe it. Never written.
+
+        ``said`` is the dtype the model expects, under which uint16 bits are read if it is bfloat16.
+        """
+
+    def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
+        """An input of exactly this shape, (rows, columns) or (columns,)."""
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A new array of this family on the device of ``like``."""
+
+    def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
+        """The caller's ``out``, checked: shape, dtype, layout, writable, no memory shared with the input ``like``."""
+
+
+def dtype_name(dtype: DType) -> str:
+    """``"float32"`` and so on."""
+    return dtype.name.lower()
+
+
+def parse_dtype(value: Any, argument: str) -> DType:
+    """A DType from a name, a numpy dtype or scalar type, ml_dtypes.bfloat16, or another framework's dtype object.
+
+    Raises ArgumentTypeError for anything else.
+    """
+    name = value if isinstance(value, str) else _numpy_name(value) or str(value).rpartition(".")[2]
+    try:
+        dtype = DType[name.upper()]
+    except KeyError:
+        dtype = DType.DEFAULT
+    if dtype is DType.DEFAULT or name != name.lower():
+        expected = ", ".join(dtype_name(d) for d in DType if d)
+        raise ArgumentTypeError(f"{argument} is {value!r}; expected one of {expected}")
+    return dtype
+
+
+def _numpy_name(value: Any) -> str | None:
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        return None
+    return str(dtype.name if dtype.isnative else dtype.str)
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The numpy dtype of a DType. bfloat16 is ml_dtypes' where that is installed, else uint16 bit patterns."""
+    if dtype is DType.BFLOAT16:
+        try:
+            bfloat16: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        except ImportError:
+            return np.dtype(np.uint16)
+        return bfloat16
+    return np.dtype(dtype_name(dtype))
+
+
+class NumpyKind:
+    """numpy.ndarray, its subclasses, numpy scalars, and objects that convert themselves with ``__array__``.
+
+    Lists are refused: they have no dtype, and a guess would be wrong for most models.
+    """
+
+    def accepts(self, array: Any) -> bool:
+        """Whether the object is one of this family."""
+        return isinstance(array, (np.ndarray, np.generic)) or hasattr(array, "__array__")
+
+    def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
+        """An input (..., width) as a matrix, copied if its rows are not of unit stride and evenly spaced."""
+        values = self._array(array, argument)
+        dtype = _dtype_of(values, argument, said)
+        if values.ndim == 0 or values.shape[-1] != width:
+            raise InvalidArgumentError(
+                f"{argument} has shape {_shape(values.shape)}; expected (..., {width}), the last dimension in_features"
+            )
+        if not values.flags.aligned:
+            values = values.copy()
+        ld = row_stride(values.shape, values.strides, values.itemsize)
+        if ld is None:
+            values = np.ascontiguousarray(values)
+            ld = width
+        lead = values.shape[:-1]
+        return Matrix(values.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, values)
+
+    def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
+        """An input of exactly this shape, (rows, columns) or (columns,)."""
+        values = self._array(array, argument)
+        if values.shape != shape:
+            hint = ""
+            if len(shape) == 2 and values.shape == shape[::-1]:
+                hint = f"; pass {argument}.T: rows are output features, as torch.nn.Linear stores them"
+            raise InvalidArgumentError(f"{argument} has shape {_shape(values.shape)}; expected {_shape(shape)}{hint}")
+        return self.matrix(values, argument, shape[-1], said)
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A new array."""
+        return np.empty(shape, numpy_dtype(dtype))
+
+    def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
+        """The caller's ``out``, checked. ``like`` is what the input's Matrix owns."""
+        if not isinstance(array, np.ndarray):
+            raise ArgumentTypeError(f"out is a {_type_name(array)}; expected a numpy.ndarray, as x is one")
+        if _dtype_of(array, "out", dtype) is not dtype:
+            raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
+        if array.shape != shape:
+            raise InvalidArgumentError(f"out has shape {_shape(array.shape)}; expected {_shape(shape)}")
+        if not array.flags.writeable:
+            raise InvalidArgumentError("out is read-only; expected a writable array")
+        ld = row_stride(array.shape, array.strides, array.itemsize)
+        if ld is None or not array.flags.aligned:
+            raise InvalidArgumentError(
+                f"out has strides {array.strides} in bytes; expected aligned rows of unit stride, evenly spaced"
+            )
+        if _overlap(array, like):
+            raise InvalidArgumentError("out shares memory with x; expected an array of its own")
+        lead = shape[:-1]
+        return Matrix(array.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, array)
+
+    def _array(self, array: Any, argument: str) -> np.ndarray[Any, Any]:
+        if isinstance(array, np.ma.MaskedArray):
+            raise ArgumentTypeError(
+                f"{argument} is a masked array, whose mask would be lost; expected a plain array, e.g. filled()"
+            )
+        return np.asarray(array)
+
+
+def row_stride(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int | None:
+    """Elements from one row of (..., width) to the next; None if the rows are not evenly spaced.
+
+    ``strides`` are in bytes. Rows must be unit-stride and must not overlap. 0 stands for "does not matter": at most one
+    row.
+    """
+    width = shape[-1]
+    if math.prod(shape) == 0:
+        return 0
+    if width > 1 and strides[-1] != itemsize:
+        return None
+    step = None  # bytes from one row to the next
+    span = 0  # bytes that the dimensions seen so far cover, in steps
+    for size, stride in zip(reversed(shape[:-1]), reversed(strides[:-1])):
+        if size == 1:
+            continue
+        if step is None:
+            step = stride
+        elif stride != span:
+            return None
+        span = stride * size
+    if step is None:
+        return 0
+    if step % itemsize or step < width * itemsize:
+        return None
+    return step // itemsize
+
+
+_BY_NUMPY = {
+    np.dtype(np.float32): DType.FLOAT32,
+    np.dtype(np.float64): DType.FLOAT64,
+    np.dtype(np.float16): DType.FLOAT16,
+}
+_UINT16 = np.dtype(np.uint16)
+
+
+def _dtype_of(array: np.ndarray[Any, Any], argument: str, said: DType) -> DType:
+    dtype = array.dtype
+    known = _BY_NUMPY.get(dtype)
+    if known is not None:
+        return known
+    if dtype.name == "bfloat16" and dtype.isnative:
+        return DType.BFLOAT16
+    if dtype == _UINT16 and said is DType.BFLOAT16:
+        return DType.BFLOAT16
+    hint = ""
+    if dtype == _UINT16:
+        hint = " (uint16 is read as bfloat16 only where the model's dtype says bfloat16)"
+    raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected float32, float64, float16 or bfloat16{hint}")
+
+
+def _overlap(a: np.ndarray[Any, Any], b: Any) -> bool:
+    if not isinstance(b, np.ndarray) or not np.may_share_memory(a, b):
+        return False
+    shares_memory: Any = np.shares_memory  # numpy's stub knows only two values of max_work
+    try:
+        return bool(shares_memory(a, b, max_work=_OVERLAP_WORK))
+    except (RuntimeError, OverflowError):  # numpy's TooHardError is a RuntimeError
+        return True
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return str(tuple(int(n) for n in shape))
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+NUMPY = NumpyKind()
+KINDS: tuple[ArrayKind, ...] = (NUMPY,)
+_kinds_by_type: dict[type, ArrayKind] = {}
+
+
+def kind_of(array: Any, argument: str) -> ArrayKind:
+    """The family that an array belongs to. Raises ArgumentTypeError for objects that are no array."""
+    found = _kinds_by_type.get(type(array))
+    if found is not None:
+        return found
+    for kind in KINDS:
+        if kind.accepts(array):
+            _kinds_by_type[type(array)] = kind
+            return kind
+    hint = "; numpy.asarray(..., dtype=...) makes one" if isinstance(array, (list, tuple, int, float)) else ""
+    raise ArgumentTypeError(f"{argument} is a {_type_name(array)}; expected an array{hint}")

@@ -1,0 +1,93 @@
+"""Exceptions: one class for each status of the C library, and each also the standard exception its kind calls for.
+
+``except rowfold.Error`` catches everything the package raises; ``except ValueError``, ``TypeError``, ``MemoryError``,
+``OSError`` or ``RuntimeError`` catch by kind.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of all of rowfold's exceptions. The message names the argument, what came and what was expected."""
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument has a wrong value, shape or layout."""
+
+
+class ArgumentTypeError(Error, TypeError):
+    """An argument has a wrong type or a wrong dtype."""
+
+
+class ChainError(Error, ValueError):
+    """The chain is wrong; the message points at the column of the text, or at the operator."""
+
+
+class NotLoadedError(Error, RuntimeError):
+    """The model has no weights yet."""
+
+
+class AlreadyLoadedError(Error, RuntimeError):
+    """The model already has its weights, and is immutable."""
+
+
+class ClosedError(Error, RuntimeError):
+    """The model was closed."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Host or device memory could not be had."""
+
+
+class UnsupportedError(Error, RuntimeError):
+    """The backend that was forced cannot run this model."""
+
+
+class UnavailableError(Error, RuntimeError):
+    """The backend or device asked for is not in this machine or build."""
+
+
+class BufferTooSmallError(Error, ValueError):
+    """A result did not fit into the buffer it was to go to."""
+
+
+class DeviceError(Error, RuntimeError):
+    """The device reported an error; the message has the driver's own text."""
+
+
+class FileError(Error, OSError):
+    """A file could not be opened, read or mapped."""
+
+
+class InvalidFileError(Error, ValueError):
+    """A file's content breaks its format."""
+
+
+class InternalError(Error, RuntimeError):
+    """An internal check failed; please report it."""
+
+
+class LibraryError(Error, OSError):
+    """The native library was not found, could not be loaded, or is of another version."""
+
+
+BY_STATUS: dict[str, type[Error]] = {
+    "INVALID_ARGUMENT": InvalidArgumentError,
+    "INVALID_CHAIN": ChainError,
+    "NOT_LOADED": NotLoadedError,
+    "ALREADY_LOADED": AlreadyLoadedError,
+    "OUT_OF_MEMORY": OutOfMemoryError,
+    "UNSUPPORTED": UnsupportedError,
+    "UNAVAILABLE": UnavailableError,
+    "WORKSPACE_TOO_SMALL": InvalidArgumentError,
+    "BUFFER_TOO_SMALL": BufferTooSmallError,
+    "DEVICE_ERROR": DeviceError,
+    "IO_ERROR": FileError,
+    "INVALID_FILE": InvalidFileError,
+    "INTERNAL": InternalError,
+}
+
+
+def for_status(name: str | None, message: str) -> Error:
+    """The exception for a status by its name in rowfold.h without ``RF_``; InternalError for one that is not known."""
+    return BY_STATUS.get(name or "", InternalError)(message)

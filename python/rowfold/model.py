@@ -1,0 +1,416 @@
+"""Model: a linear layer, elementwise operators and a row reduction, planned once and run many times."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import operator
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+
+from . import _lib, arrays
+from ._lib import DType, load
+from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
+from .ops import Chain, Op, Operator, encode
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU."""
+
+    backend: str
+    chain: str
+    in_features: int
+    out_features: int
+    output_features: int
+    dtype: str
+    x_dtype: str
+    y_dtype: str
+    math: str
+    simplify: str
+    threads: int
+    device: int
+    loaded: bool
+    prepared_bytes: int
+
+
+class _Handle:
+    """Owns one rf_model. A call in flight holds a reference, so the model goes only when the last of them is done."""
+
+    __slots__ = ("__weakref__", "pointer")
+
+    def __init__(self, library: _lib.Library, config: _lib.Config) -> None:
+        self.pointer = _lib.ModelPointer()
+        library.rf_model_create(ctypes.byref(self.pointer), ctypes.byref(config))
+        finalizer = weakref.finalize(self, library.rf_model_destroy, _lib.ModelPointer(self.pointer.value))
+        # The process is ending: its memory goes anyway, and a daemon thread may still be inside a call.
+        finalizer.atexit = False
+
+
+class Model:
+    """A chain of operators with its weights: ``y = model(x)``.
+
+        with rowfold.Model("linear(8192, 8192) | logsumexp | gelu") as model:
+            model.load_weights(W, b)        # W (out_features, in_features), b (out_features,)
+            y = model(x)                    # x (..., in_features) -> y (..., 1), or (..., out_features) without a
+            reduction
+
+    Any number of threads may call a loaded model at once; calls release the GIL. A model cannot be pickled or copied.
+
+    Parameters
+    ----------
+    chain
+        Chain text, ``"preset:NAME"``, or operators of ``rowfold.ops``. The linear layer comes first.
+    in_features, out_features
+        Sizes of the linear layer where the chain does not say them.
+    dtype
+        Of the weights: float32, float64, float16 or bfloat16, as a name or as numpy's, ml_dtypes' or another
+        framework's object.
+    x_dtype
+        The one dtype accepted for x. By default any that goes with the weights: float64 with float64, the other three
+        mix.
+    y_dtype
+        Of the result; float64 for float64 weights, else float32.
+    math
+        How products of float32 weights may be computed: ``"f32"``, ``"tf32"`` or ``"bf16"``.
+    simplify
+        Which rewrites are allowed: ``"none"``, ``"exact"`` (the same bits) or ``"algebraic"`` (equal over the reals).
+    device
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; None for the best there is.
+    threads
+        CPU threads of one call; None for $ROWFOLD_NUM_THREADS, else all cores that this process may use.
+    backend
+        One of ``rowfold.backends()`` by name; None for $ROWFOLD_BACKEND, else the best that can run the model.
+    batch_invariant
+        On a GPU too, a row's bits do not depend on the batch it is in. On a CPU they never do.
+
+    Raises
+    ------
+    ChainError (ValueError), InvalidArgumentError (ValueError), ArgumentTypeError (TypeError), UnsupportedError and
+    UnavailableError (RuntimeError), OutOfMemoryError (MemoryError).
+
+    """
+
+    def __init__(
+        self,
+        chain: str | Chain | Op | Operator | Iterable[Op | Operator],
+        in_features: int | None = None,
+        out_features: int | None = None,
+        *,
+        dtype: Any = "float32",
+        x_dtype: Any = None,
+        y_dtype: Any = None,
+        math: str = "f32",
+        simplify: str = "algebraic",
+        device: str | None = None,
+        threads: int | None = None,
+        backend: str | None = None,
+        batch_invariant: bool = False,
+    ) -> None:
+        self._library = library = load()
+        config = _lib.Config(size=ctypes.sizeof(_lib.Config))
+        if isinstance(chain, str):
+            config.chain = encode(chain, "chain")
+        else:
+            built = (
+                chain if isinstance(chain, Chain) else Chain([chain] if isinstance(chain, (Op, Operator)) else chain)
+            )
+            config.ops, config.num_ops = built.native(), len(built)
+        config.in_features = _size(in_features, "in_features")
+        config.out_features = _size(out_features, "out_features")
+        config.weight_dtype = arrays.parse_dtype(dtype, "dtype")
+        config.x_dtype = DType.DEFAULT if x_dtype is None else arrays.parse_dtype(x_dtype, "x_dtype")
+        config.y_dtype = DType.DEFAULT if y_dtype is None else arrays.parse_dtype(y_dtype, "y_dtype")
+        config.math = _choice(_lib.Math, math, "math")
+        config.simplify = _choice(_lib.Simplify, simplify, "simplify")
+        config.backend = None if backend is None else encode(backend, "backend")
+        config.device = None if device is None else encode(device, "device")
+        config.threads = 0 if threads is None else _integer(threads, "threads", 32, least=1)
+        config.flags = _lib.BATCH_INVARIANT if batch_invariant else 0
+        self._handle: _Handle | None = _Handle(library, config)
+
+        info = self.info
+        self._in_features, self._out_features, self._width = info.in_features, info.out_features, info.output_features
+        self._weight_dtype, self._x_dtype, self._y_dtype = (
+            DType[info.dtype.upper()],
+            DType[info.x_dtype.upper()],
+            DType[info.y_dtype.upper()],
+        )
+        self._x_fixed = x_dtype is not None
+        self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
+        self._forward = library.rf_model_forward
+
+    @classmethod
+    def preset(cls, name: str, in_features: int, out_features: int, **keywords: Any) -> Model:
+        """One of ``rowfold.presets()`` by name, with the keywords of Model."""
+        return cls(f"preset:{name}", in_features, out_features, **keywords)
+
+    def load_weights(
+        self, weight: Any, bias: Any = None, vectors: Mapping[str, Any] | None = None, *, borrow: bool = False
+    ) -> Model:
+        """Loads the weights, once, and returns the model.
+
+        Parameters
+        ----------
+        weight
+            (out_features, in_features) of the model's dtype, as torch.nn.Linear stores it. Any layout; a transposed one
+            is copied first.
+        bias
+            (out_features,), or None for none. Any dtype that goes with the model's.
+        vectors
+            The per-feature vectors that the chain names, each (out_features,).
+        borrow
+            The library may read ``weight`` where it is instead of copying it: leave it unchanged as long as the model
+            lives.
+
+        Raises
+        ------
+        AlreadyLoadedError, InvalidArgumentError for shapes and for vectors that are missing or superfluous,
+        ArgumentTypeError for dtypes, OutOfMemoryError, DeviceError. After an error the model can still be loaded.
+
+        """
+        handle = self._open()
+        features, dtype = self._out_features, self._weight_dtype
+        matrix = arrays.kind_of(weight, "weight").weight(weight, "weight", (features, self._in_features), dtype)
+        if matrix.dtype is not dtype:
+            raise ArgumentTypeError(
+                f"weight has dtype {arrays.dtype_name(matrix.dtype)}; "
+                f"expected {arrays.dtype_name(dtype)}, the model's dtype"
+            )
+        row = None if bias is None else arrays.kind_of(bias, "bias").weight(bias, "bias", (features,), dtype)
+        named = {
+            name: arrays.kind_of(value, f"vector {name!r}").weight(value, f"vector {name!r}", (features,), dtype)
+            for name, value in (vectors or {}).items()
+        }
+        for other in named.values():
+            _same_memory(other, matrix)
+        native = (_lib.Vector * len(named))(
+            *(_lib.Vector(encode(name, "vectors"), m.pointer, features, m.dtype, m.memory) for name, m in named.items())
+        )
+        weights = _lib.Weights(
+            size=ctypes.sizeof(_lib.Weights),
+            weight=matrix.pointer,
+            ld=matrix.ld,
+            memory=matrix.memory,
+            flags=_lib.BORROW if borrow else 0,
+            vectors=native,
+            num_vectors=len(named),
+            stream=matrix.stream,
+        )
+        if row is not None:
+            _same_memory(row, matrix)
+            weights.bias, weights.bias_dtype = row.pointer, row.dtype
+        self._library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
+        if borrow:
+            weakref.finalize(handle, _release, matrix.owner).atexit = False
+        return self
+
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """The chain applied to each row of x.
+
+        Parameters
+        ----------
+        x
+            (..., in_features), at least one dimension. Never written; copied only if its rows are not of unit stride
+            and evenly spaced.
+        out
+            Where to put the result: of the result's shape and dtype, writable, not overlapping x. By default a new
+            array.
+
+        Returns
+        -------
+        (..., 1), or (..., out_features) for a chain without a reduction; ``out`` if it was given.
+
+        Raises
+        ------
+        NotLoadedError, ClosedError, InvalidArgumentError for shapes and layouts, ArgumentTypeError for dtypes,
+        OutOfMemoryError, DeviceError. After an error before the computation ``out`` is untouched.
+
+        """
+        handle = self._open()
+        # What numpy users call with most goes by the shortest way: no struct, no strides.
+        if type(x) is np.ndarray and out is None and x.dtype == self._x_numpy and x.ndim == 2:
+            flags = x.flags
+            batch, width = x.shape
+            if width == self._in_features and flags.c_contiguous and flags.aligned:
+                y = np.empty((batch, self._width), self._y_numpy)
+                self._forward(handle.pointer, x.ctypes.data, batch, y.ctypes.data)
+                return y
+        return self._call(handle, x, out)
+
+    def _call(self, handle: _Handle, x: Any, out: Any) -> Any:
+        kind = arrays.kind_of(x, "x")
+        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
+        self._check_x_dtype(given.dtype)
+        shape = (*given.lead, self._width)
+        y = kind.empty(x, shape, self._y_dtype) if out is None else out
+        result = kind.output(y, given.owner, shape, self._y_dtype)
+        args = _lib.ForwardArgs(
+            size=ctypes.sizeof(_lib.ForwardArgs),
+            x=given.pointer,
+            y=result.pointer,
+            batch=given.batch,
+            ldx=given.ld,
+            ldy=result.ld,
+            x_dtype=given.dtype,
+            y_dtype=result.dtype,
+            x_memory=given.memory,
+            y_memory=result.memory,
+            stream=given.stream,
+        )
+        self._library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+        return y
+
+    def _check_x_dtype(self, dtype: DType) -> None:
+        if self._x_fixed:
+            fits, expected = dtype is self._x_dtype, f"{arrays.dtype_name(self._x_dtype)}, the model's x_dtype"
+        elif self._weight_dtype is DType.FLOAT64:
+            fits, expected = dtype is DType.FLOAT64, "float64, the model's dtype"
+        else:
+            fits, expected = (
+                dtype is not DType.FLOAT64,
+                f"float32, float16 or bfloat16 for a {arrays.dtype_name(self._weight_dtype)} model",
+            )
+        if not fits:
+            raise ArgumentTypeError(f"x has dtype {arrays.dtype_name(dtype)}; expected {expected}")
+
+    @property
+    def info(self) -> ModelInfo:
+        """What the model is and where it runs. Raises ClosedError."""
+        native = _lib.ModelInfo(size=ctypes.sizeof(_lib.ModelInfo))
+        handle = self._open()
+        self._library.rf_model_get_info(handle.pointer, ctypes.byref(native))
+        return ModelInfo(
+            backend=native.backend.decode(),
+            chain=native.chain.decode(),
+            in_features=native.in_features,
+            out_features=native.out_features,
+            output_features=native.output_features,
+            dtype=arrays.dtype_name(DType(native.weight_dtype)),
+            x_dtype=arrays.dtype_name(DType(native.x_dtype)),
+            y_dtype=arrays.dtype_name(DType(native.y_dtype)),
+            math=_lib.Math(native.math).name.lower(),
+            simplify=_lib.Simplify(native.simplify).name.lower(),
+            threads=native.threads,
+            device=native.device,
+            loaded=bool(native.loaded),
+            prepared_bytes=native.prepared_bytes,
+        )
+
+    def workspace_size(self, batch: int) -> int:
+        """Bytes of working memory that one call with ``batch`` rows takes and frees. Raises NotLoadedError."""
+        size = ctypes.c_size_t()
+        handle = self._open()
+        self._library.rf_model_workspace_size(handle.pointer, _integer(batch, "batch", 64), ctypes.byref(size))
+        return size.value
+
+    @overload
+    def explain(self, batch: int = ..., format: Literal["text"] = ...) -> str: ...
+
+    @overload
+    def explain(self, batch: int, format: Literal["json"]) -> dict[str, Any]: ...
+
+    @overload
+    def explain(self, batch: int = ..., *, format: Literal["json"]) -> dict[str, Any]: ...
+
+    def explain(self, batch: int = 1024, format: str = "text") -> str | dict[str, Any]:
+        """The plan for one batch size: what is fused, removed or replaced and why, arithmetic, memory, expected times.
+
+        ``format`` is ``"text"`` for a str or ``"json"`` for a dict. Works before the weights are loaded.
+        """
+        wanted = _choice(_lib.Format, format, "format")
+        handle = self._open()
+        call = partial(self._library.rf_model_explain, handle.pointer, _integer(batch, "batch", 64), wanted)
+        text = _lib.read_text(call)
+        if wanted is _lib.Format.JSON:
+            document: dict[str, Any] = json.loads(text)
+            return document
+        return text
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._handle is None
+
+    def close(self) -> None:
+        """Frees the model, once calls under way in other threads are done. Closing twice is fine."""
+        self._handle = None
+
+    def _open(self) -> _Handle:
+        handle = self._handle
+        if handle is None:
+            raise ClosedError("the model was closed; create another one")
+        return handle
+
+    def __enter__(self) -> Model:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise ArgumentTypeError(
+            "a rowfold.Model cannot be pickled or copied: it holds memory of this process. "
+            "Create it anew from its chain and weights"
+        )
+
+    def __repr__(self) -> str:
+        if self._handle is None:
+            return "<rowfold.Model, closed>"
+        info = self.info
+        state = "" if info.loaded else ", no weights yet"
+        size = f"{info.in_features} -> {info.out_features}"
+        return f"<rowfold.Model {info.chain!r}, {size}, {info.dtype}, {info.backend}{state}>"
+
+
+def _release(_owner: Any) -> None:
+    """Holds a borrowed array until its model is gone: a finaliser keeps its arguments until it has run."""
+
+
+def _same_memory(part: arrays.Matrix, weight: arrays.Matrix) -> None:
+    if part.memory is not weight.memory:
+        raise InvalidArgumentError(
+            "bias and vectors must live where weight does, all on the host or all on the model's device"
+        )
+
+
+def _choice(kind: type[_E], value: str, argument: str) -> _E:
+    if isinstance(value, str) and value == value.lower():
+        found = kind.__members__.get(value.upper())
+        if found is not None and found.name != "DEFAULT":
+            return found
+    expected = ", ".join(repr(member.name.lower()) for member in kind if member.name != "DEFAULT")
+    raise InvalidArgumentError(f"{argument} is {value!r}; expected one of {expected}")
+
+
+def _integer(value: Any, argument: str, bits: int, least: int = 0) -> int:
+    """An int that C's signed integer of so many bits holds: ctypes would wrap others silently."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{argument} is {value!r}; expected an int") from None
+    if not least <= number < 2 ** (bits - 1):
+        raise InvalidArgumentError(f"{argument} is {number}; expected {least} to 2**{bits - 1} - 1")
+    return number
+
+
+def _size(value: int | None, argument: str) -> int:
+    if value is None:
+        return 0
+    if value == 0:
+        raise InvalidArgumentError(
+            f"{argument} is 0; a layer without inputs or outputs is written in the chain, as in linear(0, 5)"
+        )
+    return _integer(value, argument, 64)

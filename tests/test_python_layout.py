@@ -1,0 +1,152 @@
+"""The package's declarations of the C interface against rowfold.h: enums, constants, functions, struct layouts."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from rowfold import _lib, errors
+
+HEADER_DIR = Path(__file__).resolve().parents[1] / "lib"
+HEADER = re.sub(r"/\*.*?\*/", "", (HEADER_DIR / "rowfold.h").read_text(), flags=re.DOTALL)
+
+ENUMS = {
+    "rf_status": (_lib.Status, "RF_"),
+    "rf_dtype": (_lib.DType, "RF_"),
+    "rf_math": (_lib.Math, "RF_MATH_"),
+    "rf_simplify": (_lib.Simplify, "RF_SIMPLIFY_"),
+    "rf_memory": (_lib.Memory, "RF_MEMORY_"),
+    "rf_format": (_lib.Format, "RF_FORMAT_"),
+    "rf_op_class": (_lib.OpClass, "RF_CLASS_"),
+}
+# Operators come from rf_op_get_info at run time and have no list in Python.
+ENUMS_FROM_THE_LIBRARY = {"rf_op_kind"}
+
+STRUCTS = {
+    "rf_op": _lib.Op,
+    "rf_op_info": _lib.OpInfo,
+    "rf_config": _lib.Config,
+    "rf_vector": _lib.Vector,
+    "rf_weights": _lib.Weights,
+    "rf_forward_args": _lib.ForwardArgs,
+    "rf_model_info": _lib.ModelInfo,
+}
+
+CONSTANTS = {
+    "RF_MAX_OPS": _lib.MAX_OPS,
+    "RF_MAX_OP_PARAMS": _lib.MAX_OP_PARAMS,
+    "RF_MAX_NAME": _lib.MAX_NAME,
+    "RF_BATCH_INVARIANT": _lib.BATCH_INVARIANT,
+    "RF_BORROW": _lib.BORROW,
+}
+
+C_TYPES = {
+    "void": None,
+    "int": ctypes.c_int,
+    "rf_status": ctypes.c_int,
+    "rf_format": ctypes.c_int,
+    "size_t": ctypes.c_size_t,
+    "int64_t": ctypes.c_int64,
+    "char *": ctypes.c_char_p,
+    "void *": ctypes.c_void_p,
+    "rf_model *": _lib.ModelPointer,
+    "rf_model * *": ctypes.POINTER(_lib.ModelPointer),
+    "size_t *": ctypes.POINTER(ctypes.c_size_t),
+    "double *": ctypes.POINTER(ctypes.c_double),
+    "char * *": ctypes.POINTER(ctypes.c_char_p),
+    **{f"{name} *": ctypes.POINTER(struct) for name, struct in STRUCTS.items()},
+}
+
+
+def header_enums() -> dict[str, dict[str, int]]:
+    found = {}
+    for body, name in re.findall(r"typedef enum \w+ \{(.*?)\} (\w+);", HEADER, re.DOTALL):
+        found[name] = {member: int(value) for member, value in re.findall(r"(\w+)\s*=\s*(\d+)", body)}
+    return found
+
+
+def c_type(text: str) -> object:
+    return C_TYPES[" ".join(re.sub(r"\bconst\b", "", text).replace("*", " * ").split())]
+
+
+def header_functions() -> dict[str, tuple[object, tuple[object, ...]]]:
+    found = {}
+    for result, name, parameters in re.findall(r"^([\w ]+?[ *]+)(rf_\w+)\(([^)]*)\);", HEADER, re.MULTILINE):
+        declared = [] if parameters == "void" else parameters.split(",")
+        types = tuple(c_type(re.sub(r"\w+$", "", parameter.strip())) for parameter in declared)
+        found[name] = (_lib.Status if result.strip() == "rf_status" else c_type(result), types)
+    return found
+
+
+def test_every_enum_of_the_header_has_the_same_members_in_python():
+    enums = header_enums()
+    assert set(enums) == set(ENUMS) | ENUMS_FROM_THE_LIBRARY
+    for name, (python, prefix) in ENUMS.items():
+        ours = {}
+        for member in python:
+            spelled = "RF_DTYPE_DEFAULT" if member is _lib.DType.DEFAULT else prefix + member.name
+            ours[spelled] = member.value
+        assert ours == enums[name], name
+
+
+def test_constants():
+    found = {name: int(value.rstrip("u")) for name, value in re.findall(r"#define (RF_\w+) (\d+u?)", HEADER)}
+    assert found == CONSTANTS
+
+
+def test_every_function_of_the_header_is_in_the_table_with_its_types():
+    table = {row.name: (row.restype, row.argtypes) for row in _lib.FUNCTIONS}
+    header = header_functions()
+    assert set(table) == set(header)
+    for name, types in header.items():
+        assert table[name] == types, name
+
+
+def test_every_struct_of_the_header_is_declared():
+    assert set(re.findall(r"typedef struct (\w+) \{", HEADER)) == set(STRUCTS)
+
+
+def test_struct_layouts_are_what_the_c_compiler_makes_of_the_header(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    lines = []
+    expected = []
+    for name, struct in STRUCTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        expected.append(f"{name} {ctypes.sizeof(struct)}")
+        for field, *_ in struct._fields_:
+            where = getattr(struct, field)
+            lines.append(
+                f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));'
+            )
+            expected.append(f"{name}.{field} {where.offset} {where.size}")
+    source = tmp_path / "layout.c"
+    source.write_text(
+        "#include <stdio.h>\n#include <rowfold.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = tmp_path / "layout"
+    subprocess.run([compiler, "-I", str(HEADER_DIR), "-o", str(program), str(source)], check=True)
+    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == expected
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_struct_fields_have_the_names_and_the_order_of_the_header(name):
+    body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", HEADER, re.DOTALL).group(1)
+    fields = []
+    for declaration in filter(None, (part.strip() for part in body.split(";"))):
+        fields += re.findall(r"(\w+)(?:\[\w+\])?\s*(?:,|$)", declaration)
+    assert fields == [field for field, *_ in STRUCTS[name]._fields_]
+
+
+def test_every_status_but_ok_has_an_exception_of_a_standard_kind():
+    assert set(errors.BY_STATUS) == {status.name for status in _lib.Status if status}
+    kinds = (ValueError, TypeError, MemoryError, OSError, RuntimeError)
+    for name, error in errors.BY_STATUS.items():
+        assert issubclass(error, errors.Error), name
+        assert issubclass(error, kinds), name
