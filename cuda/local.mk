@@ -7,10 +7,10 @@ cuda_libcuda_la_SOURCES =
 cuda_c =
 cuda_cu =
 cuda_hopper_cu =
-cuda_stub =
+cuda_stub = cuda/stub.c
 
 if HAVE_CUDA
-cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu)
+cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu) $(cuda_stub)
 if BUILD_HOPPER
 cuda_libcuda_la_SOURCES += $(cuda_hopper_cu)
 endif

@@ -18,4 +18,27 @@ noinst_HEADERS += \
 	lib/vmath.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_' $(DEFS_LDFLAGS)
-lib_librowfold_la_LIBADD = cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)
+lib_librowfold_la_LIBADD = lib/cpu/libgeneric.la
+
+# The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
+# whose -O2 would win otherwise.
+noinst_LTLIBRARIES += lib/cpu/libgeneric.la
+lib_cpu_libgeneric_la_SOURCES =
+$(lib_cpu_libgeneric_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)
+
+if BUILD_AVX2
+noinst_LTLIBRARIES += lib/cpu/libavx2.la
+lib_librowfold_la_LIBADD += lib/cpu/libavx2.la
+endif
+lib_cpu_libavx2_la_SOURCES =
+$(lib_cpu_libavx2_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX2_CFLAGS)
+
+if BUILD_AVX512
+noinst_LTLIBRARIES += lib/cpu/libavx512.la
+lib_librowfold_la_LIBADD += lib/cpu/libavx512.la
+endif
+lib_cpu_libavx512_la_SOURCES =
+$(lib_cpu_libavx512_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_CFLAGS)
+
+# Behind the convenience libraries, which use these.
+lib_librowfold_la_LIBADD += cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)

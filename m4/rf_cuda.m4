@@ -40,7 +40,8 @@ AC_SUBST([CUDA_LIBS])
 AM_CONDITIONAL([HAVE_CUDA], [test "x$rf_have_cuda" = xyes])
 AM_CONDITIONAL([BUILD_HOPPER], [test "x$rf_hopper" = xyes])])
 
-# The flags: architectures from the list; directories from what nvcc itself would use, since every distribution has its own.
+# The flags: architectures from the list; directories from what nvcc itself would use, since every distribution has its own (but for its
+# stubs, which stand in for libcuda).
 AC_DEFUN([_RF_CUDA_FLAGS],
 [for rf_arch in `AS_ECHO(["$with_cuda_arch"]) | tr , ' '`; do
   AS_CASE([$rf_arch],
@@ -57,7 +58,10 @@ AS_IF([test -z "$NVCC_GENCODE"], [AC_MSG_ERROR([--with-cuda-arch=$with_cuda_arch
 rf_dryrun=`"$NVCC" --dryrun -c conftest.cu 2>&1`
 rm -f conftest.cu
 CUDA_CPPFLAGS=`AS_ECHO(["$rf_dryrun"]) | $SED -n 's/^.@S|@ INCLUDES=//p' | tr -d '"'`
-rf_cuda_ldflags=`AS_ECHO(["$rf_dryrun"]) | $SED -n 's/^.@S|@ LIBRARIES=//p' | tr -d '"'`
+rf_cuda_ldflags=
+for rf_flag in `AS_ECHO(["$rf_dryrun"]) | $SED -n 's/^.@S|@ LIBRARIES=//p' | tr -d '"'`; do
+  AS_CASE([$rf_flag], [*/stubs], [], [rf_cuda_ldflags="$rf_cuda_ldflags $rf_flag"])
+done
 CUDA_LIBS="$rf_cuda_ldflags -lcudart_static -lstdc++ -lrt -ldl -lpthread"])
 
 # Does it compile for these architectures, and does a C program link with the static runtime?

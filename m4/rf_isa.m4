@@ -1,13 +1,14 @@
 # RF_ISA
 # The CPU kernels are one source compiled per instruction set, each in a convenience library of its own; which of them runs is decided
 # at run time. Sets conditionals BUILD_AVX2 and BUILD_AVX512, the macros RFI_BUILD_AVX2 and RFI_BUILD_AVX512 in config.h, and
-#   KERNEL_CFLAGS   for all of them, whatever the user's CFLAGS: -O3, and neither errno nor traps, which would keep loops scalar.
-#                   Never -ffast-math: NaN, infinities and subnormals have a meaning here.
+#   KERNEL_CFLAGS   for all of them: -O3 unless the user's CFLAGS ask for less than -O2, and neither errno nor traps, which would keep
+#                   loops scalar. Never -ffast-math: NaN, infinities and subnormals have a meaning here.
 #   AVX2_CFLAGS AVX512_CFLAGS
 # --disable-avx2 and --disable-avx512 leave one out.
 AC_DEFUN([RF_ISA],
-[KERNEL_CFLAGS=
-for rf_flag in -O3 -fno-math-errno -fno-trapping-math; do
+[AS_CASE([" $CFLAGS "], [*" -O0 "*|*" -O1 "*|*" -Og "*], [rf_optimize=], [rf_optimize=-O3])
+KERNEL_CFLAGS=
+for rf_flag in $rf_optimize -fno-math-errno -fno-trapping-math; do
   RF_CHECK_CFLAGS([$rf_flag], [], [], [KERNEL_CFLAGS="$KERNEL_CFLAGS $rf_flag"])
 done
 AC_SUBST([KERNEL_CFLAGS])
