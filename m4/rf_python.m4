@@ -14,4 +14,5 @@ print("$" + "{prefix}" + below[[0]][[len(prefix):]] if below else "")' "$rf_pref
   AS_IF([test -n "$rf_site" && test -z "$with_python_prefix" && test "x$am_use_python_sys" = xfalse],
     [pythondir=$rf_site
     pkgpythondir=$rf_site/$PACKAGE])
-  rf_python_summary="$PYTHON ($PYTHON_VERSION), package in $pythondir"])])
+  rf_dir=`prefix=$rf_prefix PYTHON_PREFIX=$rf_prefix; eval "echo $pythondir"`
+  rf_python_summary="$PYTHON ($PYTHON_VERSION), package in $rf_dir"])])
