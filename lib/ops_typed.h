@@ -68,11 +68,11 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
     case number: return RFI_TYPED(rfi_op_##id)(x, a, b, s);
 #include "ops.def"
 #undef RFI_OP
-/* A reduction over a width of one. */
+/* A reduction over a width of one. The total of nothing is +0, so the sum of a single -0 is +0, as in PyTorch. */
 #define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc)                  \
     case number: {                                                                                              \
         RFI_T m = RFI_TYPED(rfi_peak_##id)(RFI_TYPED(rfi_peak0_##id)(), x);                                     \
-        return RFI_TYPED(rfi_finish_##id)(m, RFI_TYPED(rfi_term_##id)(m, x), C(1));                             \
+        return RFI_TYPED(rfi_finish_##id)(m, C(0) + RFI_TYPED(rfi_term_##id)(m, x), C(1));                             \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
