@@ -9,6 +9,7 @@ typedef struct rfi_op_desc {
     int kind;
     rf_op_class op_class;
     const char *name;
+    const char *word_keyword; /* of a name like gelu(tanh): the keyword that its word may be given by; else NULL */
     const char *doc;
     int num_params, min_params;
     int accepts_vector;
@@ -27,6 +28,7 @@ enum {
 };
 
 const rfi_op_desc *rfi_op_find(int kind); /* NULL if there is none */
+const rfi_op_desc *rfi_op_at(size_t index); /* of rf_op_count() */
 
 typedef struct rfi_chain {
     int64_t in_features, out_features; /* -1 where nobody has said */
@@ -41,5 +43,22 @@ rf_status rfi_chain_from_ops(const rf_op *ops, size_t num_ops, rfi_chain *chain)
 
 /* Settles K and N from the chain and the config (0: not given) and checks what depends on them. */
 rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_features);
+
+/* Where each op stood, for errors: `text` and byte offsets into it, or NULL for an op list. */
+typedef struct rfi_chain_place {
+    const char *text;
+    size_t offsets[RF_MAX_OPS];
+} rfi_chain_place;
+
+/* "chain, column 12" (1-based, in characters), or "chain, line 2, column 3" behind a newline. */
+enum { RFI_PLACE_TEXT = 80 };
+const char *rfi_chain_column(const char *text, size_t offset, char place[RFI_PLACE_TEXT]);
+
+/* Text to ops, syntax only: names, parentheses, keywords, numbers. The parameters not given get their defaults. */
+rf_status rfi_chain_read(const char *text, rf_op ops[RF_MAX_OPS], size_t *num_ops, rfi_chain_place *place);
+
+/* One valid op as it stands in a chain: "clamp(-10, max=10)". */
+enum { RFI_OP_TEXT = 128 };
+const char *rfi_op_format(const rf_op *op, char text[RFI_OP_TEXT]);
 
 #endif

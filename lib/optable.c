@@ -1,0 +1,111 @@
+/* ops.def and reductions.def as one table that can be searched and shown. */
+#include <math.h>
+
+#include "chain.h"
+#include "error.h"
+
+#define RFI_P0 .num_params = 0
+#define RFI_PV(n1) .num_params = 1, .min_params = 1, .accepts_vector = 1, .param_names = {#n1}
+#define RFI_P1(n1, d1) .num_params = 1, .param_names = {#n1}, .param_defaults = {d1}
+#define RFI_P1R(n1) .num_params = 1, .min_params = 1, .param_names = {#n1}
+#define RFI_P2(n1, d1, n2, d2) .num_params = 2, .param_names = {#n1, #n2}, .param_defaults = {d1, d2}
+#define RFI_PW(keyword) .word_keyword = #keyword
+
+static const rfi_op_desc table[] = {
+    /* A size that was not given is -1. */
+    {.kind = RF_OP_LINEAR, .op_class = RF_CLASS_LINEAR, .name = "linear", .doc = "x W^T + b, the layer itself", RFI_P2(in_features, -1, out_features, -1)},
+#define RFI_OP(id, number, text, params, flag, formula, meaning)                                                          \
+    {.kind = number,                                                                                                      \
+     .op_class = (flag) & (RFI_OPF_READS_SAVED | RFI_OPF_SAVES) ? RF_CLASS_SAVED : RF_CLASS_ELEMENTWISE,                  \
+     .name = text,                                                                                                        \
+     .doc = meaning,                                                                                                      \
+     .flags = flag,                                                                                                       \
+     params},
+#include "ops.def"
+#undef RFI_OP
+#define RFI_REDUCTION(id, number, text, peak0, peak, term, rescale, finish, has_empty, meaning) \
+    {.kind = number, .op_class = RF_CLASS_REDUCTION, .name = text, .doc = meaning, .empty_ok = has_empty},
+#include "reductions.def"
+#undef RFI_REDUCTION
+};
+
+/* A row's number is the value of its name in rowfold.h. */
+#define RFI_OP(id, number, name, params, flags, formula, doc) _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
+#include "ops.def"
+#undef RFI_OP
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+    _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
+#include "reductions.def"
+#undef RFI_REDUCTION
+
+enum {
+    INDEX_LINEAR,
+#define RFI_OP(id, number, name, params, flags, formula, doc) INDEX_##id,
+#include "ops.def"
+#undef RFI_OP
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) INDEX_##id,
+#include "reductions.def"
+#undef RFI_REDUCTION
+};
+
+/* No default: the compiler warns of a name in rowfold.h that has no row. */
+const rfi_op_desc *rfi_op_find(int kind) {
+    switch ((rf_op_kind)kind) {
+    case RF_OP_NONE: return NULL;
+    case RF_OP_LINEAR: return &table[INDEX_LINEAR];
+#define RFI_OP(id, number, name, params, flags, formula, doc) \
+    case RF_OP_##id: return &table[INDEX_##id];
+#include "ops.def"
+#undef RFI_OP
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+    case RF_OP_##id: return &table[INDEX_##id];
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+    return NULL;
+}
+
+const rfi_op_desc *rfi_op_at(size_t index) { return &table[index]; }
+
+size_t rf_op_count(void) { return sizeof table / sizeof *table; }
+
+rf_status rf_op_get_info(size_t index, rf_op_info *info) {
+    if (!info) return rfi_error(RF_INVALID_ARGUMENT, "info is NULL");
+    if (info->size != sizeof *info) return rfi_error(RF_INVALID_ARGUMENT, "info.size is %zu; expected sizeof(rf_op_info), %zu", info->size, sizeof *info);
+    if (index >= rf_op_count()) return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_op_count(), %zu", index, rf_op_count());
+    const rfi_op_desc *desc = &table[index];
+    *info = (rf_op_info){
+        .size = sizeof *info,
+        .kind = desc->kind,
+        .op_class = desc->op_class,
+        .name = desc->name,
+        .description = desc->doc,
+        .num_params = desc->num_params,
+        .min_params = desc->min_params,
+        .accepts_vector = desc->accepts_vector,
+    };
+    for (int p = 0; p < desc->num_params; p++) {
+        info->param_names[p] = desc->param_names[p];
+        info->param_defaults[p] = desc->param_defaults[p];
+    }
+    return RF_OK;
+}
+
+static const struct {
+    const char *name, *chain;
+} presets[] = {
+#define RFI_PRESET(name, chain) {name, chain},
+#include "presets.def"
+#undef RFI_PRESET
+};
+
+size_t rf_preset_count(void) { return sizeof presets / sizeof *presets; }
+
+rf_status rf_preset_get(size_t index, const char **name, const char **chain) {
+    if (!name || !chain) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name ? "chain" : "name");
+    if (index >= rf_preset_count())
+        return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_preset_count(), %zu", index, rf_preset_count());
+    *name = presets[index].name;
+    *chain = presets[index].chain;
+    return RF_OK;
+}
