@@ -2,17 +2,23 @@ include_HEADERS = lib/rowfold.h
 lib_LTLIBRARIES += lib/librowfold.la
 
 lib_librowfold_la_SOURCES = \
+	lib/chain.c \
+	lib/chain_text.c \
 	lib/error.c \
+	lib/number.c \
+	lib/optable.c \
 	lib/version.c
 noinst_HEADERS += \
 	lib/backend.h \
 	lib/chain.h \
 	lib/dtype.h \
 	lib/error.h \
+	lib/number.h \
 	lib/ops.def \
 	lib/ops.h \
 	lib/ops_typed.h \
 	lib/plan.h \
+	lib/presets.def \
 	lib/reductions.def \
 	lib/status.def \
 	lib/vmath.h
