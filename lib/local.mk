@@ -4,6 +4,15 @@ lib_LTLIBRARIES += lib/librowfold.la
 lib_librowfold_la_SOURCES = \
 	lib/chain.c \
 	lib/chain_text.c \
+	lib/cpu/blocking.c \
+	lib/cpu/cpu.c \
+	lib/cpu/features.c \
+	lib/cpu/finish.c \
+	lib/cpu/forward.c \
+	lib/cpu/pool.c \
+	lib/cpu/prepare.c \
+	lib/cpu/probe.c \
+	lib/dtype.c \
 	lib/error.c \
 	lib/number.c \
 	lib/optable.c \
@@ -11,6 +20,16 @@ lib_librowfold_la_SOURCES = \
 noinst_HEADERS += \
 	lib/backend.h \
 	lib/chain.h \
+	lib/cpu/blocking.h \
+	lib/cpu/features.h \
+	lib/cpu/fold_typed.h \
+	lib/cpu/forward.h \
+	lib/cpu/kernel.h \
+	lib/cpu/kernel_typed.h \
+	lib/cpu/multiply_typed.h \
+	lib/cpu/pool.h \
+	lib/cpu/prepared.h \
+	lib/cpu/probe.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/number.h \
@@ -23,27 +42,28 @@ noinst_HEADERS += \
 	lib/status.def \
 	lib/vmath.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_' $(DEFS_LDFLAGS)
+lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_' $(DEFS_LDFLAGS) \
+	$(NODELETE_LDFLAGS)
 lib_librowfold_la_LIBADD = lib/cpu/libgeneric.la
 
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
 # whose -O2 would win otherwise.
 noinst_LTLIBRARIES += lib/cpu/libgeneric.la
-lib_cpu_libgeneric_la_SOURCES =
+lib_cpu_libgeneric_la_SOURCES = lib/cpu/kernel_generic.c
 $(lib_cpu_libgeneric_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)
 
 if BUILD_AVX2
 noinst_LTLIBRARIES += lib/cpu/libavx2.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx2.la
 endif
-lib_cpu_libavx2_la_SOURCES =
+lib_cpu_libavx2_la_SOURCES = lib/cpu/kernel_avx2.c
 $(lib_cpu_libavx2_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX2_CFLAGS)
 
 if BUILD_AVX512
 noinst_LTLIBRARIES += lib/cpu/libavx512.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx512.la
 endif
-lib_cpu_libavx512_la_SOURCES =
+lib_cpu_libavx512_la_SOURCES = lib/cpu/kernel_avx512.c
 $(lib_cpu_libavx512_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_CFLAGS)
 
 # Behind the convenience libraries, which use these.

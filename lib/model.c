@@ -1,40 +1,31 @@
-#define _GNU_SOURCE
 #include "model.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cpu/features.h"
 #include "dtype.h"
 #include "error.h"
 #include "explain.h"
-
-enum { MAX_THREADS = 4096 };
 
 int64_t rfi_size_mul(int64_t a, int64_t b) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) || product > PTRDIFF_MAX ? -1 : product;
 }
 
-static int cores_of_process(void) {
-    cpu_set_t set;
-    int count = sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set);
-    return count > 0 ? count : 1;
-}
-
 static rf_status choose_threads(int asked, int *threads) {
-    if (asked < 0 || asked > MAX_THREADS)
-        return rfi_error(RF_INVALID_ARGUMENT, "config.threads is %d; expected 0 (all cores) to %d", asked, MAX_THREADS);
+    if (asked < 0 || asked > RFI_CPU_MAX_THREADS)
+        return rfi_error(RF_INVALID_ARGUMENT, "config.threads is %d; expected 0 (all cores) to %d", asked, RFI_CPU_MAX_THREADS);
     const char *text = getenv("ROWFOLD_NUM_THREADS");
     if (!asked && text && *text) {
         char *end;
         long n = strtol(text, &end, 10);
-        if (*end || n < 1 || n > MAX_THREADS)
-            return rfi_error(RF_INVALID_ARGUMENT, "ROWFOLD_NUM_THREADS is \"%.40s\"; expected a number from 1 to %d", text, MAX_THREADS);
+        if (*end || n < 1 || n > RFI_CPU_MAX_THREADS)
+            return rfi_error(RF_INVALID_ARGUMENT, "ROWFOLD_NUM_THREADS is \"%.40s\"; expected a number from 1 to %d", text, RFI_CPU_MAX_THREADS);
         asked = (int)n;
     }
-    *threads = asked ? asked : cores_of_process();
+    *threads = asked ? asked : rfi_cpu_cores();
     return RF_OK;
 }
 

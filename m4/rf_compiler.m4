@@ -31,3 +31,15 @@ AC_DEFUN([RF_LINK_DEFS],
   LDFLAGS=$rf_save_LDFLAGS])
 AS_VAR_IF([rf_cv_link_defs], [yes], [DEFS_LDFLAGS=-Wl,-z,defs], [DEFS_LDFLAGS=])
 AC_SUBST([DEFS_LDFLAGS])])
+
+# RF_LINK_NODELETE
+# NODELETE_LDFLAGS: dlclose must not unmap the code that the CPU backend's threads sleep in.
+AC_DEFUN([RF_LINK_NODELETE],
+[AC_CACHE_CHECK([whether shared objects link with -Wl,-z,nodelete], [rf_cv_link_nodelete],
+  [rf_save_LDFLAGS=$LDFLAGS
+  LDFLAGS="$LDFLAGS -shared -fPIC -Wl,-z,nodelete"
+  AC_LINK_IFELSE([AC_LANG_SOURCE([[int rf_nodelete(void); int rf_nodelete(void) { return 1; }]])],
+    [rf_cv_link_nodelete=yes], [rf_cv_link_nodelete=no])
+  LDFLAGS=$rf_save_LDFLAGS])
+AS_VAR_IF([rf_cv_link_nodelete], [yes], [NODELETE_LDFLAGS=-Wl,-z,nodelete], [NODELETE_LDFLAGS=])
+AC_SUBST([NODELETE_LDFLAGS])])

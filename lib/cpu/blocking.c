@@ -1,0 +1,52 @@
+#include "cpu/blocking.h"
+
+#include "dtype.h"
+#include "error.h"
+
+enum {
+    ROWS = 224,               /* of a block: packed x and the logits share the L2 cache, and W is read once for so many rows */
+    BLOCK_UNITS = 4,          /* of a block of columns: packing x is paid once for so many columns */
+    TASKS_PER_THREAD = 8,     /* so that threads finish together */
+    LEAST_ROWS = 56           /* below this reading W, not arithmetic, would set the pace */
+};
+
+/* A thread is worth waking for this many multiply-adds. */
+static const double WORK_PER_THREAD = 2e6;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static size_t align_256(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
+
+static int useful_threads(const rfi_spec *spec, int64_t batch) {
+    double work = (double)batch * (double)spec->plan.out_features * (double)most(spec->plan.in_features, 16);
+    return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
+}
+
+rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_prepared *p, int64_t batch, rfi_cpu_blocking *b) {
+    size_t value = rfi_dtype_size(spec->compute_dtype);
+    b->threads = useful_threads(spec, batch);
+    b->units = ceil_div(p->padded, RFI_CPU_UNIT);
+    int64_t tasks = (int64_t)b->threads * (b->threads > 1 ? TASKS_PER_THREAD : 1);
+
+    /* Rows in even blocks; columns in as large ones as leave every thread enough tasks; then smaller blocks of rows where columns do not suffice. */
+    b->row_blocks = ceil_div(batch, ROWS);
+    b->block_units = most(1, least(BLOCK_UNITS, b->units * b->row_blocks / tasks));
+    b->column_blocks = most(1, ceil_div(b->units, b->block_units));
+    if (b->row_blocks * b->column_blocks < b->threads) b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
+    b->rows = ceil_div(batch, b->row_blocks);
+    b->row_blocks = ceil_div(batch, b->rows);
+    b->threads = (int)least(b->threads, b->row_blocks * b->column_blocks);
+
+    b->c_ld = least(b->block_units * RFI_CPU_UNIT, p->padded) + 16;
+    b->x_offset = 0;
+    b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
+    b->c_offset = b->w_offset + (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * p->kernel->panel) * value));
+    b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
+    int64_t states = 0;
+    if (spec->plan.reduction && (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, (int64_t)(2 * value), &states) ||
+                                 states > PTRDIFF_MAX / 2))
+        return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
+    b->states = align_256((size_t)states);
+    return RF_OK;
+}

@@ -1,0 +1,25 @@
+/* How a forward is cut into tasks and its workspace into parts: a pure function of the sizes. No choice made here changes a bit of the result. */
+#ifndef ROWFOLD_CPU_BLOCKING_H
+#define ROWFOLD_CPU_BLOCKING_H
+
+#include "cpu/prepared.h"
+
+typedef struct rfi_cpu_blocking {
+    int threads;
+    int64_t units;                        /* of all columns */
+    int64_t row_blocks, rows;             /* rows in a block, at most */
+    int64_t column_blocks, block_units;   /* units in a block of columns, at most */
+    int64_t c_ld;                         /* elements from one row of a task's logits to the next */
+    size_t x_offset, w_offset, c_offset;  /* of a thread's parts in its scratch: packed x, a widened panel, logits */
+    size_t scratch;                       /* bytes a thread */
+    size_t states;                        /* bytes of partial states, (batch, units, 2), in front of the scratch; 0 without a reduction */
+} rfi_cpu_blocking;
+
+/* RF_OUT_OF_MEMORY if no workspace could be that large. */
+rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_prepared *prepared, int64_t batch, rfi_cpu_blocking *blocking);
+
+static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {
+    return blocking->states + (size_t)blocking->threads * blocking->scratch;
+}
+
+#endif

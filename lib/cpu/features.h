@@ -1,0 +1,14 @@
+/* What this processor and its operating system offer. */
+#ifndef ROWFOLD_CPU_FEATURES_H
+#define ROWFOLD_CPU_FEATURES_H
+
+/* Each says whether the kernels of that name can run here; if not, *reason is a sentence in static storage. */
+int rfi_cpu_has_avx2(const char **reason);
+int rfi_cpu_has_avx512(const char **reason);
+
+/* Cores that the calling thread may use, at least 1: the affinity mask, not the machine, counts. */
+int rfi_cpu_cores(void);
+
+enum { RFI_CPU_MAX_THREADS = 4096 };
+
+#endif

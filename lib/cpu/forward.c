@@ -1,0 +1,141 @@
+#include "cpu/forward.h"
+
+#include <stdlib.h>
+
+#include "cpu/pool.h"
+#include "dtype.h"
+#include "error.h"
+
+enum { FINISH_ROWS = 64 };
+
+/* Partial states that one thread merges quicker than others wake up. */
+static const int64_t FINISH_ALONE = 4096;
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* A block of rows and of units, and the scratch of the thread that works on it. */
+typedef struct tile {
+    int64_t row, rows, unit, units;
+    size_t value;                   /* bytes of the compute type */
+    char *x, *w, *c;
+} tile;
+
+static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
+    const rfi_cpu_blocking *b = &run->blocking;
+    char *scratch = run->scratch + (size_t)slot * b->scratch;
+    int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
+    return (tile){
+        .row = row,
+        .rows = least(b->rows, run->call->batch - row),
+        .unit = unit,
+        .units = least(b->block_units, b->units - unit),
+        .value = rfi_dtype_size(run->spec->compute_dtype),
+        .x = scratch + b->x_offset,
+        .w = scratch + b->w_offset,
+        .c = scratch + b->c_offset,
+    };
+}
+
+static void pack_x(const rfi_cpu_run *run, const tile *t, int64_t k, int64_t depth) {
+    const rfi_forward *call = run->call;
+    size_t item = rfi_dtype_size(call->x_dtype);
+    if (!depth) return; /* x may be NULL */
+    for (int64_t i = 0; i < t->rows; i++)
+        run->prepared->kernel->widen(t->x + (size_t)(i * RFI_CPU_X_LD) * t->value,
+                                     (const char *)call->x + (size_t)((t->row + i) * call->ldx + k) * item, call->x_dtype, depth);
+}
+
+/* All rows of the tile times one chunk of one panel. Slivers of nearly equal height: a short last one would leave the multipliers idle. */
+static void multiply_panel(const rfi_cpu_run *run, const tile *t, int64_t column, int64_t k, int64_t depth, const char *w) {
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const rfi_cpu_multiply *multiply = kernel->multiply[run->spec->weight_dtype];
+    int64_t c_ld = run->blocking.c_ld, slivers = (t->rows + kernel->max_rows - 1) / kernel->max_rows;
+    int64_t place = column - t->unit * RFI_CPU_UNIT;
+    if (!multiply || (slivers > 1 && run->spec->weight_dtype != run->spec->compute_dtype)) {
+        kernel->widen(t->w, w, run->spec->weight_dtype, depth * kernel->panel);
+        multiply = kernel->multiply[run->spec->compute_dtype];
+        w = t->w;
+    }
+    for (int64_t s = 0; s < slivers; s++) {
+        int64_t first = t->rows * s / slivers, rows = t->rows * (s + 1) / slivers - first;
+        char *c = t->c + (size_t)(first * c_ld + place) * t->value;
+        const rfi_cpu_sliver sliver = {
+            .depth = depth,
+            .x = t->x + (size_t)(first * RFI_CPU_X_LD) * t->value,
+            .w = w,
+            .in = k ? c : (const char *)run->prepared->bias + (size_t)column * t->value,
+            .ld_in = k ? c_ld : 0,
+            .out = c,
+            .ld_out = c_ld,
+        };
+        multiply[rows - 1](&sliver);
+    }
+}
+
+/* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
+static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
+    const rfi_cpu_prepared *p = run->prepared;
+    int64_t in_features = run->spec->plan.in_features;
+    size_t item = rfi_dtype_size(run->spec->weight_dtype);
+    for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
+        int64_t depth = least(RFI_CPU_DEPTH, in_features - k);
+        pack_x(run, t, k, depth);
+        for (int64_t unit = t->unit; unit < t->unit + t->units; unit++) {
+            const char *w = (const char *)p->weight + (size_t)rfi_cpu_chunk_offset(p, in_features, unit, k) * item;
+            int64_t end = least((unit + 1) * RFI_CPU_UNIT, p->padded);
+            for (int64_t column = unit * RFI_CPU_UNIT; column < end; column += p->kernel->panel) {
+                multiply_panel(run, t, column, k, depth, w);
+                w += (size_t)(depth * p->kernel->panel) * item;
+            }
+        }
+    }
+}
+
+/* Steps on one row's part of a unit, then into its state, or into y where nothing is folded. */
+static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t unit) {
+    const rfi_plan *plan = &run->spec->plan;
+    const rfi_cpu_prepared *p = run->prepared;
+    int64_t column = unit * RFI_CPU_UNIT, row = t->row + i;
+    int padded = (int)least(RFI_CPU_UNIT, p->padded - column), n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
+    char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
+    p->kernel->apply(p->steps, plan->num_pre, p->vectors, column, values, padded);
+    if (plan->reduction) {
+        p->kernel->fold(plan->reduction, values, n, run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
+        return;
+    }
+    char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);
+    rfi_convert(y, run->call->y_dtype, values, run->spec->compute_dtype, n);
+}
+
+static void run_tile(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const tile t = tile_of_task(run, task, slot);
+    multiply_tile(run, &t);
+    for (int64_t i = 0; i < t.rows; i++)
+        for (int64_t unit = t.unit; unit < t.unit + t.units; unit++) finish_unit(run, &t, i, unit);
+}
+
+static void run_finish(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    (void)slot;
+    rfi_cpu_finish_rows(run, task * FINISH_ROWS, least((task + 1) * FINISH_ROWS, run->call->batch));
+}
+
+rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
+    rfi_cpu_run run = {.spec = spec, .prepared = prepared, .call = call};
+    rf_status status = rfi_cpu_block(spec, prepared, call->batch, &run.blocking);
+    if (status) return status;
+    const rfi_cpu_blocking *b = &run.blocking;
+    void *own = NULL;
+    if (!call->workspace && posix_memalign(&own, 256, rfi_cpu_workspace(b)))
+        return rfi_error(RF_OUT_OF_MEMORY, "no memory for a workspace of %zu bytes", rfi_cpu_workspace(b));
+    run.states = own ? own : call->workspace;
+    run.scratch = run.states + b->states;
+    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, run_tile, &run);
+    if (spec->plan.reduction) {
+        int threads = call->batch * b->units <= FINISH_ALONE ? 1 : b->threads;
+        rfi_pool_run(threads, (call->batch + FINISH_ROWS - 1) / FINISH_ROWS, run_finish, &run);
+    }
+    free(own);
+    return RF_OK;
+}

@@ -1,0 +1,67 @@
+/* What the blocked CPU kernel is made of. One source, compiled once per instruction set (kernel_*.c), fills one of these tables; forward.c drives it
+ * and does not know which.
+ *
+ * Shapes. W is cut into units of RFI_CPU_UNIT columns (output features), a unit into chunks of RFI_CPU_DEPTH inputs, a chunk into panels of `panel`
+ * columns; a panel holds its (depth, panel) values input by input, and panels, chunks, units follow each other in memory in this order (pack.c).
+ *
+ * Why a row has the same bits wherever it stands in whatever batch on any number of threads: a logit is the bias plus the chunks' sums in order, a chunk's sum
+ * starts from 0 and adds products in the order of k, and a unit's columns fold into one state in one order. All of these are fixed by K and N alone;
+ * blocking and threads only choose who computes what when. */
+#ifndef ROWFOLD_CPU_KERNEL_H
+#define ROWFOLD_CPU_KERNEL_H
+
+#include "backend.h"
+
+enum {
+    RFI_CPU_DEPTH = 256,                    /* inputs in a chunk: its slice of a panel (32 KiB) stays in the L1 cache while rows pass */
+    RFI_CPU_UNIT = 256,                     /* columns folded into one partial state */
+    RFI_CPU_X_LD = RFI_CPU_DEPTH + 16,      /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
+    RFI_CPU_ALIGN = 64,
+    RFI_CPU_DTYPES = RF_BFLOAT16 + 1
+};
+
+/* `rows` rows of x times one chunk of one panel: out = in + x w. Values are of the compute type, w of the table's weight type. */
+typedef struct rfi_cpu_sliver {
+    int64_t depth;
+    const void *x;             /* (rows, depth), RFI_CPU_X_LD elements apart */
+    const void *w;             /* (depth, panel), aligned to RFI_CPU_ALIGN */
+    const void *in;            /* (rows, panel): the bias (ld_in = 0) or out itself */
+    void *out;                 /* (rows, panel) */
+    int64_t ld_in, ld_out;
+} rfi_cpu_sliver;
+
+typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
+
+/* An elementwise step with its parameter found: the vector covers the columns that the call works on. */
+typedef struct rfi_cpu_step {
+    int32_t kind;
+    int32_t vector; /* index into the prepared vectors, or -1 */
+    double a, b;
+} rfi_cpu_step;
+
+/* For one compute type on one instruction set. */
+typedef struct rfi_cpu_kernel {
+    int max_rows;  /* rows a sliver may have */
+    int panel;     /* columns of a panel; divides RFI_CPU_UNIT */
+    /* By weight type, then rows - 1. NULL where W has to be widened first. */
+    const rfi_cpu_multiply *multiply[RFI_CPU_DTYPES];
+    /* n values of `dtype` to the compute type, exactly. */
+    void (*widen)(void *to, const void *from, rf_dtype dtype, int64_t n);
+    /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns' parameters start. */
+    void (*apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
+    /* n <= RFI_CPU_UNIT values into state[0] (peak) and state[1] (total), of the compute type. */
+    void (*fold)(int reduction, const void *values, int n, void *state);
+} rfi_cpu_kernel;
+
+typedef struct rfi_cpu_isa {
+    const char *name;
+    rfi_cpu_kernel f32, f64;
+    /* `count` rounds of independent multiply-adds in registers, as fast as the core can; returns the floating point operations done. */
+    double (*burn)(int64_t count);
+    /* Reads bytes (a multiple of 4096) from memory, as fast as the core can. The result depends on all of them. */
+    uint64_t (*read)(const void *data, size_t bytes);
+} rfi_cpu_isa;
+
+extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512;
+
+#endif

@@ -1,0 +1,21 @@
+/* AVX2 with FMA and F16C: 6 rows of 2 vectors are 12 sums; with 2 vectors of W and one of x, 15 of 16 registers. */
+#include <immintrin.h>
+
+typedef __m256 vf;
+typedef __m256d vd;
+
+#define RFI_CPU_ISA(stem) stem##_avx2
+#define ISA_NAME "AVX2"
+#define ISA_BYTES 32
+#define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define F32_VECTORS 2
+#define F64_VECTORS 2
+#define F32_BROADCAST(s) _mm256_set1_ps(s)
+#define F64_BROADCAST(s) _mm256_set1_pd(s)
+#define F32_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define F64_FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
+#define ISA_WIDENS
+#define F32_LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define F32_LOAD_BF16(p) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
+
+#include "cpu/kernel_typed.h"

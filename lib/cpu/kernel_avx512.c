@@ -1,0 +1,21 @@
+/* AVX-512: 14 rows of 2 vectors are 28 sums; with 2 vectors of W and one of x, 31 of 32 registers. */
+#include <immintrin.h>
+
+typedef __m512 vf;
+typedef __m512d vd;
+
+#define RFI_CPU_ISA(stem) stem##_avx512
+#define ISA_NAME "AVX-512"
+#define ISA_BYTES 64
+#define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+#define F32_VECTORS 2
+#define F64_VECTORS 2
+#define F32_BROADCAST(s) _mm512_set1_ps(s)
+#define F64_BROADCAST(s) _mm512_set1_pd(s)
+#define F32_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define F64_FMA(a, b, c) _mm512_fmadd_pd(a, b, c)
+#define ISA_WIDENS
+#define F32_LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#define F32_LOAD_BF16(p) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
+
+#include "cpu/kernel_typed.h"

@@ -1,0 +1,174 @@
+/* Builds one instruction set's table from its primitives. The file that includes this (kernel_*.c) has defined
+ *   RFI_CPU_ISA(stem)             names: rfi_cpu_avx2 for RFI_CPU_ISA(rfi_cpu)
+ *   ISA_NAME, ISA_BYTES           the name as text; bytes in a vector
+ *   EACH_ROWS(X)                  X(1) X(2) ... X(most rows in a sliver)
+ *   F32_VECTORS, F64_VECTORS      vectors in a row of a panel
+ *   vf, vd                        vectors of float and double, and for each of them (F32_ and F64_):
+ *   _BROADCAST(s) _FMA(a, b, c)   every lane s; a * b + c
+ *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values widened, p aligned to their total size; only where ISA_WIDENS */
+#include <string.h>
+
+#include "chain.h"
+#include "cpu/kernel.h"
+#include "dtype.h"
+#include "ops.h"
+
+#define PLUS_ONE(rows) +1
+enum { ROWS_MAX = 0 EACH_ROWS(PLUS_ONE) };
+#undef PLUS_ONE
+
+/* Elements need not be aligned to a vector in x, bias and C. */
+typedef vf vf_unaligned __attribute__((aligned(4), may_alias));
+typedef vd vd_unaligned __attribute__((aligned(8), may_alias));
+typedef vf vf_aligned __attribute__((may_alias));
+typedef vd vd_aligned __attribute__((may_alias));
+
+/* float */
+#define T float
+#define T_ZERO 0.0f
+#define V vf
+#define LANES (ISA_BYTES / 4)
+#define VECTORS F32_VECTORS
+#define GROUP (LANES * VECTORS)
+#define BROADCAST(s) F32_BROADCAST(s)
+#define FMA(a, b, c) F32_FMA(a, b, c)
+#define LOAD(p) (*(const vf_unaligned *)(p))
+#define STORE(p, v) (*(vf_unaligned *)(p) = (v))
+#define OP(stem) stem##_f32
+
+#define NAME(stem) stem##_f32
+#define W float
+#define LOAD_W(p) (*(const vf_aligned *)(p))
+#include "cpu/fold_typed.h"
+#include "cpu/multiply_typed.h"
+#undef NAME
+#undef W
+#undef LOAD_W
+
+#ifdef ISA_WIDENS
+#define W uint16_t
+#define NAME(stem) stem##_f16
+#define LOAD_W(p) F32_LOAD_F16(p)
+#include "cpu/multiply_typed.h"
+#undef NAME
+#undef LOAD_W
+#define NAME(stem) stem##_bf16
+#define LOAD_W(p) F32_LOAD_BF16(p)
+#include "cpu/multiply_typed.h"
+#undef NAME
+#undef LOAD_W
+#undef W
+#endif
+
+#undef T
+#undef T_ZERO
+#undef V
+#undef LANES
+#undef VECTORS
+#undef GROUP
+#undef BROADCAST
+#undef FMA
+#undef LOAD
+#undef STORE
+#undef OP
+
+/* double */
+#define T double
+#define T_ZERO 0.0
+#define V vd
+#define LANES (ISA_BYTES / 8)
+#define VECTORS F64_VECTORS
+#define GROUP (LANES * VECTORS)
+#define BROADCAST(s) F64_BROADCAST(s)
+#define FMA(a, b, c) F64_FMA(a, b, c)
+#define LOAD(p) (*(const vd_unaligned *)(p))
+#define STORE(p, v) (*(vd_unaligned *)(p) = (v))
+#define OP(stem) stem##_f64
+
+#define NAME(stem) stem##_f64
+#define W double
+#define LOAD_W(p) (*(const vd_aligned *)(p))
+#include "cpu/fold_typed.h"
+#include "cpu/multiply_typed.h"
+
+/* From here on names are not typed. */
+
+static void widen_f32(void *to, const void *from, rf_dtype dtype, int64_t n) {
+    float *restrict out = to;
+    const uint16_t *restrict in = from;
+    int64_t i = 0;
+    if (dtype == RF_FLOAT32) {
+        memcpy(to, from, (size_t)n * sizeof(float));
+    } else if (dtype == RF_BFLOAT16) {
+        for (; i < n; i++) out[i] = rfi_float_of_bf16(in[i]);
+    } else {
+#ifdef ISA_WIDENS
+        const int lanes = ISA_BYTES / 4;
+        for (; i + lanes <= n; i += lanes) *(vf_unaligned *)(out + i) = F32_LOAD_F16(in + i);
+#endif
+        for (; i < n; i++) out[i] = rfi_float_of_half(in[i]);
+    }
+}
+
+static void widen_f64(void *to, const void *from, rf_dtype dtype, int64_t n) {
+    (void)dtype; /* float64 goes with float64 only */
+    memcpy(to, from, (size_t)n * sizeof(double));
+}
+
+/* Enough independent sums to cover the latency of a multiply-add on every unit that can do them. */
+enum { BURN_SUMS = 12 };
+
+static double burn(int64_t count) {
+    vf sum[BURN_SUMS], factor = F32_BROADCAST(0.999999f), term = F32_BROADCAST(1e-3f);
+#pragma GCC unroll 12
+    for (int i = 0; i < BURN_SUMS; i++) sum[i] = F32_BROADCAST((float)i);
+    for (int64_t c = 0; c < count; c++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < BURN_SUMS; i++) {
+            sum[i] = F32_FMA(sum[i], factor, term);
+            __asm__ volatile("" : "+x"(sum[i]));
+        }
+    }
+    return 2.0 * BURN_SUMS * (ISA_BYTES / 4) * (double)count;
+}
+
+static uint64_t read_memory(const void *data, size_t bytes) {
+    typedef uint64_t vu __attribute__((vector_size(ISA_BYTES), may_alias));
+    vu all[4] = {{0}};
+    const char *end = (const char *)data + bytes;
+    for (const char *p = data; p < end; p += 4 * ISA_BYTES)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) all[i] |= *(const vu *)(p + i * ISA_BYTES);
+    all[0] |= all[1] | all[2] | all[3];
+    uint64_t any = 0;
+    for (int i = 0; i < ISA_BYTES / 8; i++) any |= all[0][i];
+    return any;
+}
+
+const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
+    .name = ISA_NAME,
+    .f32 = {
+        .max_rows = ROWS_MAX,
+        .panel = F32_VECTORS * ISA_BYTES / 4,
+        .multiply = {
+            [RF_FLOAT32] = multiply_table_f32,
+#ifdef ISA_WIDENS
+            [RF_FLOAT16] = multiply_table_f16,
+            [RF_BFLOAT16] = multiply_table_bf16,
+#endif
+        },
+        .widen = widen_f32,
+        .apply = apply_f32,
+        .fold = fold_f32,
+    },
+    .f64 = {
+        .max_rows = ROWS_MAX,
+        .panel = F64_VECTORS * ISA_BYTES / 8,
+        .multiply = {[RF_FLOAT64] = multiply_table_f64},
+        .widen = widen_f64,
+        .apply = apply_f64,
+        .fold = fold_f64,
+    },
+    .burn = burn,
+    .read = read_memory,
+};

@@ -1,0 +1,122 @@
+/* Loading: packs W once, so that every forward streams it from end to end. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cpu/pool.h"
+#include "cpu/prepared.h"
+#include "dtype.h"
+#include "error.h"
+
+enum { HUGE_PAGE = 1 << 21 };
+
+/* Without huge pages a stream of panels misses the TLB at every page. */
+static void *allocate(size_t bytes) {
+    void *block = NULL;
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : RFI_CPU_ALIGN;
+    if (posix_memalign(&block, align, bytes ? bytes : 1)) return NULL;
+#ifdef MADV_HUGEPAGE
+    if (bytes >= HUGE_PAGE) madvise(block, bytes, MADV_HUGEPAGE); /* advice only: a refusal changes nothing but speed */
+#endif
+    return block;
+}
+
+static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *p, int64_t in_features, int64_t unit, int64_t k) {
+    int64_t first = unit * RFI_CPU_UNIT, width = least(p->padded - first, RFI_CPU_UNIT);
+    return first * in_features + k * width;
+}
+
+typedef struct pack_job {
+    const rfi_cpu_prepared *prepared;
+    const rfi_weight_view *weights;
+    int64_t in_features, out_features;
+    size_t item;
+} pack_job;
+
+/* (columns, depth) of W, rows ld apart, to (depth, panel); the columns that a last panel has too many are zero. A cache line of each row at a time. */
+#define PACK(name, type)                                                                                                            \
+    static void name(void *to, int64_t panel, const void *from, int64_t ld, int64_t columns, int64_t depth) {                       \
+        const int64_t line = 64 / (int64_t)sizeof(type);                                                                            \
+        if (columns < panel) memset(to, 0, (size_t)(depth * panel) * sizeof(type));                                                 \
+        for (int64_t k = 0; k < depth; k += line) {                                                                                 \
+            int64_t count = least(line, depth - k);                                                                                 \
+            for (int64_t j = 0; j < columns; j++) {                                                                                 \
+                const type *restrict in = (const type *)from + j * ld + k;                                                          \
+                type *restrict out = (type *)to + k * panel + j;                                                                    \
+                for (int64_t i = 0; i < count; i++) out[i * panel] = in[i];                                                         \
+            }                                                                                                                       \
+        }                                                                                                                           \
+    }
+PACK(pack_16, uint16_t)
+PACK(pack_32, uint32_t)
+PACK(pack_64, uint64_t)
+#undef PACK
+
+/* One panel, all its chunks. */
+static void pack_panel(void *context, int64_t task, int slot) {
+    const pack_job *job = context;
+    const rfi_cpu_prepared *p = job->prepared;
+    int64_t panel = p->kernel->panel, first = task * panel, columns = least(job->out_features - first, panel);
+    int64_t unit = first / RFI_CPU_UNIT, place = first % RFI_CPU_UNIT;
+    (void)slot;
+    for (int64_t k = 0; k < job->in_features; k += RFI_CPU_DEPTH) {
+        int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH);
+        char *to = (char *)p->weight + (size_t)(rfi_cpu_chunk_offset(p, job->in_features, unit, k) + place * depth) * job->item;
+        const char *from = (const char *)job->weights->weight + (size_t)(first * job->weights->ld + k) * job->item;
+        void (*pack)(void *, int64_t, const void *, int64_t, int64_t, int64_t) = job->item == 2 ? pack_16 : job->item == 4 ? pack_32 : pack_64;
+        pack(to, panel, from, job->weights->ld, columns, depth);
+    }
+}
+
+/* Bias and vectors, the padding zero. Returns where the next one goes. */
+static char *copy_columns(char *to, const void *from, int64_t n, int64_t padded, size_t item) {
+    memcpy(to, from, (size_t)n * item);
+    memset(to + (size_t)n * item, 0, (size_t)(padded - n) * item);
+    return to + (size_t)padded * item;
+}
+
+void rfi_cpu_release(void *prepared) {
+    rfi_cpu_prepared *p = prepared;
+    if (!p) return;
+    free(p->weight);
+    free(p->columns);
+    free(p);
+}
+
+rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {
+    const rfi_plan *plan = &spec->plan;
+    int64_t n = plan->out_features, padded, weight_bytes, column_bytes;
+    size_t item = rfi_dtype_size(spec->weight_dtype), value = rfi_dtype_size(spec->compute_dtype);
+    if (n > INT64_MAX - RFI_CPU_UNIT || __builtin_mul_overflow(padded = round_up(n, kernel->panel), plan->in_features, &weight_bytes) ||
+        __builtin_mul_overflow(weight_bytes, (int64_t)item, &weight_bytes) ||
+        __builtin_mul_overflow(padded, (1 + plan->num_vectors) * (int64_t)value, &column_bytes))
+        return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n, (long long)plan->in_features);
+    rfi_cpu_prepared *p = calloc(1, sizeof *p);
+    if (p) {
+        p->weight = allocate((size_t)weight_bytes);
+        p->columns = allocate((size_t)column_bytes);
+    }
+    if (!p || !p->weight || !p->columns) {
+        rfi_cpu_release(p);
+        return rfi_error(RF_OUT_OF_MEMORY, "no memory for %lld bytes of packed weights", (long long)weight_bytes);
+    }
+    p->kernel = kernel;
+    p->padded = padded;
+    char *next = p->columns;
+    p->bias = next;
+    next = copy_columns(next, weights->bias, n, padded, value);
+    for (int v = 0; v < plan->num_vectors; v++) {
+        p->vectors[v] = next;
+        next = copy_columns(next, weights->vectors[v], n, padded, value);
+    }
+    for (int i = 0; i < plan->num_pre; i++)
+        p->steps[i] = (rfi_cpu_step){.kind = plan->pre[i].kind, .vector = plan->pre[i].vector, .a = plan->pre[i].a, .b = plan->pre[i].b};
+    pack_job job = {.prepared = p, .weights = weights, .in_features = plan->in_features, .out_features = n, .item = item};
+    rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);
+    *prepared = p;
+    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes;
+    return RF_OK;
+}

@@ -1,0 +1,23 @@
+/* A model as the blocked kernel wants it: W packed, bias and vectors padded to whole panels. */
+#ifndef ROWFOLD_CPU_PREPARED_H
+#define ROWFOLD_CPU_PREPARED_H
+
+#include "cpu/kernel.h"
+
+typedef struct rfi_cpu_prepared {
+    const rfi_cpu_kernel *kernel;
+    int64_t padded;                    /* out_features rounded up to whole panels */
+    void *weight;                      /* owned; packed as kernel.h says */
+    void *columns;                     /* owned; bias and vectors */
+    const void *bias;                  /* (padded) in columns */
+    const void *vectors[RF_MAX_OPS];   /* (padded) each, in columns */
+    rfi_cpu_step steps[RF_MAX_OPS];    /* plan.pre */
+} rfi_cpu_prepared;
+
+rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
+void rfi_cpu_release(void *prepared);
+
+/* Element at which unit `unit`'s chunk starting at input k begins in the packed weights. Panels follow each other, depth * panel elements apart. */
+int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *prepared, int64_t in_features, int64_t unit, int64_t k);
+
+#endif
