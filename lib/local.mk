@@ -2,6 +2,7 @@ include_HEADERS = lib/rowfold.h
 lib_LTLIBRARIES += lib/librowfold.la
 
 lib_librowfold_la_SOURCES = \
+	lib/backends.c \
 	lib/chain.c \
 	lib/chain_text.c \
 	lib/cpu/blocking.c \
@@ -12,6 +13,7 @@ lib_librowfold_la_SOURCES = \
 	lib/cpu/pool.c \
 	lib/cpu/prepare.c \
 	lib/cpu/probe.c \
+	lib/cpu/reference.c \
 	lib/dtype.c \
 	lib/error.c \
 	lib/number.c \
@@ -32,6 +34,8 @@ noinst_HEADERS += \
 	lib/cpu/probe.h \
 	lib/dtype.h \
 	lib/error.h \
+	lib/explain.h \
+	lib/model.h \
 	lib/number.h \
 	lib/ops.def \
 	lib/ops.h \
