@@ -212,6 +212,50 @@ typedef struct rf_weights {
 rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors);
 rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *weights);
 
+/* Weight files: one safetensors file (https://github.com/huggingface/safetensors), or the index of a sharded model (a name that ends in
+ * ".json") with its shards beside it. Opening maps the files and validates all that their headers say. The strings and data of an
+ * rf_tensor_info belong to the file and go with rf_file_close. A file must not be shortened while it is open; it is checked each time a
+ * tensor is asked for. A file may be read by any number of threads. RF_IO_ERROR, RF_INVALID_FILE, RF_OUT_OF_MEMORY, RF_INVALID_ARGUMENT (NULL, an
+ * index outside, an unknown name). */
+typedef struct rf_file rf_file;
+
+#define RF_MAX_DIMS 8
+
+typedef struct rf_tensor_info {
+    size_t size;
+    const char *name;
+    const char *type_name; /* as in the file: "F32", "BF16", "I64" ... */
+    const char *path;      /* the file, or shard, that it is in */
+    int32_t dtype;         /* rf_dtype, or 0 for a type that no model takes */
+    int32_t num_dims;
+    int64_t shape[RF_MAX_DIMS];
+    const void *data;      /* not necessarily aligned to its type */
+    int64_t bytes;
+} rf_tensor_info;
+
+rf_status rf_file_open(rf_file **file, const char *path);
+void rf_file_close(rf_file *file); /* NULL is fine */
+size_t rf_file_tensor_count(const rf_file *file);
+rf_status rf_file_tensor(const rf_file *file, size_t index, rf_tensor_info *info);
+rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *info);
+
+/* A vector of the chain and the tensor, of shape (out_features), that holds it. */
+typedef struct rf_file_vector {
+    const char *vector;
+    const char *tensor;
+} rf_file_vector;
+
+typedef struct rf_file_names {
+    size_t size;                   /* sizeof(rf_file_names) */
+    const char *weight;            /* tensor of shape (out_features, in_features) and of config.weight_dtype */
+    const char *bias;              /* tensor of shape (out_features), or NULL for none */
+    const rf_file_vector *vectors; /* exactly the vectors that the chain names */
+    size_t num_vectors;
+} rf_file_names;
+
+/* rf_model_load_weights from a file, with no copy on the way but the model's own. Statuses of rf_file_open and rf_model_load_weights. */
+rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
+
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */
     const void *x;         /* (batch, in_features), never written */

@@ -1,0 +1,245 @@
+/* Weight files as the API shows them: one safetensors file, or the index of a sharded model with its shards. */
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "error.h"
+#include "model.h"
+#include "safetensors.h"
+
+typedef struct entry {
+    const rfi_tensor *tensor;
+    const rfi_safetensors *shard;
+} entry;
+
+struct rf_file {
+    char *path;              /* owned */
+    rfi_safetensors **shards; /* owned */
+    size_t num_shards;
+    entry *entries;          /* owned */
+    size_t num_entries;
+};
+
+static rf_status no_memory(const char *path) { return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory to open it", path); }
+
+static int ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+static const rfi_tensor *find_in_shard(const rfi_safetensors *shard, const char *name) {
+    for (size_t i = 0; i < shard->num_tensors; i++)
+        if (!strcmp(shard->tensors[i].name, name)) return &shard->tensors[i];
+    return NULL;
+}
+
+/* A shard lies beside its index: the name must not lead anywhere else. */
+static rf_status open_shard(rf_file *file, const char *name, rfi_safetensors **shard) {
+    if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
+        return rfi_error(RF_INVALID_FILE, "%s: weight_map names the file \"%.100s\"; expected the plain name of a file beside the index", file->path, name);
+    const char *slash = strrchr(file->path, '/');
+    int folder = slash ? (int)(slash - file->path) + 1 : 0;
+    size_t size = (size_t)folder + strlen(name) + 1;
+    char *path = malloc(size);
+    if (!path) return no_memory(file->path);
+    snprintf(path, size, "%.*s%s", folder, file->path, name);
+    for (size_t i = 0; i < file->num_shards; i++)
+        if (!strcmp(file->shards[i]->path, path)) {
+            *shard = file->shards[i];
+            free(path);
+            return RF_OK;
+        }
+    rf_status status = rfi_safetensors_open(path, shard);
+    free(path);
+    if (!status) file->shards[file->num_shards++] = *shard;
+    return status;
+}
+
+static rf_status read_weight_map(rf_file *file, json_t *map) {
+    if (!json_is_object(map)) return rfi_error(RF_INVALID_FILE, "%s: weight_map is missing or not an object", file->path);
+    file->entries = calloc(json_object_size(map) + 1, sizeof *file->entries);
+    file->shards = calloc(json_object_size(map) + 1, sizeof *file->shards);
+    if (!file->entries || !file->shards) return no_memory(file->path);
+    const char *name;
+    json_t *where;
+    json_object_foreach(map, name, where) {
+        if (!json_is_string(where)) return rfi_error(RF_INVALID_FILE, "%s: weight_map[\"%.100s\"] is not a string", file->path, name);
+        entry *e = &file->entries[file->num_entries];
+        rfi_safetensors *shard = NULL;
+        rf_status status = open_shard(file, json_string_value(where), &shard);
+        if (status) return status;
+        e->shard = shard;
+        e->tensor = find_in_shard(shard, name);
+        if (!e->tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\" is not in the file that weight_map names", shard->path, name);
+        file->num_entries++;
+    }
+    return RF_OK;
+}
+
+static rf_status open_index(rf_file *file) {
+    json_error_t error;
+    json_t *index = json_load_file(file->path, JSON_REJECT_DUPLICATES, &error);
+    if (!index) {
+        enum json_error_code code = json_error_code(&error);
+        if (code == json_error_cannot_open_file) return rfi_error(RF_IO_ERROR, "%s: %s", file->path, error.text);
+        return rfi_error(code == json_error_out_of_memory ? RF_OUT_OF_MEMORY : RF_INVALID_FILE, "%s: line %d: %s", file->path, error.line, error.text);
+    }
+    rf_status status = read_weight_map(file, json_object_get(index, "weight_map"));
+    json_decref(index);
+    return status;
+}
+
+static rf_status open_single(rf_file *file) {
+    file->shards = calloc(1, sizeof *file->shards);
+    if (!file->shards) return no_memory(file->path);
+    rf_status status = rfi_safetensors_open(file->path, &file->shards[0]);
+    if (status) return status;
+    file->num_shards = 1;
+    const rfi_safetensors *shard = file->shards[0];
+    file->entries = calloc(shard->num_tensors + 1, sizeof *file->entries);
+    if (!file->entries) return no_memory(file->path);
+    for (size_t i = 0; i < shard->num_tensors; i++) file->entries[i] = (entry){&shard->tensors[i], shard};
+    file->num_entries = shard->num_tensors;
+    return RF_OK;
+}
+
+rf_status rf_file_open(rf_file **out, const char *path) {
+    if (!out) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
+    if (!path) return rfi_error(RF_INVALID_ARGUMENT, "path is NULL");
+    rf_file *file = calloc(1, sizeof *file);
+    if (!file || !(file->path = strdup(path))) {
+        rf_file_close(file);
+        return no_memory(path);
+    }
+    rf_status status = ends_with(path, ".json") ? open_index(file) : open_single(file);
+    if (status) {
+        rf_file_close(file);
+        return status;
+    }
+    *out = file;
+    return RF_OK;
+}
+
+void rf_file_close(rf_file *file) {
+    if (!file) return;
+    for (size_t i = 0; i < file->num_shards; i++) rfi_safetensors_close(file->shards[i]);
+    free(file->shards);
+    free(file->entries);
+    free(file->path);
+    free(file);
+}
+
+size_t rf_file_tensor_count(const rf_file *file) { return file ? file->num_entries : 0; }
+
+static rf_status check_info(const rf_tensor_info *info) {
+    if (!info) return rfi_error(RF_INVALID_ARGUMENT, "info is NULL");
+    if (info->size != sizeof *info) return rfi_error(RF_INVALID_ARGUMENT, "info.size is %zu; expected sizeof(rf_tensor_info), %zu", info->size, sizeof *info);
+    return RF_OK;
+}
+
+static rf_status describe(const entry *e, rf_tensor_info *info) {
+    rf_status status = rfi_safetensors_check(e->shard);
+    if (status) return status;
+    const rfi_tensor *tensor = e->tensor;
+    *info = (rf_tensor_info){
+        .size = sizeof *info,
+        .name = tensor->name,
+        .type_name = tensor->type_name,
+        .path = e->shard->path,
+        .dtype = tensor->dtype,
+        .num_dims = tensor->num_dims,
+        .data = e->shard->map + tensor->begin,
+        .bytes = tensor->end - tensor->begin,
+    };
+    memcpy(info->shape, tensor->shape, sizeof info->shape);
+    return RF_OK;
+}
+
+rf_status rf_file_tensor(const rf_file *file, size_t index, rf_tensor_info *info) {
+    if (!file) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
+    rf_status status = check_info(info);
+    if (status) return status;
+    if (index >= file->num_entries) return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; the file has %zu tensors", index, file->num_entries);
+    return describe(&file->entries[index], info);
+}
+
+rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *info) {
+    if (!file) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
+    if (!name) return rfi_error(RF_INVALID_ARGUMENT, "name is NULL");
+    rf_status status = check_info(info);
+    if (status) return status;
+    for (size_t i = 0; i < file->num_entries; i++)
+        if (!strcmp(file->entries[i].tensor->name, name)) return describe(&file->entries[i], info);
+    return rfi_error(RF_INVALID_ARGUMENT, "%s: there is no tensor \"%.100s\" among its %zu", file->path, name, file->num_entries);
+}
+
+/* The tensor as a buffer that a model takes. The format does not align tensors to their type: *copy is what to free where one had to be moved. */
+static rf_status fetch(const rf_file *file, const char *name, int dims, const int64_t *shape, rf_dtype dtype, rf_tensor_info *info, void **copy) {
+    info->size = sizeof *info;
+    rf_status status = rf_file_find(file, name, info);
+    if (status) return status;
+    if (!info->dtype) return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; expected a floating-point type", info->path, name, info->type_name);
+    if (dtype && info->dtype != (int32_t)dtype)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; the model was created for %s weights", info->path, name,
+                         rfi_dtype_name((rf_dtype)info->dtype), rfi_dtype_name(dtype));
+    int same = info->num_dims == dims;
+    for (int d = 0; same && d < dims; d++) same = info->shape[d] == shape[d];
+    if (!same) {
+        char got[200] = "";
+        for (int d = 0; d < info->num_dims; d++)
+            snprintf(got + strlen(got), sizeof got - strlen(got), d ? ", %lld" : "%lld", (long long)info->shape[d]);
+        if (dims == 2)
+            return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld, %lld)", info->path, name, got, (long long)shape[0], (long long)shape[1]);
+        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld)", info->path, name, got, (long long)shape[0]);
+    }
+    if ((uintptr_t)info->data % rfi_dtype_size((rf_dtype)info->dtype)) {
+        *copy = malloc((size_t)info->bytes);
+        if (!*copy) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory to align tensor \"%.100s\"", info->path, name);
+        memcpy(*copy, info->data, (size_t)info->bytes);
+        info->data = *copy;
+    }
+    return RF_OK;
+}
+
+static rf_status load(rf_model *model, const rf_file *file, const rf_file_names *names, void **copies) {
+    const rfi_plan *plan = &model->spec.plan;
+    const int64_t shape[2] = {plan->out_features, plan->in_features};
+    rf_tensor_info tensor;
+    rf_status status = fetch(file, names->weight, 2, shape, model->spec.weight_dtype, &tensor, &copies[0]);
+    if (status) return status;
+    rf_vector vectors[RF_MAX_OPS];
+    rf_weights weights = {.size = sizeof weights, .weight = tensor.data, .vectors = vectors, .num_vectors = names->num_vectors};
+    if (names->bias) {
+        status = fetch(file, names->bias, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[1]);
+        if (status) return status;
+        weights.bias = tensor.data;
+        weights.bias_dtype = tensor.dtype;
+    }
+    for (size_t i = 0; i < names->num_vectors; i++) {
+        if (!names->vectors[i].vector || !names->vectors[i].tensor) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
+        status = fetch(file, names->vectors[i].tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
+        if (status) return status;
+        vectors[i] = (rf_vector){.name = names->vectors[i].vector, .data = tensor.data, .length = plan->out_features, .dtype = tensor.dtype};
+    }
+    return rf_model_load_weights_ex(model, &weights);
+}
+
+rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names) {
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    if (!names) return rfi_error(RF_INVALID_ARGUMENT, "names is NULL");
+    if (names->size != sizeof *names) return rfi_error(RF_INVALID_ARGUMENT, "names.size is %zu; expected sizeof(rf_file_names), %zu", names->size, sizeof *names);
+    if (!names->weight) return rfi_error(RF_INVALID_ARGUMENT, "names.weight is NULL");
+    if (names->num_vectors && !names->vectors) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors is NULL and names.num_vectors %zu", names->num_vectors);
+    if (names->num_vectors > RF_MAX_OPS) return rfi_error(RF_INVALID_ARGUMENT, "names.num_vectors is %zu; a chain has at most %d", names->num_vectors, RF_MAX_OPS);
+    rf_file *file = NULL;
+    rf_status status = rf_file_open(&file, path);
+    if (status) return status;
+    void *copies[RF_MAX_OPS + 2] = {NULL};
+    status = load(model, file, names, copies);
+    for (size_t i = 0; i < RF_MAX_OPS + 2; i++) free(copies[i]);
+    rf_file_close(file);
+    return status;
+}
