@@ -16,9 +16,16 @@ lib_librowfold_la_SOURCES = \
 	lib/cpu/reference.c \
 	lib/dtype.c \
 	lib/error.c \
+	lib/explain.c \
+	lib/forward.c \
+	lib/load.c \
+	lib/model.c \
 	lib/number.c \
 	lib/optable.c \
-	lib/version.c
+	lib/plan.c \
+	lib/safetensors.c \
+	lib/version.c \
+	lib/weights_file.c
 noinst_HEADERS += \
 	lib/backend.h \
 	lib/chain.h \
@@ -43,6 +50,7 @@ noinst_HEADERS += \
 	lib/plan.h \
 	lib/presets.def \
 	lib/reductions.def \
+	lib/safetensors.h \
 	lib/status.def \
 	lib/vmath.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

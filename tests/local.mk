@@ -1,6 +1,7 @@
 # C programs that use the library as a C user would; each exits 0, or 77 to be skipped. A program added to tests/c/ is added here.
 check_PROGRAMS += \
 	tests/c/test_chain \
+	tests/c/test_file \
 	tests/c/version
 LDADD = lib/librowfold.la
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'

@@ -1,0 +1,224 @@
+/* The reader of weight files, against files written here byte by byte: every error names file, tensor and reason. */
+#include <rowfold.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int failures;
+static char folder[] = "/tmp/rowfold-file-XXXXXX";
+
+#define CHECK(condition, ...)                                     \
+    do {                                                          \
+        if (!(condition)) {                                       \
+            failures++;                                           \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, __VA_ARGS__);                         \
+            fprintf(stderr, "\n");                                \
+        }                                                         \
+    } while (0)
+
+static char *path_of(const char *name) {
+    static char path[4][256];
+    static int turn;
+    char *p = path[turn++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    return p;
+}
+
+static void write_bytes(const char *name, const void *a, size_t na, const void *b, size_t nb) {
+    FILE *f = fopen(path_of(name), "wb");
+    if (!f || fwrite(a, 1, na, f) != na || fwrite(b, 1, nb, f) != nb || fclose(f)) {
+        perror(name);
+        exit(1);
+    }
+}
+
+/* A file with this header and `bytes` bytes of data behind it: 0, 1, 2 ... */
+static void write_file(const char *name, const char *header, size_t header_length, size_t bytes) {
+    unsigned char head[4096], data[4096];
+    for (int i = 0; i < 8; i++) head[i] = (unsigned char)((uint64_t)header_length >> (8 * i));
+    memcpy(head + 8, header, strlen(header));
+    for (size_t i = 0; i < bytes; i++) data[i] = (unsigned char)i;
+    write_bytes(name, head, 8 + strlen(header), data, bytes);
+}
+
+#define F32(name, shape, begin, end) "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
+
+static const struct {
+    const char *label, *header;
+    size_t data;
+    rf_status status;
+    const char *says;
+} files[] = {
+    {"empty header object", "{}", 0, RF_OK, ""},
+    {"one tensor", "{" F32("w", "[2,3]", 0, 24) "}", 24, RF_OK, ""},
+    {"padded with spaces", "{" F32("w", "[2,3]", 0, 24) "}   ", 24, RF_OK, ""},
+    {"scalar and empty tensors", "{" F32("s", "[]", 0, 4) "," F32("e", "[0,7]", 4, 4) "}", 4, RF_OK, ""},
+    {"metadata", "{\"__metadata__\":{\"format\":\"pt\"}," F32("w", "[1]", 0, 4) "}", 4, RF_OK, ""},
+    {"order of names is free", "{" F32("b", "[1]", 4, 8) "," F32("a", "[1]", 0, 4) "}", 8, RF_OK, ""},
+    {"not JSON", "{\"w\":", 0, RF_INVALID_FILE, "not valid JSON"},
+    {"not an object", "[1]", 0, RF_INVALID_FILE, "does not begin with '{'"},
+    {"leading space", " {}", 0, RF_INVALID_FILE, "does not begin with '{'"},
+    {"text behind the object", "{} x", 0, RF_INVALID_FILE, "not valid JSON"},
+    {"not UTF-8", "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "not valid JSON"},
+    {"duplicate key", "{" F32("w", "[1]", 0, 4) "," F32("w", "[1]", 4, 8) "}", 8, RF_INVALID_FILE, "uplicate"},
+    {"duplicate inner key", "{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "uplicate"},
+    {"unknown inner key", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, RF_INVALID_FILE, "unknown key"},
+    {"metadata not strings", "{\"__metadata__\":{\"format\":1}}", 0, RF_INVALID_FILE, "__metadata__"},
+    {"metadata not an object", "{\"__metadata__\":[]}", 0, RF_INVALID_FILE, "__metadata__"},
+    {"entry not an object", "{\"w\":3}", 0, RF_INVALID_FILE, "\"w\": its entry is not an object"},
+    {"no dtype", "{\"w\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "dtype is missing"},
+    {"unknown dtype", "{\"w\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "dtype \"F33\""},
+    {"no shape", "{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "shape is missing"},
+    {"negative extent", "{" F32("w", "[-1]", 0, 4) "}", 4, RF_INVALID_FILE, "whole numbers"},
+    {"fractional extent", "{" F32("w", "[1.5]", 0, 4) "}", 4, RF_INVALID_FILE, "whole numbers"},
+    {"overflowing shape", "{" F32("w", "[4611686018427387904,4611686018427387904]", 0, 4) "}", 4, RF_INVALID_FILE, "overflows"},
+    {"huge integer", "{" F32("w", "[99999999999999999999]", 0, 4) "}", 4, RF_INVALID_FILE, "not valid JSON"},
+    {"too many dimensions", "{" F32("w", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, RF_INVALID_FILE, "more than 8"},
+    {"no offsets", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
+    {"three offsets", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
+    {"reversed offsets", "{" F32("w", "[1]", 4, 0) "}", 4, RF_INVALID_FILE, "reversed"},
+    {"negative offsets", "{" F32("w", "[1]", -4, 0) "}", 4, RF_INVALID_FILE, "negative"},
+    {"beyond the end", "{" F32("w", "[2]", 0, 8) "}", 4, RF_INVALID_FILE, "beyond the end"},
+    {"size does not fit the shape", "{" F32("w", "[2]", 0, 4) "}", 4, RF_INVALID_FILE, "do not make the number of bytes"},
+    {"gap", "{" F32("a", "[1]", 0, 4) "," F32("b", "[1]", 8, 12) "}", 12, RF_INVALID_FILE, "\"b\": there is a gap"},
+    {"gap in front", "{" F32("a", "[1]", 4, 8) "}", 8, RF_INVALID_FILE, "\"a\": there is a gap"},
+    {"overlap", "{" F32("a", "[2]", 0, 8) "," F32("b", "[2]", 4, 12) "}", 12, RF_INVALID_FILE, "\"b\": its bytes overlap"},
+    {"data left over", "{" F32("a", "[1]", 0, 4) "}", 5, RF_INVALID_FILE, "goes on behind"},
+};
+
+static void open_as(const char *label, const char *path, rf_status status, const char *says) {
+    rf_file *poison = (rf_file *)(uintptr_t)0x1234, *file = poison;
+    rf_status got = rf_file_open(&file, path);
+    CHECK(got == status, "%s: status %d, expected %d (%s)", label, got, status, rf_last_error());
+    if (got) {
+        CHECK(file == poison, "%s: the handle was written on failure", label);
+        CHECK(strstr(rf_last_error(), says) && strstr(rf_last_error(), path), "%s: \"%s\" does not say \"%s\" and the path", label, rf_last_error(), says);
+    } else {
+        rf_file_close(file);
+    }
+}
+
+static void headers(void) {
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        write_file("header", files[i].header, strlen(files[i].header), files[i].data);
+        open_as(files[i].label, path_of("header"), files[i].status, files[i].says);
+    }
+    write_bytes("short", "1234567", 7, "", 0);
+    open_as("7 bytes", path_of("short"), RF_INVALID_FILE, "shorter than the 8 bytes");
+    write_file("long", "{}", 3, 0);
+    open_as("header longer than the file", path_of("long"), RF_INVALID_FILE, "beyond the end of the file");
+    write_file("huge", "{}", (size_t)1 << 40, 0);
+    open_as("header over the format's cap", path_of("huge"), RF_INVALID_FILE, "the format allows");
+    write_file("zero", "{}", 0, 0);
+    open_as("no header", path_of("zero"), RF_INVALID_FILE, "does not begin with '{'");
+    open_as("missing file", path_of("missing"), RF_IO_ERROR, "cannot be opened");
+    open_as("a folder", folder, RF_IO_ERROR, "not a regular file");
+    rf_file *file = NULL;
+    CHECK(rf_file_open(NULL, "x") == RF_INVALID_ARGUMENT && rf_file_open(&file, NULL) == RF_INVALID_ARGUMENT, "NULL");
+    rf_file_close(NULL);
+}
+
+static void tensors(void) {
+    const char *header = "{" F32("w", "[2,3]", 0, 24) ",\"i\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[24,32]}}";
+    write_file("tensors", header, strlen(header), 32);
+    rf_file *file = NULL;
+    rf_tensor_info info = {.size = sizeof info};
+    CHECK(!rf_file_open(&file, path_of("tensors")), "%s", rf_last_error());
+    CHECK(rf_file_tensor_count(file) == 2, "count");
+    CHECK(!rf_file_find(file, "w", &info), "%s", rf_last_error());
+    CHECK(info.dtype == RF_FLOAT32 && info.num_dims == 2 && info.shape[0] == 2 && info.shape[1] == 3 && info.bytes == 24, "description");
+    CHECK(((const unsigned char *)info.data)[5] == 5, "data");
+    CHECK(!rf_file_find(file, "i", &info) && info.dtype == 0 && !strcmp(info.type_name, "I64"), "integer tensor");
+    CHECK(rf_file_find(file, "v", &info) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "\"v\""), "unknown name");
+    CHECK(rf_file_tensor(file, 2, &info) == RF_INVALID_ARGUMENT, "index");
+    info.size = 3;
+    CHECK(rf_file_tensor(file, 0, &info) == RF_INVALID_ARGUMENT, "size");
+    info.size = sizeof info;
+    CHECK(!truncate(path_of("tensors"), 100), "truncate");
+    CHECK(rf_file_find(file, "w", &info) == RF_IO_ERROR && strstr(rf_last_error(), "shrank"), "a shrunken file");
+    rf_file_close(file);
+}
+
+static rf_status load(const char *chain, const char *path, rf_file_names *names, float *y) {
+    rf_model *model = NULL;
+    rf_config config = {.size = sizeof config, .chain = chain};
+    const float x[3] = {1, 10, 100};
+    rf_status status = rf_model_create(&model, &config);
+    names->size = sizeof *names;
+    if (!status) status = rf_model_load_file(model, path, names);
+    if (!status) status = rf_model_forward(model, x, 1, y);
+    rf_model_destroy(model);
+    return status;
+}
+
+/* W = [[1, 2, 3], [4, 5, 6]], b = [7, 8], v = [1, 10], with the header sized so that W is not aligned. */
+static void loading(void) {
+    const float data[10] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 10};
+    char header[512];
+    for (int pad = 0; pad < 4; pad++) {
+        int n = snprintf(header, sizeof header, "{" F32("w", "[2,3]", 0, 24) "," F32("b", "[2]", 24, 32) "," F32("v", "[2]", 32, 40) "}%*s", pad, "");
+        unsigned char head[600] = {0};
+        head[0] = (unsigned char)n, head[1] = (unsigned char)(n >> 8);
+        memcpy(head + 8, header, (size_t)n);
+        write_bytes("model", head, 8 + (size_t)n, data, sizeof data);
+        float y = -1;
+        rf_file_vector vector = {"scale", "v"};
+        rf_file_names names = {.weight = "w", .bias = "b", .vectors = &vector, .num_vectors = 1};
+        CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y), "%s", rf_last_error());
+        CHECK(y == 321 + 7 + 10 * (654 + 8), "y is %g", (double)y);
+        names.bias = NULL;
+        CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) && y == 321 + 10 * 654, "without bias y is %g", (double)y);
+    }
+    float y = -1;
+    rf_file_names names = {.weight = "b"};
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "expected (2, 3)"), "%s", rf_last_error());
+    names.weight = "w", names.bias = "w";
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "expected (2)"), "%s", rf_last_error());
+    names.bias = NULL, names.weight = NULL;
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT, "no weight name");
+    names.weight = "w";
+    CHECK(load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "scale"), "a missing vector");
+    CHECK(y == -1, "y was written on failure");
+}
+
+static void shards(void) {
+    const char *first = "{" F32("w", "[2,3]", 0, 24) "}", *second = "{" F32("b", "[2]", 0, 8) "}";
+    write_file("s1", first, strlen(first), 24);
+    write_file("s2", second, strlen(second), 8);
+    static const struct {
+        const char *label, *text;
+        rf_status status;
+        const char *says;
+    } indexes[] = {
+        {"two shards", "{\"metadata\":{},\"weight_map\":{\"w\":\"s1\",\"b\":\"s2\"}}", RF_OK, ""},
+        {"not in its shard", "{\"weight_map\":{\"w\":\"s2\"}}", RF_INVALID_FILE, "\"w\""},
+        {"leads elsewhere", "{\"weight_map\":{\"w\":\"../s1\"}}", RF_INVALID_FILE, "plain name"},
+        {"no map", "{}", RF_INVALID_FILE, "weight_map"},
+        {"not a string", "{\"weight_map\":{\"w\":1}}", RF_INVALID_FILE, "not a string"},
+        {"twice", "{\"weight_map\":{\"w\":\"s1\",\"w\":\"s1\"}}", RF_INVALID_FILE, "uplicate"},
+    };
+    for (size_t i = 0; i < sizeof indexes / sizeof *indexes; i++) {
+        write_bytes("index.json", indexes[i].text, strlen(indexes[i].text), "", 0);
+        rf_file *file = NULL;
+        rf_status got = rf_file_open(&file, path_of("index.json"));
+        CHECK(got == indexes[i].status && (!got || strstr(rf_last_error(), indexes[i].says)), "%s: %d, %s", indexes[i].label, got, rf_last_error());
+        if (!got) CHECK(rf_file_tensor_count(file) == 2, "count");
+        rf_file_close(file);
+    }
+    open_as("missing index", path_of("none.json"), RF_IO_ERROR, "none.json");
+}
+
+int main(void) {
+    if (!mkdtemp(folder)) return perror(folder), 1;
+    headers();
+    tensors();
+    loading();
+    shards();
+    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "index.json"};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) unlink(path_of(made[i]));
+    rmdir(folder);
+    return failures != 0;
+}
