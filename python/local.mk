@@ -1,16 +1,31 @@
 # The Python package: pure Python over the shared library. A file added to python/rowfold/ is added here.
 rowfold_py = \
 	python/rowfold/__init__.py \
+	python/rowfold/__main__.py \
 	python/rowfold/_lib.py \
 	python/rowfold/arrays.py \
 	python/rowfold/backends.py \
 	python/rowfold/errors.py \
 	python/rowfold/model.py \
-	python/rowfold/ops.py
-EXTRA_DIST += $(rowfold_py) python/rowfold/py.typed python/rowfold.in
+	python/rowfold/ops.py \
+	python/rowfold/quickstart.py
+rowfold_bench_py = \
+	python/rowfold/bench/__init__.py \
+	python/rowfold/bench/cases.py \
+	python/rowfold/bench/command.py \
+	python/rowfold/bench/contenders.py \
+	python/rowfold/bench/machine.py \
+	python/rowfold/bench/memory.py \
+	python/rowfold/bench/report.py \
+	python/rowfold/bench/runner.py \
+	python/rowfold/bench/unfused.py \
+	python/rowfold/bench/worker.py
+EXTRA_DIST += $(rowfold_py) $(rowfold_bench_py) python/rowfold/py.typed python/rowfold.in
 
 if HAVE_PYTHON
 pkgpython_PYTHON = $(rowfold_py)
+benchdir = $(pkgpythondir)/bench
+bench_PYTHON = $(rowfold_bench_py)
 nodist_pkgpython_PYTHON = python/_config.py
 pkgpython_DATA = python/rowfold/py.typed
 bin_SCRIPTS += python/bin/rowfold

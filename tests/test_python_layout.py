@@ -34,12 +34,16 @@ STRUCTS = {
     "rf_weights": _lib.Weights,
     "rf_forward_args": _lib.ForwardArgs,
     "rf_model_info": _lib.ModelInfo,
+    "rf_tensor_info": _lib.TensorInfo,
+    "rf_file_vector": _lib.FileVector,
+    "rf_file_names": _lib.FileNames,
 }
 
 CONSTANTS = {
     "RF_MAX_OPS": _lib.MAX_OPS,
     "RF_MAX_OP_PARAMS": _lib.MAX_OP_PARAMS,
     "RF_MAX_NAME": _lib.MAX_NAME,
+    "RF_MAX_DIMS": _lib.MAX_DIMS,
     "RF_BATCH_INVARIANT": _lib.BATCH_INVARIANT,
     "RF_BORROW": _lib.BORROW,
 }
@@ -55,6 +59,8 @@ C_TYPES = {
     "void *": ctypes.c_void_p,
     "rf_model *": _lib.ModelPointer,
     "rf_model * *": ctypes.POINTER(_lib.ModelPointer),
+    "rf_file *": _lib.FilePointer,
+    "rf_file * *": ctypes.POINTER(_lib.FilePointer),
     "size_t *": ctypes.POINTER(ctypes.c_size_t),
     "double *": ctypes.POINTER(ctypes.c_double),
     "char * *": ctypes.POINTER(ctypes.c_char_p),

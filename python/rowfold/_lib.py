@@ -21,6 +21,7 @@ from . import errors
 MAX_OPS = 64
 MAX_OP_PARAMS = 2
 MAX_NAME = 32
+MAX_DIMS = 8
 BATCH_INVARIANT = 1
 BORROW = 1
 
@@ -217,8 +218,49 @@ class ModelInfo(Structure):
     ]
 
 
+class TensorInfo(Structure):
+    """rf_tensor_info."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("type_name", c_char_p),
+        ("path", c_char_p),
+        ("dtype", c_int32),
+        ("num_dims", c_int32),
+        ("shape", c_int64 * MAX_DIMS),
+        ("data", c_void_p),
+        ("bytes", c_int64),
+    ]
+
+
+class FileVector(Structure):
+    """rf_file_vector."""
+
+    _fields_ = [
+        ("vector", c_char_p),
+        ("tensor", c_char_p),
+    ]
+
+
+class FileNames(Structure):
+    """rf_file_names."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("weight", c_char_p),
+        ("bias", c_char_p),
+        ("vectors", POINTER(FileVector)),
+        ("num_vectors", c_size_t),
+    ]
+
+
 class ModelPointer(c_void_p):
     """``rf_model *``, a type of its own so that no other pointer passes for it."""
+
+
+class FilePointer(c_void_p):
+    """``rf_file *``."""
 
 
 class Function(NamedTuple):
@@ -251,6 +293,12 @@ FUNCTIONS = (
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),
     Function("rf_model_explain", Status, (ModelPointer, c_int64, c_int, c_char_p, c_size_t, POINTER(c_size_t))),
+    Function("rf_file_open", Status, (POINTER(FilePointer), c_char_p)),
+    Function("rf_file_close", None, (FilePointer,)),
+    Function("rf_file_tensor_count", c_size_t, (FilePointer,)),
+    Function("rf_file_tensor", Status, (FilePointer, c_size_t, POINTER(TensorInfo))),
+    Function("rf_file_find", Status, (FilePointer, c_char_p, POINTER(TensorInfo))),
+    Function("rf_model_load_file", Status, (ModelPointer, c_char_p, POINTER(FileNames))),
     Function("rf_cpu_measure", Status, (c_int, POINTER(c_double), POINTER(c_double))),
 )
 

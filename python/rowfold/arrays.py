@@ -15,10 +15,6 @@ import numpy as np
 from ._lib import DType, Memory
 from .errors import ArgumentTypeError, InvalidArgumentError
 
-# The work numpy may do to decide whether two arrays with interleaved strides share an element; past it they count as
-# overlapping.
-_OVERLAP_WORK = 100_000
-
 
 class Matrix(NamedTuple):
     """A (batch, width) matrix in the caller's memory, its rows of unit stride and evenly spaced."""
@@ -52,7 +48,7 @@ class ArrayKind(Protocol):
         """A new array of this family on the device of ``like``."""
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The caller's ``out``, checked: shape, dtype, layout, writable, no memory shared with the input ``like``."""
+        """The caller's ``out``, checked: shape, dtype, layout, writable, apart from the input ``like``."""
 
 
 def dtype_name(dtype: DType) -> str:
@@ -77,6 +73,8 @@ def parse_dtype(value: Any, argument: str) -> DType:
 
 
 def _numpy_name(value: Any) -> str | None:
+    if value is None:  # which numpy takes for float64
+        return None
     try:
         dtype = np.dtype(value)
     except TypeError:
@@ -151,8 +149,8 @@ class NumpyKind:
             raise InvalidArgumentError(
                 f"out has strides {array.strides} in bytes; expected aligned rows of unit stride, evenly spaced"
             )
-        if _overlap(array, like):
-            raise InvalidArgumentError("out shares memory with x; expected an array of its own")
+        if isinstance(like, np.ndarray) and np.may_share_memory(array, like):
+            raise InvalidArgumentError("out overlaps x in memory; expected separate arrays")
         lead = shape[:-1]
         return Matrix(array.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, array)
 
@@ -213,16 +211,6 @@ def _dtype_of(array: np.ndarray[Any, Any], argument: str, said: DType) -> DType:
     if dtype == _UINT16:
         hint = " (uint16 is read as bfloat16 only where the model's dtype says bfloat16)"
     raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected float32, float64, float16 or bfloat16{hint}")
-
-
-def _overlap(a: np.ndarray[Any, Any], b: Any) -> bool:
-    if not isinstance(b, np.ndarray) or not np.may_share_memory(a, b):
-        return False
-    shares_memory: Any = np.shares_memory  # numpy's stub knows only two values of max_work
-    try:
-        return bool(shares_memory(a, b, max_work=_OVERLAP_WORK))
-    except (RuntimeError, OverflowError):  # numpy's TooHardError is a RuntimeError
-        return True
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -121,9 +121,7 @@ class Model:
         if isinstance(chain, str):
             config.chain = encode(chain, "chain")
         else:
-            built = (
-                chain if isinstance(chain, Chain) else Chain([chain] if isinstance(chain, (Op, Operator)) else chain)
-            )
+            built = _as_chain(chain)
             config.ops, config.num_ops = built.native(), len(built)
         config.in_features = _size(in_features, "in_features")
         config.out_features = _size(out_features, "out_features")
@@ -181,18 +179,11 @@ class Model:
         handle = self._open()
         features, dtype = self._out_features, self._weight_dtype
         matrix = arrays.kind_of(weight, "weight").weight(weight, "weight", (features, self._in_features), dtype)
-        if matrix.dtype is not dtype:
-            raise ArgumentTypeError(
-                f"weight has dtype {arrays.dtype_name(matrix.dtype)}; "
-                f"expected {arrays.dtype_name(dtype)}, the model's dtype"
-            )
-        row = None if bias is None else arrays.kind_of(bias, "bias").weight(bias, "bias", (features,), dtype)
+        self._check_dtype("weight", matrix.dtype, dtype)
+        row = None if bias is None else self._feature_vector(bias, "bias", matrix)
         named = {
-            name: arrays.kind_of(value, f"vector {name!r}").weight(value, f"vector {name!r}", (features,), dtype)
-            for name, value in (vectors or {}).items()
+            name: self._feature_vector(value, f"vector {name!r}", matrix) for name, value in (vectors or {}).items()
         }
-        for other in named.values():
-            _same_memory(other, matrix)
         native = (_lib.Vector * len(named))(
             *(_lib.Vector(encode(name, "vectors"), m.pointer, features, m.dtype, m.memory) for name, m in named.items())
         )
@@ -207,12 +198,19 @@ class Model:
             stream=matrix.stream,
         )
         if row is not None:
-            _same_memory(row, matrix)
             weights.bias, weights.bias_dtype = row.pointer, row.dtype
         self._library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
         if borrow:
             weakref.finalize(handle, _release, matrix.owner).atexit = False
         return self
+
+    def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
+        shape = (self._out_features,)
+        vector = arrays.kind_of(values, argument).weight(values, argument, shape, self._weight_dtype)
+        self._check_dtype(argument, vector.dtype)
+        if vector.memory is not weight.memory:
+            raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
+        return vector
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The chain applied to each row of x.
@@ -250,7 +248,7 @@ class Model:
     def _call(self, handle: _Handle, x: Any, out: Any) -> Any:
         kind = arrays.kind_of(x, "x")
         given = kind.matrix(x, "x", self._in_features, self._x_dtype)
-        self._check_x_dtype(given.dtype)
+        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
         shape = (*given.lead, self._width)
         y = kind.empty(x, shape, self._y_dtype) if out is None else out
         result = kind.output(y, given.owner, shape, self._y_dtype)
@@ -270,18 +268,17 @@ class Model:
         self._library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
         return y
 
-    def _check_x_dtype(self, dtype: DType) -> None:
-        if self._x_fixed:
-            fits, expected = dtype is self._x_dtype, f"{arrays.dtype_name(self._x_dtype)}, the model's x_dtype"
-        elif self._weight_dtype is DType.FLOAT64:
-            fits, expected = dtype is DType.FLOAT64, "float64, the model's dtype"
+    def _check_dtype(self, argument: str, dtype: DType, only: DType | None = None, named: str = "dtype") -> None:
+        """``only`` is the one dtype accepted, of the keyword ``named``; None for any that goes with the weights."""
+        if only is None and self._weight_dtype is DType.FLOAT64:
+            only = DType.FLOAT64
+        if only is not None:
+            fits, expected = dtype is only, f"{arrays.dtype_name(only)}, the model's {named}"
         else:
-            fits, expected = (
-                dtype is not DType.FLOAT64,
-                f"float32, float16 or bfloat16 for a {arrays.dtype_name(self._weight_dtype)} model",
-            )
+            weights = arrays.dtype_name(self._weight_dtype)
+            fits, expected = dtype is not DType.FLOAT64, f"float32, float16 or bfloat16 for a {weights} model"
         if not fits:
-            raise ArgumentTypeError(f"x has dtype {arrays.dtype_name(dtype)}; expected {expected}")
+            raise ArgumentTypeError(f"{argument} has dtype {arrays.dtype_name(dtype)}; expected {expected}")
 
     @property
     def info(self) -> ModelInfo:
@@ -379,11 +376,14 @@ def _release(_owner: Any) -> None:
     """Holds a borrowed array until its model is gone: a finaliser keeps its arguments until it has run."""
 
 
-def _same_memory(part: arrays.Matrix, weight: arrays.Matrix) -> None:
-    if part.memory is not weight.memory:
-        raise InvalidArgumentError(
-            "bias and vectors must live where weight does, all on the host or all on the model's device"
-        )
+def _as_chain(chain: Chain | Op | Operator | Iterable[Op | Operator]) -> Chain:
+    if isinstance(chain, Chain):
+        return chain
+    if isinstance(chain, (Op, Operator)):
+        return Chain([chain])
+    if isinstance(chain, Iterable):
+        return Chain(chain)
+    raise ArgumentTypeError(f"chain is a {type(chain).__qualname__}; expected text, or operators of rowfold.ops")
 
 
 def _choice(kind: type[_E], value: str, argument: str) -> _E:

@@ -1,0 +1,49 @@
+"""The command line: ``rowfold`` and ``python -m rowfold``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from . import errors, quickstart
+from .bench import command as bench
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser with all sub-commands."""
+    top = argparse.ArgumentParser(
+        prog="rowfold", description="A linear layer, elementwise operators and a row reduction as one fused operation."
+    )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the library's version and exit")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    quickstart.add_parser(commands)
+    bench.add_parser(commands)
+    return top
+
+
+class _Version(argparse.Action):
+    """Asks the library for its version only when it is wanted."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import rowfold
+
+        print(f"rowfold {rowfold.__version__}")
+        parser.exit()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit status is 0, 1 for an error of rowfold's and 2 for a wrong command line."""
+    chosen = parser().parse_args(arguments)
+    try:
+        status: int = chosen.run(chosen)
+    except errors.Error as error:
+        print(f"rowfold: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

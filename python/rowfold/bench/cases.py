@@ -1,0 +1,121 @@
+"""What is measured: a chain, a shape, dtypes, and data drawn from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import _lib, arrays, ops
+
+Array = np.ndarray[Any, Any]
+Draw = Callable[[np.random.Generator, int, int, int], tuple[Array, Array, Array]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure. ``chain`` is chain text without sizes, or with the sizes of this case."""
+
+    name: str
+    chain: str
+    batch: int
+    in_features: int
+    out_features: int
+    dtype: str = "float32"
+    data: str = "kernelbench"
+    seed: int = 0
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of the product, a multiply-add counted as two."""
+        return 2.0 * self.batch * self.in_features * self.out_features
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of W, which any way to compute the logits must read."""
+        return float(self.in_features) * self.out_features * arrays.numpy_dtype(self.native_dtype).itemsize
+
+    @property
+    def native_dtype(self) -> _lib.DType:
+        """The dtype of x and W."""
+        return arrays.parse_dtype(self.dtype, "dtype")
+
+    @property
+    def label(self) -> str:
+        """Name, shape and dtype in one line."""
+        return f"{self.name}, {self.batch} x {self.in_features} -> {self.out_features}, {self.dtype}, {self.data} data"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+    def inputs(self) -> tuple[Array, Array, Array]:
+        """Draws x (batch, in_features), W (out_features, in_features), b (out_features,) of the case's dtype."""
+        rng = np.random.default_rng(self.seed)
+        drawn = DATA[self.data](rng, self.batch, self.in_features, self.out_features)
+        dtype = arrays.numpy_dtype(self.native_dtype)
+        if dtype == np.uint16:
+            raise SystemExit("bfloat16 data needs the package ml_dtypes, which is not installed")
+        x, weight, bias = (values.astype(dtype, copy=False) for values in drawn)
+        return x, weight, bias
+
+    def vectors(self) -> dict[str, Array]:
+        """The per-feature vectors that the chain names, in [0.5, 1.5)."""
+        rng = np.random.default_rng(self.seed + 1)
+        names = sorted({op.vector for op in ops.Chain.parse(self.chain) if op.vector})
+        return {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
+
+
+def uniform_weights(rng: np.random.Generator, in_features: int, out_features: int) -> tuple[Array, Array]:
+    """W and b as torch.nn.Linear initialises them: uniform within 1/sqrt(in_features) of 0."""
+    bound = np.float32(1 / np.sqrt(in_features))
+
+    def draw(shape: tuple[int, ...]) -> Array:
+        values: Array = rng.random(shape, np.float32)
+        values *= 2 * bound
+        values -= bound
+        return values
+
+    return draw((out_features, in_features)), draw((out_features,))
+
+
+def kernelbench(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
+    """KernelBench's inputs: x uniform in [0, 1), weights as torch.nn.Linear initialises them."""
+    return rng.random((batch, k), np.float32), *uniform_weights(rng, k, n)
+
+
+def sigma5(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
+    """Logits of standard deviation 5: W has variance 1/(3 k), and x makes up for it."""
+    return rng.standard_normal((batch, k), np.float32) * np.float32(5 * np.sqrt(3)), *uniform_weights(rng, k, n)
+
+
+def positive(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
+    """Nothing cancels."""
+    weight, bias = uniform_weights(rng, k, n)
+    return rng.random((batch, k), np.float32), np.abs(weight), np.abs(bias)
+
+
+def lognormal(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
+    """Magnitudes of x over six decades: four standard deviations of the exponent either way, e^(8 * 1.73) = 1e6."""
+    x = np.exp(rng.standard_normal((batch, k), np.float32) * np.float32(1.73))
+    x *= rng.choice(np.array([-1, 1], np.float32), (batch, k))
+    return x, *uniform_weights(rng, k, n)
+
+
+def outlier(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
+    """One element of 1e4 in each row of x."""
+    x, weight, bias = kernelbench(rng, batch, k, n)
+    x[np.arange(batch), rng.integers(k, size=batch)] = 1e4
+    return x, weight, bias
+
+
+DATA: dict[str, Draw] = {draw.__name__: draw for draw in (kernelbench, sigma5, positive, lognormal, outlier)}
+
+
+def default_cases() -> list[Case]:
+    """The presets at their reference size, and small batches that stream W."""
+    presets = [Case(name, chain, 1024, 8192, 8192) for name, chain in ops.presets().items()]
+    stream = Case("logsumexp", "linear | logsumexp", 1, 8192, 8192)
+    small = [replace(stream, batch=batch, dtype=dtype) for dtype in ("float32", "bfloat16") for batch in (1, 2, 4, 8)]
+    return presets + small

@@ -1,0 +1,137 @@
+"""The command line of ``python -m rowfold bench``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from ..ops import presets
+from .cases import DATA, Case, default_cases
+from .machine import cores
+from .report import document, show
+from .runner import Entry, Runner
+
+COMPETITORS = ("numpy", "openblas", "torch", "torch-compile")
+SIMPLIFY = ("none", "exact", "algebraic")
+EXAMPLES = """examples:
+  rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
+  rowfold bench --preset logsumexp_gelu --json new.json
+  rowfold bench --chain 'linear | max' --batch 64 --in-features 4096 --out-features 32000 --dtype bfloat16
+  rowfold bench --data sigma5 --competitors torch --simplify none
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``bench`` to the sub-commands."""
+    parser = commands.add_parser(
+        "bench",
+        help="measure rowfold beside numpy, OpenBLAS and PyTorch on this machine",
+        description="Measures time, rate, memory and error of rowfold and its competitors, interleaved, in one run.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--preset", action="append", default=[], metavar="NAME", help="a preset; may be repeated")
+    parser.add_argument(
+        "--chain", action="append", default=[], metavar="TEXT", help="a chain, as text; may be repeated"
+    )
+    parser.add_argument("--batch", type=_positive, action="append", help="rows of x; may be repeated (1024)")
+    parser.add_argument("--in-features", type=_positive, default=8192, metavar="K", help="(8192)")
+    parser.add_argument("--out-features", type=_positive, default=8192, metavar="N", help="(8192)")
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        choices=("float32", "float64", "float16", "bfloat16"),
+        help="of x and W; may be repeated (float32)",
+    )
+    parser.add_argument("--data", choices=sorted(DATA), default="kernelbench", help="(kernelbench)")
+    parser.add_argument("--seed", type=int, default=0, help="(0)")
+    parser.add_argument("--threads", type=_positive, help="of every contender (all cores this process may use)")
+    parser.add_argument("--repeat", type=_positive, default=5, help="samples of each contender, interleaved (5)")
+    parser.add_argument(
+        "--simplify",
+        choices=SIMPLIFY,
+        action="append",
+        help="rewrites allowed to rowfold; may be repeated (none and algebraic)",
+    )
+    parser.add_argument("--backend", help="force one of rowfold's backends")
+    parser.add_argument(
+        "--competitors",
+        default=",".join(COMPETITORS),
+        metavar="LIST",
+        help=f"of {', '.join(COMPETITORS)}, or 'none' (all)",
+    )
+    parser.add_argument("--openblas", metavar="FILE", help="the OpenBLAS library to use (the system's)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measures and reports; the exit status."""
+    cases = _cases(arguments)
+    entries = _entries(arguments)
+    threads = arguments.threads or cores()
+    runner = Runner(threads, arguments.repeat, lambda line: print(line, file=sys.stderr, flush=True))
+    results = []
+    for case in cases:
+        results.append(runner.measure(case, entries))
+        show(results[-1])
+        if arguments.json:
+            _write(arguments.json, json.dumps(document(results, threads), indent=1, allow_nan=True))
+    return 0 if all(result.results[0].seconds for result in results) else 1
+
+
+def _cases(arguments: argparse.Namespace) -> list[Case]:
+    unknown = set(arguments.preset) - set(presets())
+    if unknown:
+        raise SystemExit(f"rowfold bench: no preset {', '.join(sorted(unknown))}; there are {', '.join(presets())}")
+    chains = [(name, presets()[name]) for name in arguments.preset] + [(chain, chain) for chain in arguments.chain]
+    if not chains and not arguments.batch and not arguments.dtype:
+        shape = {"in_features": arguments.in_features, "out_features": arguments.out_features}
+        return [replace(case, data=arguments.data, seed=arguments.seed, **shape) for case in default_cases()]
+    return [
+        Case(name, chain, batch, arguments.in_features, arguments.out_features, dtype, arguments.data, arguments.seed)
+        for name, chain in chains or presets().items()
+        for dtype in arguments.dtype or ["float32"]
+        for batch in arguments.batch or [1024]
+    ]
+
+
+def _entries(arguments: argparse.Namespace) -> list[Entry]:
+    wanted = [] if arguments.competitors == "none" else arguments.competitors.split(",")
+    unknown = set(wanted) - set(COMPETITORS)
+    if unknown:
+        raise SystemExit(
+            f"rowfold bench: no competitor {', '.join(sorted(unknown))}; there are {', '.join(COMPETITORS)}"
+        )
+    entries = []
+    for simplify in arguments.simplify or ("none", "algebraic"):
+        options = {"simplify": simplify, "backend": arguments.backend}
+        entries.append(Entry(f"rowfold ({simplify})", "rowfold", options, algebraic=simplify == "algebraic"))
+    for name in wanted:
+        if name == "openblas":
+            entries.append(Entry("OpenBLAS", name, {"library": arguments.openblas}, product_only=True))
+        elif name == "numpy":
+            entries.append(Entry("numpy", name))
+        else:
+            compiled = name == "torch-compile"
+            entries.append(Entry("torch.compile" if compiled else "PyTorch eager", "torch", {"compile": compiled}))
+    return entries
+
+
+def _write(path: Path, text: str) -> None:
+    """Replaces the file as a whole, so that an interrupted run leaves the last complete one."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text + "\n")
+    os.replace(file.name, path)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value

@@ -1,0 +1,245 @@
+"""Runs the contenders of a case side by side, one process each, with interleaved repetitions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import _lib
+from ..backends import CpuPeak
+from ..ops import Chain
+from .cases import Case
+from .unfused import largest_error, reference
+
+# OpenBLAS' names for processors with AVX2 or more; "" leaves the choice to it.
+CORE_TYPES = ("", "Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids")
+SAMPLED_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender as it takes part: under which label, with which options and environment."""
+
+    label: str
+    contender: str
+    options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    product_only: bool = False
+    algebraic: bool = False
+
+
+@dataclass
+class Result:
+    """What came of one entry on one case. ``seconds`` are the samples; ``missing`` says why there are none."""
+
+    label: str
+    seconds: list[float] = field(default_factory=list)
+    error: float | None = None
+    extra_memory_bytes: int | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    product_only: bool = False
+    algebraic: bool = False
+    missing: str | None = None
+
+    @property
+    def median(self) -> float:
+        """Median seconds of a call."""
+        return statistics.median(self.seconds)
+
+
+@dataclass
+class CaseResult:
+    """All results of a case, and the machine's peaks as the rowfold worker measured them between the repetitions."""
+
+    case: Case
+    results: list[Result]
+    peaks: list[CpuPeak]
+
+    @property
+    def flops_per_second(self) -> float:
+        """The median peak for the case's type; a float64 vector has half the lanes of a float32 one."""
+        peak = statistics.median(peak.flops_per_second for peak in self.peaks)
+        return peak / 2 if self.case.native_dtype is _lib.DType.FLOAT64 else peak
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The median read bandwidth."""
+        return statistics.median(peak.bytes_per_second for peak in self.peaks)
+
+    @property
+    def arithmetic_bound(self) -> bool:
+        """Whether arithmetic, rather than reading W, bounds the case on this machine."""
+        return self.case.flops / self.flops_per_second > self.case.bytes / self.bytes_per_second
+
+    def fraction(self, result: Result) -> float | None:
+        """The bound's time over the contender's; None where the contender did less work than the bound counts."""
+        if not result.seconds or result.algebraic:
+            return None
+        bound = max(self.case.flops / self.flops_per_second, self.case.bytes / self.bytes_per_second)
+        return bound / result.median
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "case": self.case.as_dict(),
+            "peak_flops_per_second": self.flops_per_second,
+            "peak_bytes_per_second": self.bytes_per_second,
+            "bound": "arithmetic" if self.arithmetic_bound else "bandwidth",
+            "results": [
+                {
+                    **asdict(result),
+                    "median": result.median if result.seconds else None,
+                    "fraction": self.fraction(result),
+                }
+                for result in self.results
+            ],
+        }
+
+
+class WorkerError(Exception):
+    """A worker could not do what it was asked, or died."""
+
+
+class Process:
+    """The parent's end of a worker."""
+
+    def __init__(self, entry: Entry, case: Case, threads: int) -> None:
+        environment = {**os.environ, **entry.environment}
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+            environment[name] = str(threads)
+        package_parent = str(Path(__file__).resolve().parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_parent, environment.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "rowfold.bench.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        try:
+            options = {"contender": entry.contender, "options": entry.options}
+            self._send({"case": case.as_dict(), "threads": threads, **options})
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """One request, and the worker's answer."""
+        return self._send({"do": what, **arguments})
+
+    def _send(self, request: Mapping[str, Any]) -> Any:
+        assert self._process.stdin and self._process.stdout
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            code = self._process.wait()
+            raise WorkerError(f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer["ok"]
+
+    def close(self) -> None:
+        """Ends the worker."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass
+        self._process.wait()
+
+
+class Runner:
+    """Measures cases. ``say`` receives a line on each step."""
+
+    def __init__(self, threads: int, repeat: int, say: Callable[[str], None]) -> None:
+        self.threads, self.repeat, self.say = threads, repeat, say
+        self._core_types: dict[tuple[str, bool], str] = {}
+
+    def measure(self, case: Case, entries: Sequence[Entry]) -> CaseResult:
+        """One case. The first entry is a rowfold one; it also measures the machine."""
+        results = [Result(entry.label, product_only=entry.product_only) for entry in entries]
+        running: list[tuple[Process, Result]] = []
+        peaks: list[CpuPeak] = []
+        try:
+            for entry, result in zip(entries, results):
+                self.say(f"{case.label}: starting {entry.label}")
+                self._start(entry, case, result, running)
+            for repetition in range(self.repeat):
+                self.say(f"{case.label}: repetition {repetition + 1} of {self.repeat}")
+                for process, result in running:
+                    result.seconds.append(process.ask("time"))
+                if running:
+                    peaks.append(CpuPeak(*running[0][0].ask("peak")))
+            self.say(f"{case.label}: errors against float64")
+            self._errors(case, running)
+        finally:
+            for process, _ in running:
+                process.close()
+        return CaseResult(case, results, peaks)
+
+    def _start(self, entry: Entry, case: Case, result: Result, running: list[tuple[Process, Result]]) -> None:
+        try:
+            if entry.contender == "openblas":
+                entry = replace(entry, environment={**entry.environment, **self._best_openblas(entry, case)})
+            process = Process(entry, case, self.threads)
+            running.append((process, result))
+            result.about = process.ask("describe")
+        except WorkerError as error:
+            if running and running[-1][1] is result:
+                running.pop()[0].close()
+            result.missing = str(error)
+            return
+        result.extra_memory_bytes = result.about.pop("extra_memory_bytes")
+        rewrites = result.about.get("explain", {}).get("rewrites", [])
+        result.algebraic = entry.algebraic and any(rewrite.get("algebraic") for rewrite in rewrites)
+
+    def _best_openblas(self, entry: Entry, case: Case) -> dict[str, str]:
+        """The environment OpenBLAS is fastest with: a processor it does not know gets the kernels of an old one."""
+        key = (case.dtype, case.batch == 1)
+        if key not in self._core_types:
+            trial = replace(
+                case, batch=min(case.batch, 256), in_features=min(case.in_features, 4096), out_features=4096
+            )
+            trial = replace(trial, chain="linear")
+            best = (float("inf"), "")
+            reasons = []
+            for core in CORE_TYPES:
+                self.say(f"trying OpenBLAS with OPENBLAS_CORETYPE={core or '(unset)'}")
+                environment = {"OPENBLAS_CORETYPE": core} if core else {}
+                try:
+                    process = Process(replace(entry, environment=environment), trial, self.threads)
+                except WorkerError as error:
+                    reasons.append(str(error))
+                    continue
+                best = min(best, (min(process.ask("time") for _ in range(3)), core))
+                process.close()
+            if best[0] == float("inf"):
+                raise WorkerError(reasons[0])
+            self._core_types[key] = best[1]
+        core = self._core_types[key]
+        return {"OPENBLAS_CORETYPE": core} if core else {}
+
+    def _errors(self, case: Case, running: Sequence[tuple[Process, Result]]) -> None:
+        rows = sorted(set(np.linspace(0, case.batch - 1, SAMPLED_ROWS).astype(int).tolist()))
+        x, weight, bias = case.inputs()
+        expected = reference(Chain.parse(case.chain), x[rows], weight, bias, case.vectors())
+        for process, result in running:
+            values = process.ask("rows", rows=rows)
+            if values is not None:
+                result.error = largest_error(np.array(values), expected)

@@ -1,0 +1,172 @@
+"""A chain operator by operator, as it is written without rowfold: in numpy, PyTorch, and float64 as the reference.
+
+NUMPY and TORCH have one entry for each operator of the library; a test compares the three.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..ops import Chain
+
+Array = np.ndarray[Any, Any]
+Table = Mapping[str, Callable[..., Any]]
+
+_erfc: Any = np.frompyfunc(math.erfc, 1, 1)
+
+
+def _numpy_gelu(x: Array) -> Array:
+    result: Array = x * (0.5 * _erfc(-x / math.sqrt(2)).astype(x.dtype))
+    return result
+
+
+def _numpy_gelu_tanh(x: Array) -> Any:
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _numpy_sigmoid(x: Array) -> Any:
+    return np.exp(np.minimum(x, 0)) / (1 + np.exp(-np.abs(x)))
+
+
+def _numpy_softplus(x: Array, beta: float, threshold: float) -> Any:
+    return np.where(x * beta > threshold, x, np.log1p(np.exp(np.minimum(x * beta, threshold))) / beta)
+
+
+def _numpy_logsumexp(x: Array) -> Any:
+    peak = x.max(axis=1, keepdims=True)
+    anchor = np.where(np.isfinite(peak), peak, 0).astype(x.dtype)
+    return anchor + np.log(np.exp(x - anchor).sum(axis=1, keepdims=True))
+
+
+NUMPY: Table = {
+    "mul": lambda x, a: x * a,
+    "add": lambda x, a: x + a,
+    "sub": lambda x, a: x - a,
+    "div": lambda x, a: x / a,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "neg": lambda x: -x,
+    "abs": np.abs,
+    "square": lambda x: x * x,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "reciprocal": lambda x: 1 / x,
+    "relu": lambda x: np.maximum(x, 0),
+    "leaky_relu": lambda x, slope: np.where(x > 0, x, x * slope),
+    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+    "gelu": _numpy_gelu,
+    "gelu(tanh)": _numpy_gelu_tanh,
+    "silu": lambda x: x * _numpy_sigmoid(x),
+    "mish": lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
+    "softplus": _numpy_softplus,
+    "sigmoid": _numpy_sigmoid,
+    "logsigmoid": lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+    "tanh": np.tanh,
+    "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "hardtanh": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "softcap": lambda x, cap: cap * np.tanh(x / cap),
+    "sum": lambda x: x.sum(axis=1, keepdims=True),
+    "mean": lambda x: x.mean(axis=1, keepdims=True),
+    "max": lambda x: x.max(axis=1, keepdims=True),
+    "min": lambda x: x.min(axis=1, keepdims=True),
+    "logsumexp": _numpy_logsumexp,
+}
+
+
+def torch_table() -> Table:
+    """The table for torch.Tensor, in PyTorch's own functions."""
+    torch: Any = importlib.import_module("torch")
+    functional = torch.nn.functional
+
+    def number(x: Any, value: Any) -> Any:
+        return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=x.dtype, device=x.device)
+
+    return {
+        "mul": lambda x, a: x * a,
+        "add": lambda x, a: x + a,
+        "sub": lambda x, a: x - a,
+        "div": lambda x, a: x / a,
+        "minimum": lambda x, a: torch.minimum(x, number(x, a)),
+        "maximum": lambda x, a: torch.maximum(x, number(x, a)),
+        "neg": torch.neg,
+        "abs": torch.abs,
+        "square": torch.square,
+        "sqrt": torch.sqrt,
+        "exp": torch.exp,
+        "log": torch.log,
+        "reciprocal": torch.reciprocal,
+        "relu": torch.relu,
+        "leaky_relu": functional.leaky_relu,
+        "elu": functional.elu,
+        "gelu": functional.gelu,
+        "gelu(tanh)": lambda x: functional.gelu(x, approximate="tanh"),
+        "silu": functional.silu,
+        "mish": functional.mish,
+        "softplus": functional.softplus,
+        "sigmoid": torch.sigmoid,
+        "logsigmoid": functional.logsigmoid,
+        "tanh": torch.tanh,
+        "clamp": torch.clamp,
+        "hardtanh": functional.hardtanh,
+        "hardswish": functional.hardswish,
+        "hardsigmoid": functional.hardsigmoid,
+        "softcap": lambda x, cap: cap * torch.tanh(x / cap),
+        "sum": lambda x: torch.sum(x, dim=1, keepdim=True),
+        "mean": lambda x: torch.mean(x, dim=1, keepdim=True),
+        "max": lambda x: torch.max(x, dim=1, keepdim=True)[0],
+        "min": lambda x: torch.min(x, dim=1, keepdim=True)[0],
+        "logsumexp": lambda x: torch.logsumexp(x, dim=1, keepdim=True),
+    }
+
+
+def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -> Any:
+    """The chain behind its linear layer, operator by operator, on (batch, out_features) logits."""
+    saved = None
+    x = logits
+    for op in list(chain)[1:]:
+        name = op.operator.name
+        if name == "save":
+            saved = x
+        elif name == "add_saved":
+            x = x + saved
+        elif name == "mul_saved":
+            x = x * saved
+        else:
+            x = table[name](x, *([vectors[op.vector]] if op.vector else op.params))
+    return x
+
+
+def reference(chain: Chain, x: Array, weight: Array, bias: Array, vectors: Mapping[str, Array]) -> Array:
+    """The chain in float64 on inputs as they are stored: (rows, 1) or (rows, out_features).
+
+    W is widened in blocks, so that the extra memory is small.
+    """
+    rows = x.astype(np.float64)
+    logits = np.empty((x.shape[0], weight.shape[0]))
+    step = max(1, 2**22 // max(1, weight.shape[1]))
+    for start in range(0, weight.shape[0], step):
+        block = slice(start, start + step)
+        logits[:, block] = rows @ weight[block].astype(np.float64).T
+    logits += bias.astype(np.float64)
+    with np.errstate(all="ignore"):
+        wide = {name: values.astype(np.float64) for name, values in vectors.items()}
+        result: Array = np.asarray(apply(chain, logits, NUMPY, wide), np.float64)
+    return result
+
+
+def largest_error(y: Array, expected: Array) -> float:
+    """The largest relative error of a row, of its largest element if it has several. Equal infinities are no error."""
+    with np.errstate(all="ignore"):
+        difference = np.abs(np.asarray(y, np.float64) - expected).max(axis=1)
+        scale = np.abs(expected).max(axis=1)
+        same = (np.asarray(y, np.float64) == expected).all(axis=1)
+        relative = np.where(same, 0.0, difference / np.where(scale > 0, scale, 1.0))
+    return float(relative.max(initial=0.0))
