@@ -10,10 +10,10 @@ enum { BATCH = 4, IN = 16, OUT = 1000 };
 static float uniform(void) { return (float)rand() / (float)RAND_MAX - 0.5f; }
 
 int main(void) {
-    static float x[BATCH][IN], weight[OUT][IN], bias[OUT], temperature[OUT], y[BATCH];
+    static float x[BATCH * IN], weight[OUT * IN], bias[OUT], temperature[OUT], y[BATCH];
     srand(1);
-    for (int i = 0; i < BATCH * IN; i++) x[0][i] = uniform();
-    for (int i = 0; i < OUT * IN; i++) weight[0][i] = uniform();
+    for (int i = 0; i < BATCH * IN; i++) x[i] = uniform();
+    for (int i = 0; i < OUT * IN; i++) weight[i] = uniform();
     for (int j = 0; j < OUT; j++) bias[j] = uniform(), temperature[j] = 1 + 0.5f * uniform();
 
     rf_model *model = NULL;
