@@ -1,23 +1,66 @@
 #!/bin/sh
-# What make install put down works as a user would use it: a C program compiled through pkg-config, and the Python package.
+# What make install put down works as a user would use it: C programs compiled through pkg-config against the installed header alone, and
+# the Python package with the rowfold command. make installcheck sets the variables.
 set -eu
-sources=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "installcheck: $*" >&2; exit 1; }
 
 PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
-LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export PKG_CONFIG_PATH LD_LIBRARY_PATH
+export PKG_CONFIG_PATH
 test "$("$PKG_CONFIG" --modversion rowfold)" = "$VERSION" || fail "rowfold.pc has another version than $VERSION"
-# Unquoted: these are lists of words.
-$CC $("$PKG_CONFIG" --cflags rowfold) -DEXPECTED_VERSION="\"$VERSION\"" -o "$work/version" "$sources/version.c" \
-    $("$PKG_CONFIG" --libs rowfold) || fail "a C program does not compile through pkg-config"
-"$work/version" || fail "a C program does not run with the installed library"
-unset LD_LIBRARY_PATH
 
-test -r "$pythondir/rowfold/__main__.py" || exit 0
-# From an empty directory, so that nothing of the source or build tree is found by chance; -I would hide the path we want to test.
+# compile FILE: to $work/NAME, unquoted where a variable is a list of words.
+compile() {
+    $CC $CFLAGS -std=gnu11 -Wall -Wextra -Werror -DEXPECTED_VERSION="\"$VERSION\"" $("$PKG_CONFIG" --cflags rowfold) \
+        -o "$work/$(basename "$1" .c)" "$1" $("$PKG_CONFIG" --libs rowfold) || fail "$1 does not compile through pkg-config"
+}
+run() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
+
+for program in "$srcdir"/tests/c/*.c; do
+    compile "$program"
+    run "$work/$(basename "$program" .c)" >"$work/log" 2>&1 || { cat "$work/log"; fail "$program fails with the installed library"; }
+done
+
+# The header is plain C11 and also C++.
+echo '#include <rowfold.h>' >"$work/header.c"
+$CC -std=c11 -pedantic-errors -Wall -Wextra -Werror -I"$includedir" -c -o "$work/header.o" "$work/header.c" || fail "rowfold.h is not C11"
+if c++ --version >/dev/null 2>&1; then
+    c++ -x c++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror -I"$includedir" -c -o "$work/header.o" "$work/header.c" ||
+        fail "rowfold.h is not C++"
+fi
+
+for program in "$srcdir"/examples/*.c; do
+    compile "$program"
+done
+run "$work/from_memory" >"$work/log" || fail "examples/from_memory.c fails"
+# A weight of (2, 3) zeros: the result is log(2), whatever x is.
+header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
+{
+    printf "\\$(printf '%o' ${#header})"
+    head -c 7 /dev/zero
+    printf %s "$header"
+    head -c 24 /dev/zero
+} >"$work/zeros.safetensors"
+test "$(echo 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w)" = 0.693147182 ||
+    fail "examples/score_file.c does not give log(2)"
+
+test "$PYTHON" = : && exit 0
+# From an empty directory and without the variables of the build, so that nothing of the source or build tree is found by chance.
+unset ROWFOLD_LIBRARY PYTHONPATH
 cd "$work"
-unset ROWFOLD_LIBRARY
-"$bindir/rowfold" --version || fail "the rowfold command does not run"
+if ! "$PYTHON" -c 'import numpy' 2>/dev/null; then
+    echo "installcheck: skipped the Python package: $PYTHON has no numpy"
+    exit 0
+fi
+test ! -e "$pythondir/rowfold/__main__.py" || "$bindir/rowfold" --version >"$work/log" || fail "the rowfold command does not run"
+test ! -e "$pythondir/rowfold/__main__.py" || grep -qF "$VERSION" "$work/log" || fail "rowfold --version does not say $VERSION: $(cat "$work/log")"
+PYTHONPATH=$pythondir "$PYTHON" -c '
+import sys, numpy, rowfold
+path = rowfold._lib.load().path
+assert path.startswith(sys.argv[1]), f"loaded {path}, not the library in {sys.argv[1]}"
+assert rowfold.__file__.startswith(sys.argv[2]), rowfold.__file__
+model = rowfold.Model("linear(3, 2) | logsumexp")
+model.load_weights(numpy.zeros((2, 3), "float32"), numpy.zeros(2, "float32"))
+assert abs(model(numpy.ones((1, 3), "float32")).item() - numpy.log(2)) < 1e-6
+' "$libdir" "$pythondir" || fail "the installed Python package does not work"

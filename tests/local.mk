@@ -6,15 +6,20 @@ check_PROGRAMS += \
 LDADD = lib/librowfold.la
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'
 
-EXTRA_DIST += tests/exports.sh tests/installed.sh
+dist_check_SCRIPTS += tests/exports.sh
+EXTRA_DIST += tests/installed.sh
 TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
 AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;
 
 # Against what make install put down; make distcheck runs this too.
 installcheck-local:
-	CC='$(CC)' PKG_CONFIG='$(PKG_CONFIG)' PYTHON='$(PYTHON)' \
-	bindir='$(DESTDIR)$(bindir)' libdir='$(DESTDIR)$(libdir)' pythondir='$(DESTDIR)$(pythondir)' VERSION='$(PACKAGE_VERSION)' \
-	$(SHELL) $(srcdir)/tests/installed.sh $(srcdir)/tests/c
+	srcdir='$(abs_srcdir)' VERSION='$(PACKAGE_VERSION)' CC='$(CC)' CFLAGS='$(CFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' PYTHON='$(PYTHON)' \
+	bindir='$(DESTDIR)$(bindir)' includedir='$(DESTDIR)$(includedir)' libdir='$(DESTDIR)$(libdir)' \
+	pythondir='$(DESTDIR)$(pythondir)' $(SHELL) $(srcdir)/tests/installed.sh
+
+# A Python test that is added to tests/ is added here, so that the tarball has it.
+EXTRA_DIST += \
+	tests/test_python_layout.py
 
 # The Python tests, on every backend this machine has, with the library and the package of this build.
 PYTEST_FLAGS =
