@@ -1,0 +1,489 @@
+"""The judge: what a chain means, in float64, and how far a correct implementation may be from it.
+
+Independent of the library: its own parser of chain text, its own operator table (PyTorch's meaning), numpy and math
+only.
+
+`evaluate` carries an interval beside every value. The interval must contain what a careful implementation in the
+compute type (float32, or float64 for float64 weights) gets. u is the unit roundoff of that type.
+
+Logits. With p_k the K products, s their sum, Q the sum of their squares and A of their absolute values, the error is
+at most (K + 1) u A to first order, whatever the order of summation (Higham, Accuracy and Stability, 3.1). That is far
+above what happens. The rounding errors of random data behave as independent ones of standard deviation at most u
+|partial sum| / sqrt(3). Over a random order the squared partial sums average s^2 / 3 + Q / 6, and with a large term
+first up to s^2 + Q, so that
+    sigma = u / sqrt(3) * sqrt(K (s^2 + Q) / 2 + Q)
+with the last Q for products rounded without FMA. A logit may be off by the smaller of 6 sigma and the worst case, and
+by u of itself for the bias, added last. Repeated values break the independence: tests with structured data keep K
+small, where the worst case rules.
+
+Operators. An operator takes interval to interval: it is evaluated at both ends and at its own critical points in
+between, so no derivative is needed. A row of OPS says by how much an implementation may miss: `slack`, a relative
+change of the input in units of u (for formulas that round an argument before an ill-conditioned function, as gelu
+does before erfc), and `ulps` of the result, plus a few of the smallest subnormals. Where a pole, an overflow or the
+end of a domain lies inside the interval nothing can be said, and the result is `unsure`.
+
+Reductions grow with each element, so they map ends to ends. For sums and logsumexp that is pessimistic: the errors of
+different logits are independent, those of an operator need not be, and so `_fold_band` takes the first in quadrature
+and the second one by one. The folding itself adds the rounding of a blocked sum (BLOCK columns, then the blocks), and
+logsumexp what exp and log lose.
+
+Output. Rounding is monotone: the ends are rounded to the output type, and the result must lie between. There is no
+further tolerance. test_oracle.py checks the values against torch in float64, and that no tolerance is far above the
+error of a plain float32 program.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from stored import rounded, widen
+
+Array = np.ndarray
+Vectors = Mapping[str, Array]
+SIGMAS = 6.0
+BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Op:
+    name: str
+    params: tuple[float | str, ...]  # a str is the name of a per-feature vector
+
+
+_PART = re.compile(r"\s*([a-z_0-9]+)\s*(?:\((.*)\))?\s*\Z")
+
+
+def parse(text: str) -> list[Op]:
+    """The operators behind the linear layer."""
+    ops = []
+    for i, part in enumerate(text.split("|")):
+        match = _PART.match(part)
+        if not match or (i == 0) != (match.group(1) == "linear"):
+            raise ValueError(f"cannot read {part!r} of {text!r}")
+        name, inside = match.group(1), (match.group(2) or "").strip()
+        if i == 0:
+            continue
+        if name in REDUCTIONS:
+            ops.append(Op(name, ()))
+            continue
+        if name == "gelu" and inside == "tanh":
+            name, inside = "gelu(tanh)", ""
+        names = [p for p, _ in OPS[name].params]
+        values: list[float | str | None] = [default for _, default in OPS[name].params]
+        for j, arg in enumerate(inside.split(",") if inside else []):
+            key, equals, value = arg.rpartition("=")
+            values[names.index(key.strip()) if equals else j] = _value(value.strip())
+        if None in values:
+            raise ValueError(f"{part!r} lacks a parameter")
+        ops.append(Op(name, tuple(v for v in values if v is not None)))
+    return ops
+
+
+def _value(text: str) -> float | str:
+    return text[1:] if text.startswith("@") else float(text)
+
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def _log1p_exp(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+class Row(NamedTuple):
+    """One operator: f(x, a, b, s), s the saved value.
+
+    `points(a, b)`: where f may turn or jump. `inner(x, a, b)`: the largest number that a formula may pass through;
+    where that overflows, the formula may or may not, and both are right.
+    """
+
+    f: Callable[..., Array]
+    params: tuple[tuple[str, float | None], ...] = ()
+    vector: bool = False
+    ulps: float = 0.0
+    slack: float = 0.0
+    points: Callable[..., tuple] = lambda a, b: ()
+    inner: Callable[..., Array] | None = None
+
+
+def _at(*points: float) -> Callable[..., tuple]:
+    return lambda a, b: points
+
+
+def _jump(at: Array) -> tuple:
+    return at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf)
+
+
+_OTHER: tuple[tuple[str, float | None], ...] = (("other", None),)
+_2U = 2 * math.sqrt(2 / math.pi)
+
+# An ulp is 2 u: half of one would be a correctly rounded operation, and one leaves room for merged factors and x * (1
+# / c). exp, log, tanh and their like are allowed 3; formulas, the sum of their parts.
+OPS: dict[str, Row] = {
+    "mul": Row(lambda x, a, b, s: x * a, _OTHER, True, 1, points=_at(0.0)),
+    "add": Row(lambda x, a, b, s: x + a, _OTHER, True, 1),
+    "sub": Row(lambda x, a, b, s: x - a, _OTHER, True, 1),
+    "div": Row(lambda x, a, b, s: x / a, _OTHER, True, 1, points=_at(0.0)),
+    "minimum": Row(lambda x, a, b, s: np.minimum(x, a), _OTHER, True),
+    "maximum": Row(lambda x, a, b, s: np.maximum(x, a), _OTHER, True),
+    "neg": Row(lambda x, a, b, s: -x),
+    "abs": Row(lambda x, a, b, s: np.abs(x), points=_at(0.0)),
+    "square": Row(lambda x, a, b, s: x * x, ulps=1, points=_at(0.0)),
+    "sqrt": Row(lambda x, a, b, s: np.sqrt(x), ulps=1),
+    "exp": Row(lambda x, a, b, s: np.exp(x), ulps=3),
+    "log": Row(lambda x, a, b, s: np.log(x), ulps=3),
+    "reciprocal": Row(lambda x, a, b, s: 1 / x, ulps=1, points=_at(0.0, -0.0)),
+    "relu": Row(lambda x, a, b, s: np.maximum(x, 0)),
+    "leaky_relu": Row(
+        lambda x, a, b, s: np.where(x > 0, x, x * a), (("negative_slope", 0.01),), ulps=1, points=_at(0.0)
+    ),
+    "elu": Row(lambda x, a, b, s: np.where(x > 0, x, a * np.expm1(x)), (("alpha", 1.0),), ulps=4, points=_at(0.0)),
+    "gelu": Row(
+        lambda x, a, b, s: x * (0.5 * _erfc(-x * math.sqrt(0.5))), ulps=5, slack=2, points=_at(-0.75179152469356)
+    ),
+    "gelu(tanh)": Row(
+        lambda x, a, b, s: x / (1 + np.exp(-_2U * (x + 0.044715 * x**3))),
+        ulps=6,
+        slack=6,
+        points=_at(-0.75246142207102),
+    ),
+    "silu": Row(lambda x, a, b, s: x / (1 + np.exp(-x)), ulps=6, points=_at(-1.27846454276107)),
+    "mish": Row(lambda x, a, b, s: x * np.tanh(_log1p_exp(x)), ulps=8, points=_at(-1.19243121451550)),
+    "softplus": Row(
+        lambda x, a, b, s: np.where(x * a > b, x, _log1p_exp(x * a) / a),
+        (("beta", 1.0), ("threshold", 20.0)),
+        ulps=7,
+        slack=2,
+        points=lambda a, b: _jump(b / a),
+        inner=lambda x, a, b: np.where(x * a > b, 0, np.exp(x * a)),
+    ),
+    "sigmoid": Row(lambda x, a, b, s: 1 / (1 + np.exp(-x)), ulps=5),
+    "logsigmoid": Row(lambda x, a, b, s: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), ulps=7),
+    "tanh": Row(lambda x, a, b, s: np.tanh(x), ulps=3),
+    "clamp": Row(lambda x, a, b, s: np.minimum(np.maximum(x, a), b), (("min", -math.inf), ("max", math.inf))),
+    "hardtanh": Row(lambda x, a, b, s: np.minimum(np.maximum(x, a), b), (("min_val", -1.0), ("max_val", 1.0))),
+    "hardswish": Row(
+        lambda x, a, b, s: x * (np.minimum(np.maximum(x + 3, 0), 6) / 6),
+        ulps=2,
+        points=_at(-1.5),
+        inner=lambda x, a, b: np.where(np.isinf(x), 0, 6 * np.abs(x)),
+    ),
+    "hardsigmoid": Row(lambda x, a, b, s: np.minimum(np.maximum(x + 3, 0), 6) / 6, ulps=2),
+    "softcap": Row(lambda x, a, b, s: a * np.tanh(x / a), (("cap", None),), ulps=4, slack=2),
+    "save": Row(lambda x, a, b, s: x),
+    "add_saved": Row(lambda x, a, b, s: x + s, ulps=1),
+    "mul_saved": Row(lambda x, a, b, s: x * s, ulps=1),
+}
+
+
+def _logsumexp(x: Array) -> Array:
+    top = np.max(x, axis=1, initial=-np.inf)  # propagates NaN
+    anchor = np.where(np.isfinite(top), top, 0)
+    return anchor + np.log(np.sum(np.exp(x - anchor[:, None]), axis=1))
+
+
+REDUCTIONS: dict[str, Callable[[Array], Array]] = {
+    "sum": lambda x: np.sum(x, axis=1),
+    "mean": lambda x: np.sum(x, axis=1) / x.shape[1],
+    "max": lambda x: np.max(x, axis=1),
+    "min": lambda x: np.min(x, axis=1),
+    "logsumexp": _logsumexp,
+}
+
+
+class Band(NamedTuple):
+    lo: Array
+    hi: Array
+
+
+class Result(NamedTuple):
+    """Float64 (batch, width) each. The computed number must lie between lo and hi; where `unsure`, any will do."""
+
+    value: Array
+    lo: Array
+    hi: Array
+    unsure: Array
+
+
+class Machine(NamedTuple):
+    """The compute type: unit roundoff, largest number, smallest subnormal, and how often an error counts.
+
+    That is twice in float64, where the judge rounds as coarsely as the judged.
+    """
+
+    u: float
+    top: float
+    tiny: float
+    errors: float
+
+
+MACHINES = {
+    "float32": Machine(2.0**-24, float(np.finfo(np.float32).max), 2.0**-149, 1.0),
+    "float64": Machine(2.0**-53, float(np.finfo(np.float64).max), 2.0**-1074, 2.0),
+}
+
+
+class State(NamedTuple):
+    """A value beside the interval `all`; `op_error` and `logit_error` are what one cause alone would make of it."""
+
+    value: Array
+    all: Band
+    op_error: Band
+    logit_error: Band
+    unsure: Array
+
+
+def _overflow(value: Array, band: Band, unsure: Array, m: Machine) -> tuple[Array, Band, Array]:
+    """Numbers beyond the compute type are infinite. Where only one end of the interval is, nobody knows."""
+    lo, hi = (np.where(np.abs(v) > m.top, np.copysign(np.inf, v), v) for v in band)
+    sure = (lo == hi) | (np.isfinite(lo) & np.isfinite(hi)) | np.isnan(value)
+    return np.where(np.abs(value) > m.top, np.copysign(np.inf, value), value), Band(lo, hi), unsure | ~sure
+
+
+def _apply_band(row: Row, a: Array, b: Array, x: Band, s: Band, m: Machine, rounds: bool) -> tuple[Band, Array]:
+    """The interval behind an operator, and where NaN is one of several possible results."""
+    if rounds and row.slack:
+        step = row.slack * m.u * m.errors
+        x = Band(x.lo - step * np.abs(x.lo), x.hi + step * np.abs(x.hi))
+    inputs = [x.lo, x.hi] + [np.where((x.lo <= p) & (p <= x.hi), p, x.lo) for p in row.points(a, b)]
+    saved = s if row in (OPS["add_saved"], OPS["mul_saved"]) else s[:1]
+    outputs = np.stack(np.broadcast_arrays(*[row.f(v, a, b, w) for v in inputs for w in saved]))
+    nan = np.isnan(outputs)
+    lo, hi = np.fmin.reduce(outputs), np.fmax.reduce(outputs)
+    if rounds and row.ulps:
+        step = 2 * row.ulps * m.u * m.errors
+        floor = 2 * m.tiny * (1 + np.minimum(np.abs(np.nan_to_num(x.lo)), 200))  # a subnormal factor, times x
+        lo, hi = lo - (step * np.abs(lo) + floor), hi + (step * np.abs(hi) + floor)
+    return Band(lo, hi), nan.any(axis=0) & ~nan.all(axis=0)
+
+
+def _param(p: float | str, vectors: Vectors, dtype: str) -> Array:
+    """Parameters are brought to the compute type before they are used."""
+    value = np.asarray(vectors[p] if isinstance(p, str) else p, dtype=np.float64)
+    return value.astype(dtype).astype(np.float64)
+
+
+def _apply(op: Op, state: State, saved: State | None, vectors: Vectors, dtype: str, causes: bool) -> State:
+    row, m = OPS[op.name], MACHINES[dtype]
+    a, b = ([_param(p, vectors, dtype) for p in op.params] + [np.float64(0)] * 2)[:2]
+    s = saved or state
+    value = row.f(state.value, a, b, s.value)
+    band, mixed = _apply_band(row, a, b, state.all, s.all, m, True)
+    # Infinities know no rounding, and where they come from finite numbers (1 / 0) the interval was a point.
+    exact = ~np.isfinite(value) & (state.all.lo == state.all.hi) & (s.all.lo == s.all.hi) | np.isnan(state.value)
+    band = Band(np.where(exact, value, band.lo), np.where(exact, value, band.hi))
+    unsure = state.unsure | (mixed & ~exact) | (s.unsure if op.name.endswith("_saved") else False)
+    if row.inner:
+        far = np.where(np.abs(state.all.hi) > np.abs(state.all.lo), state.all.hi, state.all.lo)
+        unsure = unsure | (row.inner(far, a, b) > m.top)
+    op_error, logit_error = state.op_error, state.logit_error
+    if causes:
+        op_error = _apply_band(row, a, b, op_error, s.op_error, m, True)[0]
+        logit_error = _apply_band(row, a, b, logit_error, s.logit_error, m, False)[0]
+    value, band, unsure = _overflow(value, band, unsure, m)
+    return State(value, band, op_error, logit_error, np.broadcast_to(unsure, value.shape))
+
+
+# Relative error of an operand of a product, by how the products are computed. "split": two 16-bit halves of a
+# float32, which also lose what lies SPLIT_FLOOR below the largest of their row.
+OPERAND_ERROR = {"f32": 0.0, "tf32": 2.0**-11, "bf16": 2.0**-8, "split": 2.0**-22}
+SPLIT_FLOOR = 2.0**-39
+
+
+def _partial_overflow(x: Array, w: Array, b: Array, value: Array, error: Array, m: Machine) -> Array:
+    """Where a partial sum may leave the range of the compute type though the whole does not, or leaves it at the other
+    end.
+    """
+    up, down = (np.maximum(x, 0), np.maximum(-x, 0)), (np.maximum(w, 0), np.maximum(-w, 0))
+    positive = up[0] @ down[0].T + up[1] @ down[1].T + np.maximum(b, 0)
+    negative = up[1] @ down[0].T + up[0] @ down[1].T + np.maximum(-b, 0)
+    top = m.top * (1 - 1e-3)
+    surely = ((value - error > m.top) & (negative < top)) | ((value + error < -m.top) & (positive < top))
+    return ((positive > top) | (negative > top)) & ~surely
+
+
+def logits(x: Array, w: Array, b: Array, dtype: str, products: str = "f32") -> State:
+    """x (batch, K), w (N, K), b (N) as stored, in float64."""
+    m, k = MACHINES[dtype], x.shape[1]
+    wide = np.longdouble if dtype == "float64" else np.float64  # where squares neither round nor underflow
+    x, w, b = (np.asarray(v, dtype=wide) for v in (x, w, b))
+    fx, fw, fb = (np.where(np.isfinite(v), v, 0) for v in (x, w, b))
+    dot = fx @ fw.T
+    value = dot + fb
+    for i in np.flatnonzero(~np.isfinite(x).all(axis=1)):
+        value[i] = (x[i] * w).sum(axis=1) + b
+    for j in np.flatnonzero(~(np.isfinite(w).all(axis=1) & np.isfinite(b))):
+        value[:, j] = (x * w[j]).sum(axis=1) + b[j]
+    finite = np.isfinite(value)
+    q, total = (fx * fx) @ (fw * fw).T, np.abs(fx) @ np.abs(fw).T
+    operand = OPERAND_ERROR[products]
+    sigma = np.sqrt((m.u**2 * (k * (dot * dot + q) / 2 + q) + 2 * operand**2 * q) / 3)
+    worst = ((k + 1) * m.u + 2 * operand) * total
+    last = m.u * np.abs(dot + fb) + (k + 1) * m.tiny
+    if products == "split" and k:
+        largest = [np.abs(v).max(axis=1) for v in (fx, fw)]
+        sums = [np.abs(v).sum(axis=1) for v in (fx, fw)]
+        last = last + SPLIT_FLOOR * (np.outer(largest[0], sums[1]) + np.outer(sums[0], largest[1]))
+    error = np.where(finite, np.minimum(SIGMAS * sigma, worst) + last, 0)
+    spread = np.where(finite, SIGMAS * sigma + last, 0)
+    unsure = np.zeros(value.shape, bool)
+    if (total + np.abs(fb) > m.top * (1 - 1e-3)).any():
+        unsure = _partial_overflow(fx, fw, fb, value, error, m)
+    value, error, spread = (np.asarray(v, dtype=np.float64) for v in (value, error, spread))
+    value, band, unsure = _overflow(value, Band(value - error, value + error), unsure, m)
+    return State(value, band, Band(value, value), Band(value - spread, value + spread), unsure)
+
+
+def _sum_rounding(v: Array, m: Machine) -> Array:
+    """What summing the rows of v may lose: 6 sigma of a blocked sum, or the worst case if that is less.
+
+    The sigma of a logit, once for sums of `inner` columns, whose squares add up to s^2 / outer + Q, and once for
+    `outer` sums.
+    """
+    n = v.shape[1]
+    inner, outer = min(BLOCK, n), max(1.0, n / BLOCK)
+    s2, q = np.sum(v, axis=1) ** 2, np.sum(v * v, axis=1)
+    sigma = m.u * np.sqrt(((outer + inner / outer + 1) * s2 + (2 * inner + outer) * q) / 6)
+    return m.errors * np.minimum(SIGMAS * sigma, n * m.u * np.sum(np.abs(v), axis=1))
+
+
+def _logsumexp_rounding(v: Array, value: Array, terms: Array, m: Machine) -> Array:
+    """What logsumexp of the rows of v may lose beside its sum, in units of u: 2 E[max - x] under softmax (x - max and
+    its product with log2(e) are rounded, and exp makes that a relative error), 6 for exp and 6 for rescaling blocks,
+    2 |log t| for the logarithm, |value| for the last addition.
+    """
+    t = terms.sum(axis=1)
+    distance = np.where(terms > 0, (v.max(axis=1)[:, None] - v) * terms, 0).sum(axis=1) / t
+    units = 2 * distance + 12 + 2 * np.abs(np.log(t)) + np.abs(value)
+    return m.errors * m.u * units + _sum_rounding(terms, m) / t
+
+
+def _fold_band(state: State, value: Array, weights: Array, one_by_one: Band) -> Band:
+    """`one_by_one`, where every element is off in the same direction, or the two causes apart, whichever is narrower.
+
+    `weights` are the derivatives of the reduction. They hold at the value; across small intervals they change by no
+    more than the factor exp(2 widest).
+    """
+
+    def deviation(band: Band) -> Array:
+        return np.where(np.isfinite(state.value), np.maximum(band.hi - state.value, state.value - band.lo), 0) * weights
+
+    widest = np.max(deviation(state.all) / np.maximum(weights, 1e-300), axis=1, initial=0)
+    curved = np.exp(2 * widest) if weights.ndim == 2 else 1.0
+    half = deviation(state.op_error).sum(axis=1) + np.sqrt((deviation(state.logit_error) ** 2).sum(axis=1))
+    half = np.where(np.isfinite(half), half * curved, np.inf)
+    return Band(np.fmax(one_by_one.lo, value - half), np.fmin(one_by_one.hi, value + half))
+
+
+def _reduce(name: str, state: State, dtype: str) -> State:
+    m, n, fold = MACHINES[dtype], state.value.shape[1], REDUCTIONS[name]
+    value = fold(state.value)
+    band = Band(fold(state.all.lo), fold(state.all.hi))
+    unsure = state.unsure.any(axis=1)
+    v = np.where(np.isfinite(state.value), state.value, 0)
+    if name in ("sum", "mean") and n:
+        weight = np.asarray(1.0 if name == "sum" else 1 / n)
+        half = _sum_rounding(v, m) * weight + m.errors * 2 * m.u * np.abs(value) + m.tiny
+        band = _fold_band(state, value, weight, band)
+        up, down = np.maximum(v, 0).sum(axis=1), np.maximum(-v, 0).sum(axis=1)
+        most, least = np.maximum(up, down), np.minimum(up, down)
+        surely = (name == "sum") & (most - least - half > m.top * (1 + 1e-3)) & (least < m.top * (1 - 1e-3))
+        unsure |= (most > m.top * (1 - 1e-3)) & ~surely
+    elif name == "logsumexp" and n:
+        terms = np.exp(v - np.where(np.isfinite(value), state.value.max(axis=1), 0)[:, None])
+        terms = np.where(np.isfinite(state.value), terms, 0)
+        half = _logsumexp_rounding(v, value, terms, m)
+        band = _fold_band(state, value, terms / terms.sum(axis=1)[:, None], band)
+    else:
+        half = np.zeros_like(value)
+    exact = ~np.isfinite(value)
+    unsure |= (
+        exact & ~np.isnan(value) & ((band.lo != value) | (band.hi != value)) & np.isfinite(state.value).all(axis=1)
+    )
+    band = Band(*(np.where(exact, value, end) for end in (band.lo - half, band.hi + half)))
+    value, band, unsure = _overflow(value, band, unsure, m)
+    column = Band(band.lo[:, None], band.hi[:, None])
+    return State(value[:, None], column, column, column, unsure[:, None])
+
+
+def evaluate(
+    chain: str,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    vectors: Vectors | None = None,
+    *,
+    dtype: str = "float32",
+    products: str = "f32",
+) -> Result:
+    """The chain on float64 copies of the stored inputs: x (batch, K), w (N, K), b (N). `dtype` is the compute type."""
+    ops = parse(chain)
+    b = np.zeros(w.shape[0]) if b is None else b
+    with np.errstate(all="ignore"):
+        state, saved, folded = logits(x, w, b, dtype, products), None, False
+        causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp")
+        for op in ops:
+            if op.name not in REDUCTIONS:
+                state = _apply(op, state, saved, vectors or {}, dtype, causes and not folded)
+                saved = state if op.name == "save" else saved
+            elif not folded:
+                state, saved, folded = _reduce(op.name, state, dtype), None, True
+            # A reduction behind the first sees one column: the result is that column.
+    return Result(state.value, state.all.lo, state.all.hi, state.unsure)
+
+
+def error_bound(result: Result) -> Array:
+    """How far a number may be from `result.value` before it is rounded to the output type; 0 for infinities and NaN."""
+    half = np.where(np.isfinite(result.value), np.maximum(result.hi - result.value, result.value - result.lo), 0)
+    return np.where(result.unsure, np.inf, half)
+
+
+def violations(y: Array, expected: Result, y_dtype: str) -> Array:
+    """Boolean (batch, width): where the stored y is not what a correct implementation may give. The sign of a zero is
+    free.
+    """
+    got = widen(y, y_dtype)
+    assert got.shape == expected.value.shape, (got.shape, expected.value.shape)
+    lo, hi = rounded(expected.lo, y_dtype, False), rounded(expected.hi, y_dtype, True)
+    right = np.where(np.isnan(expected.value), np.isnan(got), (lo <= got) & (got <= hi))
+    return ~(right | expected.unsure)
+
+
+def assert_matches(y: Array, expected: Result, y_dtype: str, context: str = "") -> None:
+    wrong = np.argwhere(violations(y, expected, y_dtype))
+    if len(wrong):
+        i, j = wrong[0]
+        raise AssertionError(
+            f"{len(wrong)} of {y.size} wrong; row {i} column {j}: got {widen(y, y_dtype)[i, j]!r}, must lie in "
+            f"[{expected.lo[i, j]!r}, {expected.hi[i, j]!r}] around {expected.value[i, j]!r}. {context}"
+        )
+
+
+def plain_float32(chain: str, x: Array, w: Array, b: Array | None = None, vectors: Vectors | None = None) -> Array:
+    """What a straightforward float32 program gets: products added up one after the other, operators and folds in
+    float32.
+
+    The yardstick of promised accuracy. It says nothing about special values.
+    """
+    x, w = x.astype(np.float32), w.astype(np.float32)
+    z = np.zeros((x.shape[0], w.shape[0]), np.float32)
+    for k in range(x.shape[1]):
+        z += x[:, k : k + 1] * w[:, k]
+    z = z if b is None else z + b.astype(np.float32)
+    saved, folded = z, False
+    with np.errstate(all="ignore"):
+        for op in parse(chain):
+            if op.name in REDUCTIONS:
+                z, folded = (z if folded else REDUCTIONS[op.name](z)[:, None]), True
+                continue
+            a, b2 = ([_param(p, vectors or {}, "float32").astype(np.float32) for p in op.params] + [np.float32(0)] * 2)[
+                :2
+            ]
+            z = OPS[op.name].f(z, a, b2, saved).astype(np.float32)
+            saved = z if op.name == "save" else saved
+    return z
