@@ -28,7 +28,7 @@ def widen(stored: Array, dtype: str) -> Array:
 
 
 def rounded(values: Array, dtype: str, up: bool) -> Array:
-    """Float64 to a dtype and back, monotone. float32 on the way to bfloat16 is rounded outwards, so that no tie is lost."""
+    """Float64 to a dtype and back, monotone. float32 on the way to bfloat16 is rounded outwards: no tie is lost."""
     with np.errstate(over="ignore"):
         if dtype == "bfloat16":
             near = values.astype(np.float32)

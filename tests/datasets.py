@@ -1,0 +1,101 @@
+"""Inputs that reach both sides of every branch: x (batch, K), W (N, K), b (N), in float64, from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+Generator = np.random.Generator
+
+
+class Data(NamedTuple):
+    x: Array
+    w: Array
+    b: Array
+
+
+def kernelbench(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """x uniform in [0, 1), torch.nn.Linear's default initialisation."""
+    bound = 1 / np.sqrt(max(k, 1))
+    return Data(rng.random((batch, k)), rng.uniform(-bound, bound, (n, k)), rng.uniform(-bound, bound, n))
+
+
+def sigma5(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Logits of standard deviation 5, beyond +-10 now and then."""
+    return Data(rng.normal(size=(batch, k)), rng.normal(size=(n, k)) * 5 / np.sqrt(max(k, 1)), rng.normal(size=n))
+
+
+def positive(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Nothing cancels: rounding errors that lean one way add up."""
+    return Data(*(np.abs(v) for v in kernelbench(rng, batch, k, n)))
+
+
+def lognormal(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Magnitudes over a range of about 1e6 in x and in W."""
+
+    def wide(*shape: int) -> Array:
+        return rng.normal(size=shape) * np.exp(np.clip(rng.normal(size=shape) * 1.7, -7, 7))
+
+    return Data(wide(batch, k), wide(n, k) / np.sqrt(max(k, 1)), wide(n))
+
+
+def outlier(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """One value of 1e4 in each row of x."""
+    x, w, b = kernelbench(rng, batch, k, n)
+    x = x - 0.5
+    if k:
+        x[np.arange(batch), rng.integers(0, k, batch)] = 1e4
+    return Data(x, w, b)
+
+
+def offset(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Logits that share an offset of 1e4."""
+    x, w, b = sigma5(rng, batch, k, n)
+    return Data(x, w, b + 1e4)
+
+
+def branches(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Columns of every scale from 1e-3 to 1e2 and of every offset of interest: each operator sees both its sides."""
+    x, w, b = sigma5(rng, batch, k, n)
+    scale = 10 ** rng.uniform(-3, 1.3, n)
+    return Data(x, w * scale[:, None], b * scale + rng.choice([0, 0, -3, 3, -10, 10, 20, -90, 90], n))
+
+
+def negative(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Logits so low that logsumexp is negative too."""
+    x, w, b = sigma5(rng, batch, k, n)
+    return Data(x, w * 0.2, b - np.log(n + 1) - 4)
+
+
+def infinite_bias(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Masked columns: -inf in the bias, all of them in one case of eight."""
+    x, w, b = sigma5(rng, batch, k, n)
+    return Data(x, w, np.where(rng.random(n) < rng.choice([0.1, 0.9, 0.9, 1.0]), -np.inf, b))
+
+
+def infinite_rows(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """Some rows of logits are all -inf, some all +inf."""
+    x, w, b = sigma5(rng, batch, k, n)
+    if k:
+        x[:, 0] = rng.choice([-np.inf, np.inf, 1.0], batch)
+    return Data(x, np.abs(w) + 0.01, b)
+
+
+def specials(rng: Generator, batch: int, k: int, n: int) -> Data:
+    """NaN, infinities, zeros and the ends of float32 here and there in x, W and b."""
+    values = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-40, -1e-40])
+
+    def sprinkle(v: Array) -> Array:
+        hit = rng.random(v.shape) < min(0.05, 2 / max(v.size, 1))
+        return np.where(hit, rng.choice(values, v.shape), v)
+
+    return Data(*(sprinkle(v) for v in sigma5(rng, batch, k, n)))
+
+
+FINITE: dict[str, Callable[[Generator, int, int, int], Data]] = {
+    f.__name__: f for f in (kernelbench, sigma5, positive, lognormal, outlier, offset, branches, negative)
+}
+ALL = FINITE | {f.__name__: f for f in (infinite_bias, infinite_rows, specials)}
