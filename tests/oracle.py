@@ -116,7 +116,8 @@ def _at(*points: float) -> Callable[..., tuple]:
 
 
 def _jump(at: Array) -> tuple:
-    return at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf)
+    beside = 1e-15 * np.abs(at) + 1e-300
+    return at, at - beside, at + beside
 
 
 _OTHER: tuple[tuple[str, float | None], ...] = (("other", None),)
@@ -439,7 +440,8 @@ def evaluate(
 
 def error_bound(result: Result) -> Array:
     """How far a number may be from `result.value` before it is rounded to the output type; 0 for infinities and NaN."""
-    half = np.where(np.isfinite(result.value), np.maximum(result.hi - result.value, result.value - result.lo), 0)
+    with np.errstate(invalid="ignore"):
+        half = np.where(np.isfinite(result.value), np.maximum(result.hi - result.value, result.value - result.lo), 0)
     return np.where(result.unsure, np.inf, half)
 
 

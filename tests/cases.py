@@ -1,0 +1,99 @@
+"""One question to the library: a chain, its stored inputs, and how to run it and judge the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import oracle
+import rowfold
+from datasets import Data
+from stored import store, widen
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True, repr=False)
+class Case:
+    """x, w, b and vectors hold stored values: what the library sees, and through `widen` what the oracle sees."""
+
+    chain: str
+    x: Array
+    w: Array
+    b: Array | None = None
+    vectors: Mapping[str, Array] = field(default_factory=dict)
+    dtype: str = "float32"
+    x_dtype: str = "float32"
+    y_dtype: str = "float32"
+
+    @property
+    def compute(self) -> str:
+        return "float64" if self.dtype == "float64" else "float32"
+
+    def model(self, backend: str, **keywords: Any) -> rowfold.Model:
+        n, k = self.w.shape
+        chain = self.chain if k and n else self.chain.replace("linear", f"linear({k}, {n})", 1)
+        model = rowfold.Model(
+            chain,
+            k or None,
+            n or None,
+            dtype=self.dtype,
+            x_dtype=self.x_dtype,
+            y_dtype=self.y_dtype,
+            backend=backend,
+            **keywords,
+        )
+        return model.load_weights(self.w, self.b, self.vectors)
+
+    def run(self, backend: str, **keywords: Any) -> Array:
+        with self.model(backend, **keywords) as model:
+            return model(self.x)
+
+    def expected(self, products: str = "f32") -> oracle.Result:
+        wide = {name: widen(v, self.dtype) for name, v in self.vectors.items()}
+        b = None if self.b is None else widen(self.b, self.dtype)
+        x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
+        return oracle.evaluate(self.chain, x, w, b, wide, dtype=self.compute, products=products)
+
+    def check(self, y: Array, context: str = "", expected: oracle.Result | None = None) -> None:
+        oracle.assert_matches(y, expected or self.expected(), self.y_dtype, f"{self} {context}")
+
+    def __str__(self) -> str:
+        shape = (*self.x.shape, self.w.shape[0])
+        return f"{self.chain!r} (batch, K, N) {shape} W {self.dtype} x {self.x_dtype} y {self.y_dtype}"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How hypothesis shows it: the arrays follow from the drawn seed, and would bury the rest."""
+        printer.text(f"Case({self})")
+
+    def with_x(self, x: Array) -> Case:
+        return replace(self, x=x)
+
+
+def make_case(
+    chain: str,
+    data: Data,
+    vectors: Mapping[str, Array] | None = None,
+    dtype: str = "float32",
+    x_dtype: str | None = None,
+    y_dtype: str | None = None,
+) -> Case:
+    """A case from float64 data, which is stored, that is rounded, here."""
+    x_dtype = x_dtype or dtype
+    y_dtype = y_dtype or ("float64" if dtype == "float64" else "float32")
+    named = {name: store(v, dtype) for name, v in (vectors or {}).items()}
+    x, w, b = store(data.x, x_dtype), store(data.w, dtype), store(data.b, dtype)
+    return Case(chain, x, w, b, named, dtype, x_dtype, y_dtype)
+
+
+def same_bits(a: Array, b: Array) -> bool:
+    """Equal bit for bit; one NaN is as good as another."""
+    bits = f"u{a.dtype.itemsize}"
+    nan = (
+        np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
+        if a.dtype.kind == "f"
+        else np.zeros(a.shape, bool)
+    )
+    return a.shape == b.shape and bool(((a.view(bits) == b.view(bits)) | nan).all())

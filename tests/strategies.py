@@ -1,0 +1,128 @@
+"""Hypothesis strategies: chains and whole cases. Bulk data comes from a drawn seed: large arrays stay varied."""
+
+from __future__ import annotations
+
+import datasets
+import numpy as np
+from cases import Case, make_case
+from hypothesis import strategies as st
+
+# Around powers of two and tile edges, primes, one, nothing.
+SIZES = [0, 1, 2, 3, 7, 8, 13, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 97, 127, 128, 129, 191, 193, 251, 255, 256, 257]
+LARGE = [383, 385, 511, 512, 513, 1021, 1024, 1025, 2049]
+WORK = 3_000_000  # multiplications in one case, so that the reference backend stays quick
+
+COEFFICIENTS = st.one_of(
+    st.sampled_from([1.0, 2.0, 0.5, -1.0, 0.25, -4.0, 3.0, 0.1]),
+    st.floats(-4, 4, width=32).filter(lambda v: abs(v) > 1e-3),
+)
+VECTORS = ("v0", "v1")
+
+
+def _number(value: float) -> str:
+    return repr(float(value))
+
+
+@st.composite
+def elementwise(draw: st.DrawFn, behind: bool) -> str:
+    """One operator as text, or a few where the first keeps the second in its domain."""
+    vector = [] if behind else [f"@{name}" for name in VECTORS]
+    other = st.one_of(COEFFICIENTS.map(_number), st.sampled_from(vector) if vector else st.nothing())
+    bound = st.floats(-12, 12, width=32)
+    return draw(
+        st.one_of(
+            st.builds("{}({})".format, st.sampled_from(["mul", "add", "sub", "div", "minimum", "maximum"]), other),
+            st.sampled_from(
+                ["neg", "abs", "relu", "leaky_relu", "elu", "gelu", "gelu(tanh)", "silu", "mish", "softplus"]
+            ),
+            st.sampled_from(["sigmoid", "logsigmoid", "tanh", "hardtanh", "hardswish", "hardsigmoid", "square"]),
+            st.sampled_from(
+                ["abs | sqrt", "abs | add(0.5) | log", "sigmoid | add(0.25) | reciprocal", "minimum(5) | exp"]
+            ),
+            st.sampled_from(["sqrt", "exp", "log", "reciprocal"]),
+            st.builds("leaky_relu({!r})".format, st.floats(-2, 2, width=32)),
+            st.builds("elu({!r})".format, st.floats(-2, 2, width=32)),
+            st.builds(
+                "softplus({!r}, {!r})".format, st.sampled_from([0.5, 1.0, 2.0, -1.0]), st.floats(0, 20, width=32)
+            ),
+            st.builds("softcap({!r})".format, st.sampled_from([1.0, 5.0, 30.0, -2.0])),
+            st.builds("clamp({!r}, {!r})".format, bound, bound),
+            st.builds("clamp({}={!r})".format, st.sampled_from(["min", "max"]), bound),
+            st.builds("hardtanh({!r}, {!r})".format, st.floats(-8, 0, width=32), st.floats(0, 8, width=32)),
+        )
+    )
+
+
+@st.composite
+def steps(draw: st.DrawFn, behind: bool, most: int) -> list[str]:
+    """Operators on one side of the reduction, with a saved value now and then."""
+    parts = draw(st.lists(elementwise(behind), max_size=most))
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(parts)))
+        parts[at:at] = [
+            "save",
+            *draw(st.lists(elementwise(behind), max_size=1)),
+            draw(st.sampled_from(["add_saved", "mul_saved"])),
+        ]
+    return parts
+
+
+REDUCTIONS = st.sampled_from(["sum", "mean", "max", "min", "logsumexp"])
+
+
+@st.composite
+def chains(draw: st.DrawFn, columns: int) -> str:
+    """A chain for `columns` columns: max and min need one at least."""
+    parts = draw(steps(False, 4))
+    kinds = st.sampled_from(["sum", "mean", "logsumexp"]) if columns == 0 else REDUCTIONS
+    if draw(st.integers(0, 4)):
+        parts.append(draw(kinds))
+        for _ in range(draw(st.integers(0, 2))):
+            parts += draw(steps(True, 2))
+            parts += draw(st.lists(REDUCTIONS, max_size=2))
+    return " | ".join(["linear", *parts])
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, int, int]:
+    """(batch, K, N), one of them large now and then, all of them together bounded."""
+    sizes = [draw(st.sampled_from(SIZES)) for _ in range(3)]
+    if draw(st.integers(0, 2)) == 0:
+        sizes[draw(st.integers(0, 2))] = draw(st.sampled_from(LARGE))
+    while sizes[0] * sizes[1] * sizes[2] > WORK:
+        largest = sizes.index(max(sizes))
+        sizes[largest] = sizes[largest] // 2 + 1
+    return sizes[0], sizes[1], sizes[2]
+
+
+# W, x and y. float64 goes with float64 only; the others mix.
+NARROW = ["float32", "float16", "bfloat16"]
+DTYPE_SETS = [
+    ("float32", "float32", "float32"),
+    ("float64", "float64", "float64"),
+    ("float64", "float64", "float32"),
+] + [
+    (w, x, y)
+    for w in NARROW
+    for x in NARROW
+    for y in ("float32", "float16", "bfloat16")
+    if (w, x, y) != ("float32",) * 3
+]
+dtypes = st.one_of(st.just(DTYPE_SETS[0]), st.sampled_from(DTYPE_SETS))
+
+
+@st.composite
+def cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
+    batch, k, n = draw(shapes())
+    chain = draw(chains(n))
+    dtype, x_dtype, y_dtype = draw(dtypes)
+    kind = draw(st.sampled_from(sorted(data)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inputs = data[kind](rng, batch, k, n)
+    vectors = {
+        name: rng.choice([-1.5, -0.5, 0.25, 1.0, 3.0], n) + 0.1 * rng.normal(size=n)
+        for name in VECTORS
+        if f"@{name}" in chain
+    }
+    case = make_case(chain, inputs, vectors, dtype, x_dtype, y_dtype)
+    return case if draw(st.booleans()) else Case(**{**case.__dict__, "b": None})
