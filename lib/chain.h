@@ -24,7 +24,9 @@ enum {
     RFI_OPF_ONE_PARAM = 2,
     RFI_OPF_NONZERO_A = 4,
     RFI_OPF_READS_SAVED = 8,
-    RFI_OPF_SAVES = 16
+    RFI_OPF_SAVES = 16,
+    RFI_OPF_INCREASING = 32,
+    RFI_OPF_INCREASING_A = 64
 };
 
 const rfi_op_desc *rfi_op_find(int kind); /* NULL if there is none */

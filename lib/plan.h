@@ -5,7 +5,8 @@
 
 #include "chain.h"
 
-#define RFI_MAX_REWRITES 64
+/* A rewrite removes a step, or turns one into a kind that is never turned again; and one concerns the whole. */
+#define RFI_MAX_REWRITES (2 * RF_MAX_OPS)
 
 typedef struct rfi_step {
     int32_t kind;   /* an elementwise rf_op_kind; in `post` also a reduction over a width of 1 */
@@ -18,7 +19,7 @@ typedef struct rfi_step {
 typedef struct rfi_rewrite {
     const char *rule;      /* name of the rule, static storage */
     int algebraic;         /* 0: exact */
-    int first, last;       /* ops of the chain it concerned */
+    int first, last;       /* ops of the chain it concerned; what is left of them counts as `first` unless that is a save */
     char text[160];        /* what became of them */
 } rfi_rewrite;
 
@@ -47,5 +48,15 @@ typedef struct rfi_plan {
 
 /* simplify is not RF_SIMPLIFY_DEFAULT. The chain's size is settled. */
 rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *plan);
+
+/* One step as chain text: "mul(4)". */
+const char *rfi_step_format(const rfi_plan *plan, const rfi_step *step, char text[RFI_OP_TEXT]);
+
+/* Is the step x -> x * scale + shift, with a as its parameter? Sets both if so. */
+int rfi_step_affine(const rfi_step *step, double a, double *scale, double *shift);
+
+/* What a reduction makes of a single column. */
+typedef enum rfi_width_one { RFI_WIDTH_ONE_OTHER, RFI_WIDTH_ONE_SAME, RFI_WIDTH_ONE_PLUS_ZERO /* the same, but -0 becomes +0 */ } rfi_width_one;
+rfi_width_one rfi_reduction_width_one(int kind);
 
 #endif

@@ -1,0 +1,301 @@
+/* Plans, from inside: which rewrite applies where and where not, that exact ones keep every bit, and which chains are constant. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops.h"
+#include "plan.h"
+
+static int failures;
+
+#define CHECK(condition, ...)                                 \
+    do {                                                      \
+        if (!(condition)) {                                   \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);   \
+            fprintf(stderr, __VA_ARGS__);                     \
+            fprintf(stderr, "\n");                            \
+            failures++;                                       \
+        }                                                     \
+    } while (0)
+
+static int make(const char *text, rf_simplify simplify, rfi_plan *plan) {
+    rfi_chain chain;
+    rf_status status = rfi_chain_from_text(text, &chain);
+    if (!status) status = rfi_chain_set_size(&chain, chain.in_features < 0 ? 3 : 0, chain.out_features < 0 ? 4 : 0);
+    if (!status) status = rfi_plan_make(&chain, simplify, plan);
+    CHECK(status == RF_OK, "\"%s\": %s", text, rf_last_error());
+    return status == RF_OK;
+}
+
+/* "pre | reduction | post" of a plan. */
+static const char *show(const rfi_plan *plan) {
+    static char text[RF_MAX_OPS * RFI_OP_TEXT];
+    char one[RFI_OP_TEXT];
+    *text = 0;
+    for (int i = 0; i < plan->num_pre; i++) strcat(strcat(text, " | "), rfi_step_format(plan, &plan->pre[i], one));
+    if (plan->reduction) strcat(strcat(text, " | "), rfi_op_find(plan->reduction)->name);
+    for (int i = 0; i < plan->num_post; i++) strcat(strcat(text, " | "), rfi_step_format(plan, &plan->post[i], one));
+    return *text ? text + 3 : text;
+}
+
+static int applied(const rfi_plan *plan, const char *rule) {
+    int count = 0;
+    for (int i = 0; i < plan->num_rewrites; i++) count += !strcmp(plan->rewrites[i].rule, rule);
+    return count;
+}
+
+/* What exact rewrites make of a chain, and a rule that must have taken part ("" for none at all). */
+static void exact_rewrites(void) {
+    static const char *const cases[][3] = {
+        {"relu | relu", "relu", "relu_of_relu"},
+        {"abs | abs | abs", "abs", "abs_of_abs"},
+        {"neg | neg", "", "neg_of_neg"},
+        {"neg | neg | neg", "neg", "neg_of_neg"},
+        {"mul(1) | div(1) | sub(0) | add(-0)", "", "identity"},
+        {"clamp(-inf, inf) | maximum(-inf) | minimum(inf)", "", "identity"},
+        {"add(0) | mul(-1.5) | sub(-0) | div(3)", "add(0) | mul(-1.5) | sub(-0) | div(3)", ""},
+        {"mul(2) | mul(4)", "mul(8)", "power_of_two"},
+        {"mul(2) | mul(-4) | neg", "mul(8)", "power_of_two"},
+        {"mul(0.5) | mul(2)", "mul(0.5) | mul(2)", ""},
+        {"mul(0.5) | mul(0.5)", "mul(0.5) | mul(0.5)", ""},
+        {"mul(3) | mul(2)", "mul(3) | mul(2)", ""},
+        {"mul(3) | neg", "mul(-3)", "power_of_two"},
+        {"mul(-1) | neg", "", "power_of_two"},
+        {"mul(8.507059173023462e37) | mul(2)", "mul(8.507059173023462e37) | mul(2)", ""}, /* 2^126: the product is 2^127 */
+        {"mul(1e300) | mul(0.5)", "mul(1e300) | mul(0.5)", ""},
+        {"div(4)", "mul(0.25)", "div_power_of_two"},
+        {"div(-0.5) | div(2)", "mul(-2) | mul(0.5)", "div_power_of_two"},
+        {"div(5.877471754111438e-39)", "div(5.877471754111438e-39)", ""}, /* 2^-127 is subnormal in float32 */
+        {"div(1e30) | div(inf) | div(0)", "div(1e30) | div(inf) | div(0)", ""},
+        {"mul(@v) | mul(2) | div(@v)", "mul(@v) | mul(2) | div(@v)", ""},
+        {"neg | mul(@v)", "neg | mul(@v)", ""},
+        {"clamp(-10, 10) | clamp(0, 20)", "clamp(0, 10)", "clamp_of_clamp"},
+        {"clamp(-10, 10) | hardtanh", "clamp(-1, 1)", "clamp_of_clamp"},
+        {"clamp(0, 1) | clamp(2, 3)", "clamp(2, 2)", "clamp_of_clamp"},
+        {"clamp(5, 1) | clamp(0, 3)", "clamp(1, 1)", "clamp_of_clamp"},
+        {"clamp(0, 3) | clamp(5, 1)", "clamp(1, 1)", "clamp_of_clamp"},
+        {"minimum(3) | maximum(-3)", "clamp(-3, 3)", "clamp_of_clamp"},
+        {"clamp(min=-3) | clamp(min=2)", "clamp(2)", "clamp_of_clamp"},
+        {"clamp(nan, 1) | clamp(0, 1)", "clamp(nan, 1) | clamp(0, 1)", ""},
+        {"clamp(-0, 1) | clamp(0, 1)", "clamp(-0, 1) | clamp(0, 1)", ""},
+        {"clamp(-1e-60, 1) | clamp(0, 1)", "clamp(-1e-60, 1) | clamp(0, 1)", ""},
+        {"minimum(@v) | minimum(1)", "minimum(@v) | minimum(1)", ""},
+        {"save | add_saved", "mul(2)", "double"},
+        {"mul(2) | save | add_saved | clamp(-10, 10)", "mul(4) | clamp(-10, 10)", "double"},
+        {"save | mul_saved", "square", "square"},
+        {"save | add_saved | mul_saved", "save | mul(2) | mul_saved", "double"},
+        {"save | mul(1) | add_saved", "mul(2)", "double"},
+        {"save | relu | add_saved", "save | relu | add_saved", ""},
+        {"save | relu | save | neg | add_saved", "relu | save | neg | add_saved", "dead_save"},
+        {"relu | save", "relu", "dead_save"},
+        {"sum | max", "sum", "width_one_reduction"},
+        {"max | sum | exp", "max | exp", "width_one_reduction"},
+        {"max | logsumexp | gelu", "max | add(0) | gelu", "width_one_reduction"},
+        {"max | logsumexp | square", "max | square", "zero_sign"},
+        {"sum | max | mean | logsumexp | logsumexp", "sum | add(0)", "zero_sign"},
+        {"add(0) | abs", "abs", "zero_sign"},
+        {"add(0) | add(1)", "add(1)", "zero_sign"},
+        {"add(0) | sub(0)", "add(0)", "identity"},
+        {"add(0) | save | add_saved", "add(0) | mul(2)", "double"},
+        {"add(0) | neg", "add(0) | neg", ""},
+        {"add(0) | mul(@v)", "add(0) | mul(@v)", ""},
+        {"logsumexp | max | relu | relu", "logsumexp | relu", "relu_of_relu"},
+        {"relu | max | relu", "relu | max | relu", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[300];
+        rfi_plan plan;
+        snprintf(text, sizeof text, "linear | %s", cases[i][0]);
+        if (!make(text, RF_SIMPLIFY_EXACT, &plan)) continue;
+        CHECK(!strcmp(show(&plan), cases[i][1]), "\"%s\" became \"%s\", expected \"%s\"", cases[i][0], show(&plan), cases[i][1]);
+        if (*cases[i][2]) CHECK(applied(&plan, cases[i][2]), "\"%s\": %s did not apply", cases[i][0], cases[i][2]);
+        else CHECK(!plan.num_rewrites, "\"%s\": %s applied", cases[i][0], plan.rewrites[0].rule);
+        for (int r = 0; r < plan.num_rewrites; r++) CHECK(!plan.rewrites[r].algebraic && *plan.rewrites[r].text, "%s", plan.rewrites[r].rule);
+        if (!make(text, RF_SIMPLIFY_NONE, &plan)) continue;
+        CHECK(!plan.num_rewrites && plan.num_pre + plan.num_post + (plan.reduction != 0) == plan.chain.num_ops - 1, "\"%s\": simplify=none rewrote it", cases[i][0]);
+    }
+}
+
+static void collapses(void) {
+    static const struct {
+        const char *chain;
+        int collapsible;
+    } cases[] = {
+        {"linear | sum", 1},
+        {"linear | mean | gelu", 1},
+        {"linear | mul(@s) | add(@t) | div(3) | sub(1) | neg | sum", 1},
+        {"linear | save | mul(3) | add_saved | mean", 1},
+        {"linear | relu | sum", 0},
+        {"linear | save | add(1) | mul_saved | sum", 0},
+        {"linear | mul(inf) | sum", 0},
+        {"linear | div(0) | sum", 0},
+        {"linear | add(-inf) | sum", 0},
+        {"linear | max", 0},
+        {"linear | logsumexp", 0},
+        {"linear | mul(2)", 0},
+        {"linear(3, 0) | sum", 0}, /* an infinite x must not meet the empty sum */
+        {"preset:sum_pool", 1},
+        {"preset:scale_clamp_mish", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rfi_plan plan;
+        if (!make(cases[i].chain, RF_SIMPLIFY_ALGEBRAIC, &plan)) continue;
+        CHECK(plan.collapsible == cases[i].collapsible && applied(&plan, "collapse") == cases[i].collapsible, "\"%s\"", cases[i].chain);
+        if (make(cases[i].chain, RF_SIMPLIFY_EXACT, &plan)) CHECK(!plan.collapsible, "\"%s\" collapses with simplify=exact", cases[i].chain);
+    }
+}
+
+static void constants(void) {
+    static const char *const cases[][2] = { /* a chain, and the value it always has, or "" */
+        {"max | save | mean | neg | add_saved", "is 0 "},
+        {"max | save | neg | add_saved | gelu", "is 0 "},
+        {"save | neg | add_saved | logsumexp", "is 1.3862943611198906 "}, /* log 4 */
+        {"mul(0) | sum", "is 0 "},
+        {"mul(0) | add(2) | sum", "is 8 "},
+        {"mul(0) | add(2) | mean | square", "is 4 "},
+        {"clamp(3, 3) | max", "is 3 "},
+        {"clamp(0, 1) | clamp(2, 3)", "is 2 "},
+        {"clamp(5, 1)", "is 1 "},
+        {"clamp(nan, 1) | relu", "is nan "},
+        {"relu | neg | relu | add(1)", "is 1 "},
+        {"logsumexp | exp | neg | relu", "is 0 "},
+        {"max | save | mul(2) | neg | add_saved | add_saved", "is 0 "},
+        {"sum | clamp(max=-30) | leaky_relu(0) | add(1)", "is 1 "},
+        {"max | save | relu | neg | add_saved", ""},
+        {"max | save | neg | add_saved | save | exp | add_saved", "is 1 "},
+        {"mul(@v)", ""},
+        {"mul(0) | mul(@v)", ""},
+        {"max | save | mul(-2) | add_saved", ""},
+        {"relu | neg | leaky_relu(-1) | clamp(max=0)", ""}, /* |x| is not 0: a negative slope is not increasing */
+        {"abs | neg | softplus(1, -5) | minimum(3)", ""},
+        {"logsumexp", ""},
+        {"mean | tanh | mul(1e-3)", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const rf_simplify levels[] = {RF_SIMPLIFY_NONE, RF_SIMPLIFY_EXACT, RF_SIMPLIFY_ALGEBRAIC};
+        for (int k = 0; k < 3; k++) {
+            char text[300];
+            rfi_plan plan;
+            snprintf(text, sizeof text, "linear | %s", cases[i][0]);
+            if (!make(text, levels[k], &plan)) continue;
+            if (*cases[i][1]) CHECK(strstr(plan.constant, cases[i][1]), "\"%s\": \"%s\", expected \"%s\"", cases[i][0], plan.constant, cases[i][1]);
+            else CHECK(!*plan.constant, "\"%s\": \"%s\"", cases[i][0], plan.constant);
+        }
+    }
+    for (size_t i = 0; i < rf_preset_count(); i++) {
+        const char *name, *chain;
+        rfi_plan plan;
+        rf_preset_get(i, &name, &chain);
+        if (make(chain, RF_SIMPLIFY_NONE, &plan)) CHECK(!*plan.constant, "%s is constant: %s", name, plan.constant);
+    }
+}
+
+static uint64_t seed = 20240229;
+static uint64_t next_random(void) { /* SplitMix64 */
+    uint64_t z = seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Values at every edge of either type. */
+static const double values[] = {0.0, -0.0, 1, -1, 2, -2, 0.5, 3, -7.25, 0.1, 1e-3, -1e-3, 10, -10, 20.5, 88.5, -88.5, -104, 709, -745, 1e10, 0x1p126, -0x1p126, 0x1p127,
+                                3.4e38, -3.4e38, 0x1.fffffep127, 0x1p-126, -0x1p-126, 0x1.8p-126, 0x1p-127, 0x1.000002p-126, 0x3p-149, -0x3p-149, 0x5p-149, 0x7p-148,
+                                0x1p-149, -0x1p-149, 1.7e308, -1.7e308, 0x1p1023, 0x1p-1022, 0x3p-1074, -0x5p-1074, 0x1p-1074, INFINITY, -INFINITY, NAN};
+enum { NUM_VALUES = sizeof values / sizeof *values };
+
+/* The steps on one column; a vector stands for 1.7 in it, and the reduction for one over a single column. */
+static float run_f32(const rfi_plan *plan, float x) {
+    float s = 0;
+    for (int i = 0; i < plan->num_pre; i++) {
+        const rfi_step *step = &plan->pre[i];
+        x = rfi_op_apply_f32(step->kind, x, step->vector < 0 ? (float)step->a : 1.7f, (float)step->b, s);
+        if (step->kind == RF_OP_SAVE) s = x;
+    }
+    x = rfi_op_apply_f32(plan->reduction, x, 0, 0, 0);
+    for (int i = 0; i < plan->num_post; i++) {
+        x = rfi_op_apply_f32(plan->post[i].kind, x, (float)plan->post[i].a, (float)plan->post[i].b, s);
+        if (plan->post[i].kind == RF_OP_SAVE) s = x;
+    }
+    return x;
+}
+
+static double run_f64(const rfi_plan *plan, double x) {
+    double s = 0;
+    for (int i = 0; i < plan->num_pre; i++) {
+        const rfi_step *step = &plan->pre[i];
+        x = rfi_op_apply_f64(step->kind, x, step->vector < 0 ? step->a : 1.7, step->b, s);
+        if (step->kind == RF_OP_SAVE) s = x;
+    }
+    x = rfi_op_apply_f64(plan->reduction, x, 0, 0, 0);
+    for (int i = 0; i < plan->num_post; i++) {
+        x = rfi_op_apply_f64(plan->post[i].kind, x, plan->post[i].a, plan->post[i].b, s);
+        if (plan->post[i].kind == RF_OP_SAVE) s = x;
+    }
+    return x;
+}
+
+static void random_chain(rfi_chain *chain) {
+    static const double params[] = {1, -1, 2, -2, 4, 0.5, -0.25, 3, -10, 0.0, -0.0, 0x1p126, 0x1p-126, 0x1p127, 0x1p-127, 1e-40, -1e-60, 1e300, INFINITY, -INFINITY, NAN, 0.01};
+    static const int favourites[] = {RF_OP_MUL, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED, RF_OP_MUL_SAVED, RF_OP_CLAMP, RF_OP_ADD, RF_OP_SUB, RF_OP_RELU,
+                                     RF_OP_ABS, RF_OP_MINIMUM, RF_OP_MAXIMUM, RF_OP_LOGSUMEXP, RF_OP_SUM, RF_OP_HARDTANH};
+    rf_op ops[RF_MAX_OPS] = {{.kind = RF_OP_LINEAR}};
+    size_t count = 2 + next_random() % 14, i = 1;
+    for (int tries = 0; i < count && tries < 100; tries++) {
+        int kind = next_random() % 4 ? favourites[next_random() % (sizeof favourites / sizeof *favourites)] : rfi_op_at(1 + next_random() % (rf_op_count() - 1))->kind;
+        const rfi_op_desc *desc = rfi_op_find(kind);
+        ops[i] = (rf_op){.kind = kind, .num_params = desc->num_params};
+        for (int k = 0; k < desc->num_params; k++) ops[i].params[k] = params[next_random() % (sizeof params / sizeof *params)];
+        if (desc->accepts_vector && next_random() % 16 == 0) {
+            ops[i].num_params = 0;
+            strcpy(ops[i].vector, "v");
+        }
+        if (!rfi_chain_from_ops(ops, i + 1, chain)) i++;
+    }
+    rfi_chain_from_ops(ops, i, chain);
+    chain->in_features = chain->out_features = 1;
+}
+
+/* Exact rewrites keep every bit, on every edge of either type; which NaN does not count. */
+static void bits(int count) {
+    int rewritten = 0;
+    for (int i = 0; i < count; i++) {
+        rfi_chain chain;
+        rfi_plan plain, exact;
+        random_chain(&chain);
+        rfi_plan_make(&chain, RF_SIMPLIFY_NONE, &plain);
+        rfi_plan_make(&chain, RF_SIMPLIFY_EXACT, &exact);
+        rewritten += exact.num_rewrites > 0;
+        char text[8192];
+        rf_chain_format(chain.ops, (size_t)chain.num_ops, text, sizeof text, NULL);
+        for (int v = 0; v < NUM_VALUES; v++) {
+            float f = run_f32(&plain, (float)values[v]), g = run_f32(&exact, (float)values[v]);
+            double d = run_f64(&plain, values[v]), e = run_f64(&exact, values[v]);
+            CHECK((isnan(f) && isnan(g)) || !memcmp(&f, &g, sizeof f), "\"%s\" as \"%s\" at %a in float32: %a became %a", text, show(&exact), values[v], f, g);
+            CHECK((isnan(d) && isnan(e)) || !memcmp(&d, &e, sizeof d), "\"%s\" as \"%s\" at %a in float64: %a became %a", text, show(&exact), values[v], d, e);
+        }
+    }
+    CHECK(rewritten > count / 3, "only %d of %d chains were rewritten: the generator lost its use", rewritten, count);
+}
+
+/* The longest chains that keep the rules busy fit the plan's tables. */
+static void longest(void) {
+    static const char *const fillers[] = {"div(2)", "mul(2)", "neg", "logsumexp", "clamp(0, 1)", "save", "add_saved"};
+    for (size_t f = 0; f < sizeof fillers / sizeof *fillers; f++) {
+        char text[RF_MAX_OPS * 20] = "linear | save";
+        rfi_plan plan;
+        for (int i = 2; i < RF_MAX_OPS; i++) strcat(strcat(text, " | "), i == 2 && !strcmp(fillers[f], "logsumexp") ? "sum" : fillers[f]);
+        if (make(text, RF_SIMPLIFY_ALGEBRAIC, &plan)) CHECK(plan.num_rewrites < RFI_MAX_REWRITES, "%s: %d rewrites", fillers[f], plan.num_rewrites);
+    }
+}
+
+int main(int argc, char **argv) {
+    int scale = argc > 1 ? atoi(argv[1]) : 1;
+    exact_rewrites();
+    collapses();
+    constants();
+    bits(20000 * scale);
+    longest();
+    return failures != 0;
+}
