@@ -1,10 +1,23 @@
 include_HEADERS = lib/rowfold.h
 lib_LTLIBRARIES += lib/librowfold.la
 
-lib_librowfold_la_SOURCES = \
-	lib/backends.c \
+# Chain, plan and explanation: a library of their own, so that tests reach them from inside.
+noinst_LTLIBRARIES += lib/libplan.la
+lib_libplan_la_SOURCES = \
 	lib/chain.c \
 	lib/chain_text.c \
+	lib/constant.c \
+	lib/dtype.c \
+	lib/error.c \
+	lib/explain.c \
+	lib/number.c \
+	lib/optable.c \
+	lib/plan.c \
+	lib/rewrite.c
+lib_libplan_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+
+lib_librowfold_la_SOURCES = \
+	lib/backends.c \
 	lib/cpu/blocking.c \
 	lib/cpu/cpu.c \
 	lib/cpu/features.c \
@@ -14,15 +27,9 @@ lib_librowfold_la_SOURCES = \
 	lib/cpu/prepare.c \
 	lib/cpu/probe.c \
 	lib/cpu/reference.c \
-	lib/dtype.c \
-	lib/error.c \
-	lib/explain.c \
 	lib/forward.c \
 	lib/load.c \
 	lib/model.c \
-	lib/number.c \
-	lib/optable.c \
-	lib/plan.c \
 	lib/safetensors.c \
 	lib/version.c \
 	lib/weights_file.c
@@ -48,6 +55,7 @@ noinst_HEADERS += \
 	lib/ops.h \
 	lib/ops_typed.h \
 	lib/plan.h \
+	lib/plan_parts.h \
 	lib/presets.def \
 	lib/reductions.def \
 	lib/safetensors.h \
@@ -56,7 +64,7 @@ noinst_HEADERS += \
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_' $(DEFS_LDFLAGS) \
 	$(NODELETE_LDFLAGS)
-lib_librowfold_la_LIBADD = lib/cpu/libgeneric.la
+lib_librowfold_la_LIBADD = lib/libplan.la lib/cpu/libgeneric.la
 
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
 # whose -O2 would win otherwise.

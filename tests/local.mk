@@ -2,8 +2,11 @@
 check_PROGRAMS += \
 	tests/c/test_chain \
 	tests/c/test_file \
+	tests/c/test_plan \
 	tests/c/version
 LDADD = lib/librowfold.la
+# Looks inside the library.
+tests_c_test_plan_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'
 
 dist_check_SCRIPTS += tests/exports.sh
