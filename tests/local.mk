@@ -22,7 +22,10 @@ installcheck-local:
 
 # A Python test that is added to tests/ is added here, so that the tarball has it.
 EXTRA_DIST += \
-	tests/test_python_layout.py
+	tests/test_python_arrays.py \
+	tests/test_python_layout.py \
+	tests/test_python_model.py \
+	tests/test_python_ops.py
 
 # The Python tests, on every backend this machine has, with the library and the package of this build.
 PYTEST_FLAGS =
