@@ -22,6 +22,14 @@ installcheck-local:
 
 # A Python test that is added to tests/ is added here, so that the tarball has it.
 EXTRA_DIST += \
+	tests/cases.py \
+	tests/conftest.py \
+	tests/datasets.py \
+	tests/oracle.py \
+	tests/stored.py \
+	tests/strategies.py \
+	tests/test_fuzz.py \
+	tests/test_oracle.py \
 	tests/test_python_arrays.py \
 	tests/test_python_layout.py \
 	tests/test_python_model.py \
