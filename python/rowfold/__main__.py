@@ -34,8 +34,8 @@ class _Version(argparse.Action):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the exit status is 0, 1 for an error of rowfold's and 2 for a wrong command line."""
-    chosen = parser().parse_args(arguments)
     try:
+        chosen = parser().parse_args(arguments)
         status: int = chosen.run(chosen)
     except errors.Error as error:
         print(f"rowfold: {error}", file=sys.stderr)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from math import prod
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
@@ -137,7 +138,8 @@ class Model:
         self._handle: _Handle | None = _Handle(library, config)
 
         info = self.info
-        self._in_features, self._out_features, self._width = info.in_features, info.out_features, info.output_features
+        self._in_features, self._out_features = info.in_features, info.out_features
+        self._x_tail, self._y_tail = (info.in_features,), (info.output_features,)
         self._weight_dtype, self._x_dtype, self._y_dtype = (
             DType[info.dtype.upper()],
             DType[info.x_dtype.upper()],
@@ -236,20 +238,30 @@ class Model:
         """
         handle = self._open()
         # What numpy users call with most goes by the shortest way: no struct, no strides.
-        if type(x) is np.ndarray and out is None and x.dtype == self._x_numpy and x.ndim == 2:
+        if type(x) is np.ndarray and x.dtype == self._x_numpy and x.shape[-1:] == self._x_tail:
             flags = x.flags
-            batch, width = x.shape
-            if width == self._in_features and flags.c_contiguous and flags.aligned:
-                y = np.empty((batch, self._width), self._y_numpy)
-                self._forward(handle.pointer, x.ctypes.data, batch, y.ctypes.data)
-                return y
+            if flags.c_contiguous and flags.aligned:
+                lead = x.shape[:-1]
+                y = np.empty(lead + self._y_tail, self._y_numpy) if out is None else out
+                if out is None or self._is_plain_output(out, x):
+                    self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
+                    return y
         return self._call(handle, x, out)
+
+    def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
+        return (
+            type(out) is np.ndarray
+            and out.dtype == self._y_numpy
+            and out.shape == x.shape[:-1] + self._y_tail
+            and out.flags.carray
+            and not np.may_share_memory(x, out)
+        )
 
     def _call(self, handle: _Handle, x: Any, out: Any) -> Any:
         kind = arrays.kind_of(x, "x")
         given = kind.matrix(x, "x", self._in_features, self._x_dtype)
         self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
-        shape = (*given.lead, self._width)
+        shape = given.lead + self._y_tail
         y = kind.empty(x, shape, self._y_dtype) if out is None else out
         result = kind.output(y, given.owner, shape, self._y_dtype)
         args = _lib.ForwardArgs(
