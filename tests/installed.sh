@@ -17,9 +17,9 @@ compile() {
 }
 run() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 
-for program in "$srcdir"/tests/c/*.c; do
-    compile "$program"
-    run "$work/$(basename "$program" .c)" >"$work/log" 2>&1 || { cat "$work/log"; fail "$program fails with the installed library"; }
+for program in $programs; do
+    compile "$srcdir/$program.c"
+    run "$work/$(basename "$program")" >"$work/log" 2>&1 || { cat "$work/log"; fail "$program fails with the installed library"; }
 done
 
 # The header is plain C11 and also C++.
