@@ -6,7 +6,7 @@
 #define LOG(v) RFI_TYPED(rfi_log)(v)
 #define LOG1P(v) RFI_TYPED(rfi_log1p)(v)
 #define TANH(v) RFI_TYPED(rfi_tanh)(v)
-#define ERFC(v) RFI_TYPED(rfi_erfc)(v)
+#define NORMCDF(v) RFI_TYPED(rfi_normcdf)(v)
 #define SQRT(v) RFI_TYPED(rfi_sqrt)(v)
 #define ABS(v) RFI_TYPED(rfi_abs)(v)
 #define MAXN(v, w) RFI_TYPED(rfi_maxn)((v), (w))
@@ -137,7 +137,7 @@ RFI_FN RFI_T RFI_TYPED(rfi_state_finish)(int kind, RFI_TYPED(rfi_state) p, RFI_T
 #undef LOG
 #undef LOG1P
 #undef TANH
-#undef ERFC
+#undef NORMCDF
 #undef SQRT
 #undef ABS
 #undef MAXN
