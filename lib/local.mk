@@ -60,7 +60,9 @@ noinst_HEADERS += \
 	lib/reductions.def \
 	lib/safetensors.h \
 	lib/status.def \
-	lib/vmath.h
+	lib/vmath.h \
+	lib/vmath_poly.h \
+	lib/vmath_typed.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_' $(DEFS_LDFLAGS) \
 	$(NODELETE_LDFLAGS)

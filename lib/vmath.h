@@ -6,11 +6,7 @@
  *
  * given -O3 -fno-math-errno -fno-trapping-math. Not -ffast-math: the argument reductions rely on additions being done as written, and
  * infinities, NaN and subnormal numbers have their IEEE meaning. Products may be contracted into fused multiply-adds or not: the bits of
- * a result depend on that, its accuracy does not. The largest errors, which tests/c/test_vmath.c holds them to:
- *
- *              exp    expm1  log    log1p  tanh   normcdf
- *     float    1      2      1      1      2      2        ulp
- *     double   1      2      1      1      2      3        ulp
+ * a result depend on that, its accuracy does not.
  *
  * Results below the smallest normal number are rounded once. sqrt and abs are the processor's own. */
 #ifndef ROWFOLD_VMATH_H
