@@ -6,6 +6,7 @@ rowfold_py = \
 	python/rowfold/arrays.py \
 	python/rowfold/backends.py \
 	python/rowfold/errors.py \
+	python/rowfold/files.py \
 	python/rowfold/model.py \
 	python/rowfold/ops.py \
 	python/rowfold/quickstart.py

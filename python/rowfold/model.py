@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import operator
+import os
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from . import _lib, arrays
+from . import _lib, arrays, files
 from ._lib import DType, load
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
 from .ops import Chain, Op, Operator, encode
@@ -205,6 +206,58 @@ class Model:
         if borrow:
             weakref.finalize(handle, _release, matrix.owner).atexit = False
         return self
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        chain: str | Chain | Op | Operator | Iterable[Op | Operator],
+        *,
+        weight: str,
+        bias: str | None = None,
+        vectors: Mapping[str, str] | None = None,
+        **keywords: Any,
+    ) -> Model:
+        """A loaded model, its weights from a safetensors file or from the JSON index of a sharded one.
+
+        Parameters
+        ----------
+        path
+            The file. It is mapped, validated in full, and closed again.
+        chain
+            As for Model. Sizes it does not say are those of the tensor ``weight``.
+        weight, bias
+            Names of the tensors, (out_features, in_features) and (out_features,).
+        vectors
+            For each per-feature vector of the chain the name of its tensor, (out_features,).
+        keywords
+            Those of Model. ``dtype`` is the tensor's.
+
+        Raises
+        ------
+        FileError (OSError), InvalidFileError (ValueError), and what Model and load_weights raise.
+
+        """
+        tensor = files.find(path, weight)
+        if len(tensor.shape) == 2 and 0 not in tensor.shape:
+            keywords.setdefault("out_features", tensor.shape[0])
+            keywords.setdefault("in_features", tensor.shape[1])
+        if tensor.dtype is not None:
+            keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
+        model = cls(chain, **keywords)
+        named = vectors or {}
+        names = _lib.FileNames(
+            size=ctypes.sizeof(_lib.FileNames),
+            weight=encode(weight, "weight"),
+            bias=None if bias is None else encode(bias, "bias"),
+            vectors=(_lib.FileVector * len(named))(
+                *(_lib.FileVector(encode(vector, "vectors"), encode(name, "vectors")) for vector, name in named.items())
+            ),
+            num_vectors=len(named),
+        )
+        handle = model._open()
+        model._library.rf_model_load_file(handle.pointer, os.fsencode(path), ctypes.byref(names))
+        return model
 
     def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
         shape = (self._out_features,)

@@ -1,0 +1,59 @@
+"""Weight files: safetensors, or the JSON index of a sharded model, as the native library reads them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from . import _lib
+from ._lib import DType, load
+
+
+class Tensor(NamedTuple):
+    """A tensor of a file: ``type_name`` as the file says it, ``dtype`` None for a type that no model takes."""
+
+    name: str
+    shape: tuple[int, ...]
+    type_name: str
+    dtype: DType | None
+    path: str
+
+
+def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
+    """All tensors of a file, in its order. Raises FileError (OSError) or InvalidFileError (ValueError)."""
+    library = load()
+    with _open(library, path) as file:
+        found = []
+        for index in range(library.rf_file_tensor_count(file)):
+            info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
+            library.rf_file_tensor(file, index, ctypes.byref(info))
+            found.append(_tensor(info))
+        return found
+
+
+def find(path: str | os.PathLike[str], name: str) -> Tensor:
+    """One tensor by name. Raises FileError, InvalidFileError, or InvalidArgumentError if there is no such name."""
+    library = load()
+    with _open(library, path) as file:
+        info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
+        library.rf_file_find(file, name.encode(), ctypes.byref(info))
+        return _tensor(info)
+
+
+@contextmanager
+def _open(library: Any, path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
+    file = _lib.FilePointer()
+    library.rf_file_open(ctypes.byref(file), os.fsencode(path))
+    try:
+        yield file
+    finally:
+        library.rf_file_close(file)
+
+
+def _tensor(info: Any) -> Tensor:
+    shape = tuple(info.shape[: info.num_dims])
+    dtype = DType(info.dtype) if info.dtype else None
+    return Tensor(info.name.decode(), shape, info.type_name.decode(), dtype, os.fsdecode(info.path))

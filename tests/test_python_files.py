@@ -1,0 +1,91 @@
+"""Model.from_file and rowfold.files on safetensors files written byte by byte."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import rowfold
+from rowfold import files
+
+K, N = 6, 4
+CODES = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64"}
+
+
+def write(path, tensors):
+    header, data = {}, b""
+    for name, array in tensors.items():
+        raw = array.tobytes()
+        header[name] = {
+            "dtype": CODES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+@pytest.fixture
+def tensors():
+    rng = np.random.default_rng(7)
+    return {
+        "head.weight": rng.standard_normal((N, K), dtype=np.float32),
+        "head.bias": rng.standard_normal(N, dtype=np.float32),
+        "scale": rng.standard_normal(N, dtype=np.float32),
+        "ids": np.arange(3),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_model_from_a_file_is_the_model_from_arrays(tmp_path, tensors, dtype):
+    tensors = {name: array.astype(dtype) if array.dtype.kind == "f" else array for name, array in tensors.items()}
+    path = write(tmp_path / "model.safetensors", tensors)
+    chain = "linear | mul(@s) | logsumexp"
+    x = np.random.default_rng(8).standard_normal((5, K)).astype(dtype)
+    with (
+        rowfold.Model.from_file(
+            path, chain, weight="head.weight", bias="head.bias", vectors={"s": "scale"}, simplify="none"
+        ) as read,
+        rowfold.Model(chain, K, N, dtype=dtype, simplify="none") as given,
+    ):
+        given.load_weights(tensors["head.weight"], tensors["head.bias"], {"s": tensors["scale"]})
+        assert read.info == given.info
+        np.testing.assert_array_equal(read(x), given(x))
+
+
+def test_the_tensors_of_a_file(tmp_path, tensors):
+    path = write(tmp_path / "model.safetensors", tensors)
+    found = files.tensors(path)
+    assert {tensor.name for tensor in found} == set(tensors)
+    for tensor in found:
+        assert tensor.shape == tensors[tensor.name].shape
+        assert tensor.type_name == CODES[tensors[tensor.name].dtype.name]
+        assert (tensor.dtype is None) == (tensor.name == "ids")
+        assert tensor.path == str(path)
+    assert files.find(path, "scale") in found
+
+
+def test_errors_name_the_file_and_the_tensor(tmp_path, tensors):
+    path = write(tmp_path / "model.safetensors", tensors)
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(path.read_bytes()[:-1])
+    chain = "linear | sum"
+    cases = [
+        (tmp_path / "none.safetensors", {"weight": "head.weight"}, OSError, "none.safetensors"),
+        (broken, {"weight": "head.weight"}, ValueError, "broken.safetensors"),
+        (path, {"weight": "head"}, ValueError, "head"),
+        (path, {"weight": "ids"}, ValueError, ""),
+        (path, {"weight": "head.weight", "bias": "ids"}, ValueError, "ids"),
+        (path, {"weight": "head.weight", "dtype": "float64"}, ValueError, "head.weight"),
+        (path, {"weight": "head.weight", "in_features": K + 1}, ValueError, "head.weight"),
+        (path, {"weight": "head.weight", "vectors": {"s": "scale"}}, ValueError, "s"),
+    ]
+    for file, keywords, error, message in cases:
+        with pytest.raises(error) as caught:
+            rowfold.Model.from_file(file, chain, **keywords)
+        assert isinstance(caught.value, rowfold.Error), caught.value
+        assert message in str(caught.value)
