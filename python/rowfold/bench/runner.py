@@ -206,8 +206,7 @@ class Runner:
             result.missing = str(error)
             return
         result.extra_memory_bytes = result.about.pop("extra_memory_bytes")
-        rewrites = result.about.get("explain", {}).get("rewrites", [])
-        result.algebraic = entry.algebraic and any(rewrite.get("algebraic") for rewrite in rewrites)
+        result.algebraic = entry.algebraic and result.about["explain"]["collapsible"]
 
     def _best_openblas(self, entry: Entry, case: Case) -> dict[str, str]:
         """The environment OpenBLAS is fastest with: a processor it does not know gets the kernels of an old one."""
