@@ -46,6 +46,7 @@ typedef struct rfi_estimate {
     double flops_per_second, bytes_per_second;
     double fused_seconds, unfused_seconds;
     double flops, bytes;  /* of the fused way */
+    int collapsed;        /* a collapsible plan is run as one dot product a row */
 } rfi_estimate;
 
 typedef struct rfi_backend {

@@ -1,17 +1,119 @@
+/* The facts that explain states; explain_text.c and explain_json.c say them. */
 #include "explain.h"
 
-#include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
+#include "dtype.h"
 #include "error.h"
+#include "explain_parts.h"
+
+static const char *const math_names[] = {[RF_MATH_F32] = "f32", [RF_MATH_TF32] = "tf32", [RF_MATH_BF16] = "bf16"};
+static const char *const simplify_names[] = {
+    [RF_SIMPLIFY_DEFAULT] = "default", [RF_SIMPLIFY_NONE] = "none", [RF_SIMPLIFY_EXACT] = "exact", [RF_SIMPLIFY_ALGEBRAIC] = "algebraic"};
+
+static void tell_step(rfi_explanation *about, const rfi_step *step, rfi_place place) {
+    rfi_story *story = &about->story[step->source];
+    story->place = place;
+    rfi_step_format(&about->spec->plan, step, story->now);
+}
+
+static void tell_operators(rfi_explanation *about) {
+    const rfi_plan *plan = &about->spec->plan;
+    rfi_place tile = about->collapsed ? RFI_PLACE_COLLAPSED : RFI_PLACE_TILE;
+    for (int i = 0; i < plan->chain.num_ops; i++) {
+        about->story[i].place = RFI_PLACE_REMOVED;
+        rfi_op_format(&plan->chain.ops[i], about->story[i].written);
+    }
+    about->story[0].place = tile;
+    strcpy(about->story[0].now, about->story[0].written);
+    if (plan->reduction) {
+        rfi_story *fold = &about->story[plan->chain.reduction];
+        fold->place = about->collapsed ? RFI_PLACE_COLLAPSED : RFI_PLACE_REDUCTION;
+        strcpy(fold->now, fold->written);
+    }
+    for (int i = 0; i < plan->num_pre; i++) tell_step(about, &plan->pre[i], tile);
+    for (int i = 0; i < plan->num_post; i++) tell_step(about, &plan->post[i], RFI_PLACE_ROW);
+}
+
+static int flags_of(const rfi_plan *plan, int i) { return (int)rfi_op_find(plan->chain.ops[i].kind)->flags; }
+
+/* Is what was last saved before op i still wanted by it or a later one? */
+static int saved_is_wanted(const rfi_plan *plan, int i) {
+    for (; i < plan->chain.num_ops && !(flags_of(plan, i) & RFI_OPF_SAVES); i++)
+        if (flags_of(plan, i) & RFI_OPF_READS_SAVED) return 1;
+    return 0;
+}
+
+/* One operator at a time, each reading and writing its whole matrix, as the chain is written. */
+static rfi_cost unfused_cost(const rfi_explanation *about) {
+    const rfi_spec *spec = about->spec;
+    const rfi_plan *plan = &spec->plan;
+    double rows = (double)about->batch, k = (double)plan->in_features, n = (double)plan->out_features;
+    double item = (double)rfi_dtype_size(spec->x_dtype == spec->weight_dtype ? spec->weight_dtype : spec->compute_dtype);
+    double values = rows * n, inputs = rows * k * (double)rfi_dtype_size(spec->x_dtype) + n * k * (double)rfi_dtype_size(spec->weight_dtype) + n * item;
+    rfi_cost cost = {.flops = 2 * values * k + values, .bytes = inputs + values * item, .memory = values * item, .seconds = -1};
+    for (int i = 1; i < plan->chain.num_ops; i++) {
+        const rfi_op_desc *desc = rfi_op_find(plan->chain.ops[i].kind);
+        double results = desc->op_class == RF_CLASS_REDUCTION ? rows : values;
+        if (desc->flags & RFI_OPF_SAVES) continue;
+        double read = values + (desc->flags & RFI_OPF_READS_SAVED ? values : 0) + (*plan->chain.ops[i].vector ? n : 0);
+        double held = values + results;
+        /* Right behind the save the saved values are the current ones. */
+        if (saved_is_wanted(plan, i) && !(flags_of(plan, i - 1) & RFI_OPF_SAVES)) held += values;
+        cost.flops += values;
+        cost.bytes += (read + results) * item;
+        if (held * item > cost.memory) cost.memory = held * item;
+        values = results;
+    }
+    return cost;
+}
+
+/* Steps that compute something. */
+static int work_of(const rfi_step *steps, int count) {
+    int work = 0;
+    for (int i = 0; i < count; i++) work += steps[i].kind != RF_OP_SAVE;
+    return work;
+}
+
+static rfi_cost fused_cost(const rfi_explanation *about) {
+    const rfi_spec *spec = about->spec;
+    const rfi_plan *plan = &spec->plan;
+    double rows = (double)about->batch, k = (double)plan->in_features, n = (double)plan->out_features, width = (double)plan->width;
+    double item = (double)rfi_dtype_size(spec->compute_dtype), y = rows * width * (double)rfi_dtype_size(spec->y_dtype);
+    double x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
+    rfi_cost cost = {.memory = y + (double)about->workspace, .seconds = -1};
+    if (about->collapsed) {
+        cost.flops = 2 * rows * k + rows;
+        cost.bytes = x + k * sizeof(double) + y;
+    } else {
+        cost.flops = 2 * rows * n * k + rows * n * (1 + work_of(plan->pre, plan->num_pre) + (plan->reduction != 0));
+        cost.bytes = x + n * k * (double)rfi_dtype_size(spec->weight_dtype) + n * item * (1 + plan->num_vectors) + y;
+        /* The backend knows how often its blocking reads W. */
+        if (about->estimate && about->estimate->bytes > cost.bytes) cost.bytes = about->estimate->bytes;
+    }
+    cost.flops += rows * work_of(plan->post, plan->num_post);
+    return cost;
+}
 
 rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace, int64_t batch, rf_format format,
                       char **text) {
-    if (format != RF_FORMAT_TEXT) return rfi_error(RF_UNSUPPORTED, "explain speaks text only");
-    enum { SIZE = 1000 };
-    *text = malloc(SIZE);
-    if (!*text) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the explanation");
-    snprintf(*text, SIZE, "backend %s: %s\nbatch %lld, %lld -> %lld, workspace %zu bytes\n", backend, estimate ? estimate->kernel : "", (long long)batch,
-             (long long)spec->plan.in_features, (long long)spec->plan.width, workspace);
-    return RF_OK;
+    rfi_explanation about = {
+        .spec = spec,
+        .backend = backend,
+        .estimate = estimate,
+        .batch = batch,
+        .workspace = workspace,
+        .collapsed = spec->plan.collapsible && estimate && estimate->collapsed,
+        .math = math_names[spec->math],
+        .simplify = simplify_names[spec->plan.simplify],
+    };
+    tell_operators(&about);
+    about.unfused = unfused_cost(&about);
+    about.fused = fused_cost(&about);
+    if (estimate) {
+        about.fused.seconds = estimate->fused_seconds;
+        about.unfused.seconds = estimate->unfused_seconds;
+    }
+    *text = format == RF_FORMAT_JSON ? rfi_explain_json(&about) : rfi_explain_text(&about);
+    return *text ? RF_OK : rfi_error(RF_OUT_OF_MEMORY, "no memory for the explanation");
 }

@@ -10,6 +10,8 @@ lib_libplan_la_SOURCES = \
 	lib/dtype.c \
 	lib/error.c \
 	lib/explain.c \
+	lib/explain_json.c \
+	lib/explain_text.c \
 	lib/number.c \
 	lib/optable.c \
 	lib/plan.c \
@@ -49,6 +51,7 @@ noinst_HEADERS += \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \
+	lib/explain_parts.h \
 	lib/model.h \
 	lib/number.h \
 	lib/ops.def \

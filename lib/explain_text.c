@@ -1,0 +1,142 @@
+/* The explanation in words, for a terminal. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtype.h"
+#include "explain_parts.h"
+#include "number.h"
+
+enum { QUANTITY_TEXT = 48 };
+
+/* Four digits and a unit, each `step` times the one before: "137.4 GFLOP". The first unit is for 1. */
+static const char *quantity(double value, double step, const char *const units[], int num_units, char text[QUANTITY_TEXT]) {
+    char number[RFI_NUMBER_TEXT];
+    int u = 0;
+    while (u + 1 < num_units && value >= step) value /= step, u++;
+    double digits = value >= 1000 ? 1 : value >= 100 ? 10 : value >= 10 ? 100 : 1000;
+    snprintf(text, QUANTITY_TEXT, "%s %s", rfi_number_format(round(value * digits) / digits, number), units[u]);
+    return text;
+}
+
+static const char *flops(double value, char text[QUANTITY_TEXT]) {
+    static const char *const units[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"};
+    return quantity(value, 1000, units, 6, text);
+}
+
+static const char *bytes(double value, char text[QUANTITY_TEXT]) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    return quantity(value, 1024, units, 5, text);
+}
+
+static const char *seconds(double value, char text[QUANTITY_TEXT]) {
+    static const char *const units[] = {"us", "ms", "s"};
+    return quantity(value * 1e6, 1000, units, 3, text);
+}
+
+/* " (rule, rule)" */
+static void say_rules(FILE *out, const rfi_plan *plan, int i) {
+    const char *before = " (";
+    for (int r = 0; r < plan->num_rewrites; r++) {
+        if (!rfi_rewrite_concerns(&plan->rewrites[r], i)) continue;
+        fprintf(out, "%s%s", before, plan->rewrites[r].rule);
+        before = ", ";
+    }
+    if (*before == ',') fputc(')', out);
+}
+
+static void say_operator(FILE *out, const rfi_explanation *about, int i, int width) {
+    static const char *const words[] = {
+        [RFI_PLACE_TILE] = "on each tile of logits, fused into the linear layer",
+        [RFI_PLACE_REDUCTION] = "the reduction: folds each tile of logits into one state a row",
+        [RFI_PLACE_ROW] = "on one number a row, behind the reduction",
+        [RFI_PLACE_COLLAPSED] = "in one dot product a row",
+        [RFI_PLACE_REMOVED] = "removed",
+    };
+    const rfi_plan *plan = &about->spec->plan;
+    const rfi_story *story = &about->story[i];
+    fprintf(out, "  %2d  %-*s  ", i, width, story->written);
+    if (!i && story->place == RFI_PLACE_TILE) {
+        fprintf(out, "tile by tile; the (%lld, %lld) logits are never stored", (long long)about->batch, (long long)plan->out_features);
+    } else {
+        fputs(words[story->place], out);
+        int changed = story->place != RFI_PLACE_REMOVED && strcmp(story->now, story->written);
+        if (changed) fprintf(out, ", as %s", story->now);
+        if (changed || story->place == RFI_PLACE_REMOVED) say_rules(out, plan, i);
+    }
+    fputc('\n', out);
+}
+
+static void say_operators(FILE *out, const rfi_explanation *about) {
+    const rfi_plan *plan = &about->spec->plan;
+    int width = 0;
+    for (int i = 0; i < plan->chain.num_ops; i++) {
+        int length = (int)strlen(about->story[i].written);
+        if (length > width) width = length < 32 ? length : 32;
+    }
+    fprintf(out, "\noperators\n");
+    for (int i = 0; i < plan->chain.num_ops; i++) say_operator(out, about, i, width);
+}
+
+static void say_rewrites(FILE *out, const rfi_explanation *about) {
+    const rfi_plan *plan = &about->spec->plan;
+    fprintf(out, "\nrewrites (simplify=%s)\n", about->simplify);
+    if (!plan->num_rewrites) fprintf(out, "  none\n");
+    for (int r = 0; r < plan->num_rewrites; r++) {
+        const rfi_rewrite *rewrite = &plan->rewrites[r];
+        char operators[16];
+        if (rewrite->first == rewrite->last) snprintf(operators, sizeof operators, "%d", rewrite->first);
+        else snprintf(operators, sizeof operators, rewrite->algebraic ? "%d-%d" : "%d, %d", rewrite->first, rewrite->last);
+        fprintf(out, "  %-6s  %-19s  %-9s  %s\n", operators, rewrite->rule, rewrite->algebraic ? "algebraic" : "exact", rewrite->text);
+    }
+    if (plan->collapsible && !about->collapsed) fprintf(out, "  This backend does not make use of collapse: it computes every column.\n");
+    if (about->collapsed)
+        fprintf(out, "  The column sums are taken in float64 when the weights are loaded: O(in_features) a row instead of O(in_features * out_features).\n"
+                     "  Weights that are not finite, and rows where a logit might overflow, take the full way.\n");
+}
+
+static void say_costs(FILE *out, const rfi_explanation *about) {
+    const rfi_cost *fused = &about->fused, *unfused = &about->unfused;
+    const rfi_estimate *estimate = about->estimate;
+    char one[QUANTITY_TEXT], two[QUANTITY_TEXT];
+    fprintf(out, "\n  %-32s %-16s %s\n", "", "fused", "unfused: an operator at a time, each over its whole matrix");
+    fprintf(out, "  %-32s %-16s %s\n", "arithmetic", flops(fused->flops, one), flops(unfused->flops, two));
+    fprintf(out, "  %-32s %-16s %s\n", "memory read and written", bytes(fused->bytes, one), bytes(unfused->bytes, two));
+    fprintf(out, "  %-32s %-16s %s\n", "memory held beside x and weights", bytes(fused->memory, one), bytes(unfused->memory, two));
+    if (fused->seconds >= 0 && unfused->seconds >= 0) {
+        fprintf(out, "  %-32s %-16s %s\n", "expected time", seconds(fused->seconds, one), seconds(unfused->seconds, two));
+        fprintf(out, "  Expected times rest on: %s.\n", *estimate->machine ? estimate->machine : "the backend's own figures");
+        if (about->collapsed) fprintf(out, "  The difference to the unfused way is algebraic: work that was removed, no kernel's speed.\n");
+    } else {
+        fprintf(out, "  Expected times: not known for this backend.\n");
+    }
+}
+
+static void say(FILE *out, const rfi_explanation *about) {
+    const rfi_spec *spec = about->spec;
+    const rfi_plan *plan = &spec->plan;
+    for (int i = 0; i < plan->chain.num_ops; i++) fprintf(out, "%s%s", i ? " | " : "", about->story[i].written);
+    fprintf(out, "\nx (%lld, %lld) %s, W (%lld, %lld) %s -> y (%lld, %lld) %s; steps in %s, math %s\n", (long long)about->batch, (long long)plan->in_features,
+            rfi_dtype_name(spec->x_dtype), (long long)plan->out_features, (long long)plan->in_features, rfi_dtype_name(spec->weight_dtype),
+            (long long)about->batch, (long long)plan->width, rfi_dtype_name(spec->y_dtype), rfi_dtype_name(spec->compute_dtype), about->math);
+    fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "", about->estimate ? about->estimate->kernel : "");
+    if (*plan->constant) fprintf(out, "\nWARNING: %s. This is almost always a mistake in the model.\n", plan->constant);
+    say_operators(out, about);
+    say_rewrites(out, about);
+    say_costs(out, about);
+}
+
+char *rfi_explain_text(const rfi_explanation *about) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    say(out, about);
+    int failed = ferror(out);
+    if (fclose(out) || failed) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}

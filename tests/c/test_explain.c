@@ -1,0 +1,147 @@
+/* The explanation, from inside: what it says of each operator, its figures against hand-made ones, JSON that says the same. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "explain.h"
+
+static int failures;
+
+#define CHECK(condition, ...)                                 \
+    do {                                                      \
+        if (!(condition)) {                                   \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);   \
+            fprintf(stderr, __VA_ARGS__);                     \
+            fprintf(stderr, "\n");                            \
+            failures++;                                       \
+        }                                                     \
+    } while (0)
+
+static rfi_spec spec_of(const char *text, rf_simplify simplify) {
+    rfi_chain chain;
+    rfi_spec spec = {.weight_dtype = RF_FLOAT32, .compute_dtype = RF_FLOAT32, .x_dtype = RF_FLOAT32, .y_dtype = RF_FLOAT32, .threads = 1, .device = -1};
+    rf_status status = rfi_chain_from_text(text, &chain);
+    if (!status) status = rfi_chain_set_size(&chain, chain.in_features < 0 ? 8192 : 0, chain.out_features < 0 ? 8192 : 0);
+    if (!status) status = rfi_plan_make(&chain, simplify, &spec.plan);
+    CHECK(status == RF_OK, "\"%s\": %s", text, rf_last_error());
+    return spec;
+}
+
+static const rfi_estimate no_estimate = {.fused_seconds = -1, .unfused_seconds = -1};
+static const rfi_estimate an_estimate = {
+    .kernel = "a kernel", .machine = "a machine", .flops_per_second = 2e11, .bytes_per_second = 3e10, .fused_seconds = 0.75, .unfused_seconds = 1.25e-4, .collapsed = 1};
+
+static char *text_of(const char *chain, rf_simplify simplify, const rfi_estimate *estimate) {
+    const rfi_spec spec = spec_of(chain, simplify);
+    char *text = NULL;
+    rf_status status = rfi_explain(&spec, "some-backend", estimate, 1048576 - 4096, 1024, RF_FORMAT_TEXT, &text);
+    CHECK(status == RF_OK && text, "\"%s\": %s", chain, rf_last_error());
+    return text;
+}
+
+static json_t *json_of(const char *chain, rf_simplify simplify, const rfi_estimate *estimate) {
+    const rfi_spec spec = spec_of(chain, simplify);
+    char *text = NULL;
+    json_error_t error;
+    rf_status status = rfi_explain(&spec, "some-backend", estimate, 1048576 - 4096, 1024, RF_FORMAT_JSON, &text);
+    CHECK(status == RF_OK && text, "\"%s\": %s", chain, rf_last_error());
+    json_t *root = json_loads(text ? text : "", 0, &error);
+    CHECK(root, "%s", error.text);
+    free(text);
+    return root;
+}
+
+/* Each line must be in the text. */
+static void expect_lines(const char *chain, rf_simplify simplify, const rfi_estimate *estimate, const char *const *lines) {
+    char *text = text_of(chain, simplify, estimate);
+    for (; text && *lines; lines++) CHECK(strstr(text, *lines), "\"%s\" is not in\n%s", *lines, text);
+    free(text);
+}
+
+static void texts(void) {
+    static const char *const mish[] = {
+        "linear | mul(2) | save | add_saved | clamp(-10, 10) | logsumexp | save | mish | mul_saved\n",
+        "x (1024, 8192) float32, W (8192, 8192) float32 -> y (1024, 1) float32; steps in float32, math f32\n",
+        "backend some-backend: a kernel\n",
+        "   0  linear          tile by tile; the (1024, 8192) logits are never stored\n",
+        "   1  mul(2)          on each tile of logits, fused into the linear layer, as mul(4) (power_of_two)\n",
+        "   2  save            removed (double, dead_save)\n",
+        "   3  add_saved       removed (double, power_of_two)\n",
+        "   4  clamp(-10, 10)  on each tile of logits, fused into the linear layer\n",
+        "   5  logsumexp       the reduction: ",
+        "   8  mul_saved       on one number a row, behind the reduction\n",
+        "rewrites (simplify=exact)\n",
+        "  2, 3    double               exact      add_saved became mul(2)\n",
+        "  arithmetic                       137.5 GFLOP      137.5 GFLOP\n",
+        "  memory held beside x and weights 1 MiB            64 MiB\n", /* x + x: its input and its result */
+        "  expected time                    750 ms           125 us\n",
+        "  Expected times rest on: a machine.\n",
+        NULL,
+    };
+    expect_lines("preset:scale_clamp_mish", RF_SIMPLIFY_EXACT, &an_estimate, mish);
+    static const char *const sum[] = {
+        "   1  sum        in one dot product a row\n",
+        "   2  max        removed (width_one_reduction)\n",
+        "   5  logsumexp  on one number a row, behind the reduction, as add(0) (width_one_reduction)\n",
+        "  0-1     collapse             algebraic  ",
+        "  arithmetic                       16.78 MFLOP      137.5 GFLOP\n",
+        "is algebraic: work that was removed",
+        NULL,
+    };
+    expect_lines("preset:sum_pool", RF_SIMPLIFY_ALGEBRAIC, &an_estimate, sum);
+    static const char *const not_used[] = {"This backend does not make use of collapse", "the reduction: folds", "Expected times: not known", NULL};
+    expect_lines("preset:sum_pool", RF_SIMPLIFY_ALGEBRAIC, &no_estimate, not_used);
+    static const char *const constant[] = {"WARNING: rounding and overflow aside, the result is 0 ", "rewrites (simplify=none)\n  none\n", NULL};
+    expect_lines("linear | max | save | mean | neg | add_saved", RF_SIMPLIFY_NONE, NULL, constant);
+}
+
+/* Of linear(8192, 8192) | add(@v) | save | relu | add_saved | max, float32, 1024 rows. */
+static void figures(void) {
+    json_t *root = json_of("linear | add(@v) | save | relu | add_saved | max", RF_SIMPLIFY_NONE, NULL), *operators = json_object_get(root, "operators");
+    json_t *fused = json_object_get(root, "fused"), *unfused = json_object_get(root, "unfused");
+    const json_int_t b = 1024, n = 8192, k = 8192, values = b * n, flops = 2 * b * n * k + 5 * values; /* bias, add, relu, add_saved, max */
+    const json_int_t inputs = 4 * (b * k + n * k + n);
+    /* Results of linear, add, relu, add_saved and max; inputs of the last four; the saved value; the vector. */
+    const json_int_t moved = inputs + 4 * (4 * values + b + 4 * values + values + n);
+    CHECK(json_integer_value(json_object_get(fused, "flops")) == flops, "fused FLOPs");
+    CHECK(json_integer_value(json_object_get(unfused, "flops")) == flops, "unfused FLOPs");
+    CHECK(json_integer_value(json_object_get(fused, "bytes")) == inputs + 4 * (n + b), "fused bytes");
+    CHECK(json_integer_value(json_object_get(unfused, "bytes")) == moved, "unfused bytes");
+    CHECK(json_integer_value(json_object_get(fused, "memory_bytes")) == 1048576, "fused memory");
+    CHECK(json_integer_value(json_object_get(unfused, "memory_bytes")) == 3 * 4 * values, "unfused memory: saved, relu's and the sum");
+    CHECK(json_is_null(json_object_get(fused, "seconds")) && json_is_null(json_object_get(root, "machine")), "a time without an estimate");
+    CHECK(json_array_size(operators) == 6, "operators");
+    CHECK(json_is_null(json_object_get(root, "constant")) && json_is_false(json_object_get(root, "collapsible")), "flags");
+    json_decref(root);
+}
+
+static void json_of_presets(void) {
+    for (size_t i = 0; i < rf_preset_count(); i++) {
+        const char *name, *chain;
+        rf_preset_get(i, &name, &chain);
+        json_t *root = json_of(chain, RF_SIMPLIFY_ALGEBRAIC, &an_estimate), *operators = json_object_get(root, "operators"), *entry;
+        size_t index;
+        CHECK(!strcmp(json_string_value(json_object_get(root, "chain")), chain), "%s", name);
+        json_array_foreach(operators, index, entry) {
+            const char *place = json_string_value(json_object_get(entry, "place"));
+            CHECK((size_t)json_integer_value(json_object_get(entry, "index")) == index, "%s", name);
+            CHECK(!strcmp(place, "removed") == json_is_null(json_object_get(entry, "computed_as")), "%s operator %zu", name, index);
+            if (!strcmp(place, "removed")) CHECK(json_array_size(json_object_get(entry, "rules")), "%s operator %zu went without a rule", name, index);
+        }
+        json_array_foreach(json_object_get(root, "rewrites"), index, entry) {
+            int algebraic = json_is_true(json_object_get(entry, "algebraic"));
+            CHECK(algebraic == !strcmp(json_string_value(json_object_get(entry, "rule")), "collapse"), "%s rewrite %zu", name, index);
+        }
+        CHECK(json_real_value(json_object_get(json_object_get(root, "fused"), "seconds")) == 0.75, "%s", name);
+        CHECK(!strcmp(json_string_value(json_object_get(json_object_get(root, "machine"), "description")), "a machine"), "%s", name);
+        json_decref(root);
+    }
+}
+
+int main(void) {
+    texts();
+    figures();
+    json_of_presets();
+    return failures != 0;
+}
