@@ -6,6 +6,7 @@ noinst_LTLIBRARIES += lib/libplan.la
 lib_libplan_la_SOURCES = \
 	lib/chain.c \
 	lib/chain_text.c \
+	lib/collapse.c \
 	lib/constant.c \
 	lib/dtype.c \
 	lib/error.c \
@@ -38,6 +39,7 @@ lib_librowfold_la_SOURCES = \
 noinst_HEADERS += \
 	lib/backend.h \
 	lib/chain.h \
+	lib/collapse.h \
 	lib/cpu/blocking.h \
 	lib/cpu/features.h \
 	lib/cpu/fold_typed.h \
