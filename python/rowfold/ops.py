@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, SupportsFloat, Union
+from typing import Any, Union
 
 from ._lib import MAX_NAME, MAX_OPS, OpClass, load, read_text
 from ._lib import Op as _NativeOp
@@ -71,10 +71,13 @@ class Operator:
     def _number(self, name: str, default: float, value: Any) -> float:
         if value is None:
             return default
-        if isinstance(value, str) or not isinstance(value, SupportsFloat):
-            vector = ' or a vector "@name"' if self.accepts_vector else ""
-            raise ArgumentTypeError(f"{self.name}() got {name} = {value!r}; expected a number{vector}")
-        return float(value)
+        try:
+            if not isinstance(value, str):
+                return float(value)
+        except TypeError:
+            pass
+        vector = ' or a vector "@name"' if self.accepts_vector else ""
+        raise ArgumentTypeError(f"{self.name}() got {name} = {value!r}; expected a number{vector}")
 
     def __or__(self, other: ChainLike) -> Chain:
         return Chain([self()]) | other

@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from .unfused import largest_error, reference
 # OpenBLAS' names for processors with AVX2 or more; "" leaves the choice to it.
 CORE_TYPES = ("", "Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids")
 SAMPLED_ROWS = 8
+# Before each sample: threads of the contender before it may still be spinning, 26 ms in OpenBLAS.
+SETTLE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,7 @@ class Runner:
             for repetition in range(self.repeat):
                 self.say(f"{case.label}: repetition {repetition + 1} of {self.repeat}")
                 for process, result in running:
+                    time.sleep(SETTLE_SECONDS)
                     result.seconds.append(process.ask("time"))
                 if running:
                     peaks.append(CpuPeak(*running[0][0].ask("peak")))

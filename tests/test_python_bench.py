@@ -1,0 +1,221 @@
+"""The benchmark's parts: its operator tables, its data, its workers, its command line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rowfold
+from rowfold import Chain, ops
+from rowfold.bench import command, memory, unfused
+from rowfold.bench.cases import DATA, Case
+from rowfold.bench.runner import Entry, Process, Runner, WorkerError
+
+PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
+TINY = Case("tiny", "linear | mul(@scale) | logsumexp", 5, 33, 17)
+BY_THE_CHAIN = {"linear", "save", "add_saved", "mul_saved"}
+
+# Both sides of every branch of the operators, and where float64 formulas cancel.
+VALUES = np.array([[-1000.0, -30.0, -6.0, -3.0, -1.0, -1e-8, -0.0, 0.0, 1e-8, 0.5, 2.0, 3.5, 7.0, 25.0, 700.0]])
+
+
+def test_both_tables_have_every_operator():
+    names = {row.name for row in ops.operators()} - BY_THE_CHAIN
+    assert set(unfused.NUMPY) == names
+    pytest.importorskip("torch")
+    assert set(unfused.torch_table()) == names
+
+
+@pytest.mark.parametrize("name", sorted(unfused.NUMPY))
+def test_numpy_and_pytorch_mean_the_same_in_float64(name):
+    """Within a few ulp of float64; and within 1e-15 where PyTorch's own formula cancels, as in the tail of gelu."""
+    torch = pytest.importorskip("torch")
+    row = next(row for row in ops.operators() if row.name == name)
+    params = [1.5] * row.min_params + [default for _, default in row.params[row.min_params :]]
+    with np.errstate(all="ignore"):
+        ours = unfused.NUMPY[name](VALUES, *params)
+    theirs = unfused.torch_table()[name](torch.from_numpy(VALUES), *params).numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-14, atol=1e-15)
+
+
+def test_saved_values_and_vectors():
+    chain = Chain.parse("linear | save | mul(@v) | add_saved | sum | save | mul_saved")
+    logits = np.array([[1.0, 2.0]])
+    vectors = {"v": np.array([10.0, 100.0])}
+    assert unfused.apply(chain, logits, unfused.NUMPY, vectors).tolist() == [[(11 + 202) ** 2]]
+
+
+def test_the_reference_is_the_chain_in_float64():
+    x, weight, bias = TINY.inputs()
+    scale = TINY.vectors()
+    logits = (x.astype(np.float64) @ weight.astype(np.float64).T + bias) * scale["scale"].astype(np.float64)
+    expected = [[math.log(math.fsum(map(math.exp, row)))] for row in logits.tolist()]
+    got = unfused.reference(Chain.parse(TINY.chain), x, weight, bias, scale)
+    np.testing.assert_allclose(got, expected, rtol=1e-14)
+
+
+def test_the_largest_error_is_of_rows_and_relative():
+    expected = np.array([[2.0], [-4.0], [np.inf], [0.0]])
+    assert unfused.largest_error(expected, expected) == 0
+    assert unfused.largest_error(expected + [[0.0], [1.0], [0.0], [0.0]], expected) == 0.25
+    assert unfused.largest_error(expected + [[0.0], [0.0], [0.0], [0.125]], expected) == 0.125
+    assert math.isnan(unfused.largest_error(expected * [[np.nan], [1], [1], [1]], expected))
+
+
+@pytest.mark.parametrize("data", sorted(DATA))
+def test_data_comes_from_the_seed(data):
+    case = Case("c", "linear", 64, 50, 30, data=data)
+    first, again = case.inputs(), case.inputs()
+    for array, same, shape in zip(first, again, [(64, 50), (30, 50), (30,)]):
+        assert array.shape == shape
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, same)
+    assert not np.array_equal(first[0], Case("c", "linear", 64, 50, 30, data=data, seed=1).inputs()[0])
+
+
+def test_kernelbench_data_is_uniform_and_weights_are_pytorch_s():
+    x, weight, bias = Case("c", "linear", 200, 400, 300).inputs()
+    bound = 1 / math.sqrt(400)
+    assert 0 <= x.min() < 0.001
+    assert 0.999 < x.max() < 1
+    for values in (weight, bias):
+        assert np.abs(values).max() <= bound * (1 + 2**-23)
+        assert values.max() > 0.98 * bound
+        assert values.min() < -0.98 * bound
+
+
+def test_sigma5_data_has_logits_of_deviation_5():
+    x, weight, _ = Case("c", "linear", 300, 400, 300, data="sigma5").inputs()
+    assert abs((x @ weight.T).std() - 5) < 0.1
+
+
+def test_memory_growth_sees_what_an_action_touches():
+    grown = memory.growth(lambda: np.ones(4_000_000))
+    if grown is None:
+        pytest.skip("this system does not tell")
+    assert 30e6 < grown < 60e6
+    assert memory.growth(lambda: None) < 5e6
+
+
+def test_workers_measure_and_agree():
+    runner = Runner(threads=1, repeat=2, say=lambda line: None)
+    entries = [
+        Entry("rowfold", "rowfold", {"simplify": "none"}),
+        Entry("numpy", "numpy"),
+        Entry("nowhere", "openblas", {"library": "/nowhere/libopenblas.so"}, product_only=True),
+    ]
+    result = runner.measure(TINY, entries)
+    ours, numpy, missing = result.results
+    for present in (ours, numpy):
+        assert len(present.seconds) == 2
+        assert min(present.seconds) > 0
+        # 33 products and a logsumexp of 17 in float32: at most (33 + 17) roundings of 2**-24 of values up to about 4.
+        assert present.error < 50 * 4 * 2**-24
+    assert ours.about["backend"] in {backend.name for backend in rowfold.backends()}
+    assert not missing.seconds
+    assert "/nowhere/libopenblas.so" in missing.missing
+    assert len(result.peaks) == 2
+    assert 0 < result.fraction(ours) < 2
+    json.dumps(result.as_dict())
+
+
+def test_a_worker_that_dies_is_reported():
+    process = Process(Entry("numpy", "numpy"), TINY, threads=1)
+    os.kill(process._process.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="died of SIGKILL"):
+        process.ask("time")
+    process.close()
+
+
+def test_a_contender_that_cannot_take_part_says_why():
+    case = Case("half", "linear | sum", 2, 8, 4, dtype="float16")
+    with pytest.raises(WorkerError, match="numpy has no fast float16 product"):
+        Process(Entry("numpy", "numpy"), case, threads=1)
+
+
+def rowfold_command(*arguments, library=None):
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON_DIR)}
+    if library:
+        environment["ROWFOLD_LIBRARY"] = library
+    command = [sys.executable, "-m", "rowfold", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+SMALL = ("--batch", "3", "--in-features", "40", "--out-features", "20", "--repeat", "2", "--threads", "1")
+
+
+def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
+    file = tmp_path / "result.json"
+    chains = ("--preset", "sum_pool", "--chain", "linear | max")
+    done = rowfold_command("bench", *chains, *SMALL, "--competitors", "numpy", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "sum_pool" in done.stdout
+    assert "rowfold (none)" in done.stdout
+    assert "repetition 2 of 2" in done.stderr
+    document = json.loads(file.read_text())
+    assert document["schema"] == "rowfold-bench/1"
+    assert document["versions"]["rowfold"] == rowfold.__version__
+    assert document["machine"]["threads"] == 1
+    assert document["command"][:2] == ["rowfold", "bench"]
+    assert [case["case"]["name"] for case in document["cases"]] == ["sum_pool", "linear | max"]
+    for case in document["cases"]:
+        assert [result["label"] for result in case["results"]] == ["rowfold (none)", "rowfold (algebraic)", "numpy"]
+        for result in case["results"]:
+            assert len(result["seconds"]) == 2
+            # Only a kernel that did the work has a share of the peak.
+            assert (result["fraction"] is None) == result["algebraic"]
+    (collapsed,) = (r["algebraic"] for r in document["cases"][0]["results"] if r["label"] == "rowfold (algebraic)")
+    assert collapsed
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("bench", "--preset", "nothing"), 1, "no preset nothing; there are logsumexp_gelu"),
+        (("bench", "--competitors", "abacus"), 1, "no competitor abacus; there are numpy"),
+        (("bench", "--batch", "0"), 2, "0 is not positive"),
+        (("bench", "--data", "zeros"), 2, "invalid choice"),
+        ((), 2, "COMMAND"),
+        (("bench", "--chain", "linear | wat", *SMALL, "--competitors", "none"), 1, "wat"),
+    ],
+)
+def test_wrong_command_lines(arguments, status, message):
+    done = rowfold_command(*arguments)
+    assert done.returncode == status
+    assert message in done.stderr + done.stdout
+
+
+def test_help_names_the_commands_and_needs_no_library():
+    done = rowfold_command("--help", library="/nowhere")
+    assert done.returncode == 0, done.stderr
+    assert "bench" in done.stdout
+    assert "quickstart" in done.stdout
+
+
+def test_a_library_that_is_missing_is_one_sentence():
+    done = rowfold_command("--version", library="/nowhere")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rowfold: the native library librowfold was not found")
+
+
+def test_quickstart_runs_the_presets():
+    done = rowfold_command("quickstart", "--batch", "9", "--in-features", "64", "--out-features", "50")
+    assert done.returncode == 0, done.stderr
+    for name in rowfold.presets():
+        assert f"== {name}: " in done.stdout
+    assert done.stdout.count("largest relative error of sampled rows against float64") == 6
+
+
+def test_default_cases_are_the_presets_and_small_batches():
+    cases = command.default_cases()
+    assert [case.name for case in cases[:3]] == list(rowfold.presets())
+    assert {case.batch for case in cases[3:]} == {1, 2, 4, 8}
+    assert {case.dtype for case in cases[3:]} == {"float32", "bfloat16"}
