@@ -43,7 +43,7 @@ static rf_status estimate(const rfi_cpu_isa *isa, const rfi_spec *spec, int64_t 
     *out = (rfi_estimate){.fused_seconds = -1, .unfused_seconds = -1};
     rfi_cpu_prepared shape = {.kernel = kernel, .padded = (plan->out_features + kernel->panel - 1) / kernel->panel * kernel->panel};
     rfi_cpu_blocking b;
-    rf_status status = rfi_cpu_block(spec, &shape, batch, &b);
+    rf_status status = rfi_cpu_block(spec, &shape, batch ? batch : 1, &b); /* no rows are no block */
     if (status) return status;
 
     rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads);
