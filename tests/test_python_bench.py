@@ -171,8 +171,6 @@ def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
             assert len(result["seconds"]) == 2
             # Only a kernel that did the work has a share of the peak.
             assert (result["fraction"] is None) == result["algebraic"]
-    (collapsed,) = (r["algebraic"] for r in document["cases"][0]["results"] if r["label"] == "rowfold (algebraic)")
-    assert collapsed
     assert list(tmp_path.iterdir()) == [file]
 
 

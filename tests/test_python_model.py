@@ -481,9 +481,23 @@ def test_workspace_size(model):
 
 def test_explain(model):
     text = model.explain(batch=64)
-    assert model.info.backend in text
+    assert "logsumexp" in text
+    document = model.explain(batch=64, format="json")
+    assert (document["backend"], document["batch"]) == (model.info.backend, 64)
+    assert [op["operator"] for op in document["operators"]][1:] == ["logsumexp"]
     with pytest.raises(ValueError, match="format is 'xml'; expected one of 'text', 'json'"):
         model.explain(format="xml")
+
+
+def test_explain_needs_neither_weights_nor_rows(model, weights):
+    with rowfold.Model("linear | logsumexp", K, N) as empty:
+        assert "logsumexp" in empty.explain(16)
+        assert empty.explain(0, "json")["batch"] == 0
+        assert model.explain(0, "json")["batch"] == 0
+        assert model.workspace_size(0) == 0
+    for chain in ("linear(0, 5)", "linear(5, 0) | sum"):
+        with rowfold.Model(chain) as flat:
+            assert flat.explain(3)
 
 
 @pytest.mark.parametrize("name", ["logsumexp_gelu", "sum_pool", "scale_clamp_mish"])

@@ -111,7 +111,7 @@ def _entries(arguments: argparse.Namespace) -> list[Entry]:
     entries = []
     for simplify in arguments.simplify or ("none", "algebraic"):
         options = {"simplify": simplify, "backend": arguments.backend}
-        entries.append(Entry(f"rowfold ({simplify})", "rowfold", options, algebraic=simplify == "algebraic"))
+        entries.append(Entry(f"rowfold ({simplify})", "rowfold", options))
     for name in wanted:
         if name == "openblas":
             entries.append(Entry("OpenBLAS", name, {"library": arguments.openblas}, product_only=True))
