@@ -54,6 +54,8 @@ typedef struct rfi_backend {
     int is_cuda;
     /* Can it run on this machine? If not, *reason is a sentence in static storage. */
     int (*available)(const char **reason);
+    /* Index of the calling thread's current device, which a model gets that asks for none. NULL where there are none. */
+    int (*current_device)(void);
     /* Can it run this model? RF_OK, or RF_UNSUPPORTED with the reason as last error. Needs no weights and allocates nothing. */
     rf_status (*supports)(const rfi_spec *spec);
     /* Copies device memory to the host once `stream` has come to it. NULL where there is no device memory. */

@@ -45,6 +45,12 @@ static rf_status parse_device(const char *device, int *cpu, int *cuda, int *inde
     return rfi_error(RF_INVALID_ARGUMENT, "config.device is \"%.40s\"; expected \"cpu\", \"cuda\" or \"cuda:N\"", device);
 }
 
+/* A model stays on the device that it was created for, whatever becomes the thread's current one. */
+static rf_status settle(rfi_spec *spec, const rfi_backend *backend) {
+    if (backend->current_device && spec->device < 0) spec->device = backend->current_device();
+    return backend->supports(spec);
+}
+
 static rf_status choose_forced(rfi_spec *spec, const char *forced, const char *device, int cpu, int cuda, const rfi_backend **backend) {
     for (size_t i = 0; i < rf_backend_count(); i++) {
         const rfi_backend *b = rfi_backends[i];
@@ -53,7 +59,7 @@ static rf_status choose_forced(rfi_spec *spec, const char *forced, const char *d
         const char *why = "";
         if (!b->available(&why)) return rfi_error(RF_UNAVAILABLE, "backend \"%s\" is not available: %s", forced, why);
         *backend = b;
-        return b->supports(spec);
+        return settle(spec, b);
     }
     char names[200] = "";
     for (size_t i = 0; i < rf_backend_count(); i++) {
@@ -78,7 +84,7 @@ rf_status rfi_backend_choose(rfi_spec *spec, const char *forced, const char *dev
         const rfi_backend *b = rfi_backends[i];
         if (!(b->is_cuda ? cuda : cpu) || !b->available(&why)) continue;
         seen = 1;
-        status = b->supports(spec);
+        status = settle(spec, b);
         if (!status) {
             *backend = b;
             return RF_OK;
