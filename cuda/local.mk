@@ -4,20 +4,30 @@ cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
-cuda_c =
-cuda_cu =
+cuda_c = cuda/backend.c cuda/choose.c cuda/device.c cuda/forward.c cuda/weights.c
+cuda_cu = cuda/portable_fma.cu cuda/prepare.cu
+cuda_h = \
+	cuda/choose.h \
+	cuda/device.h \
+	cuda/epilogue.cuh \
+	cuda/kernels.def \
+	cuda/kernels.h \
+	cuda/launch.cuh \
+	cuda/prepared.h \
+	cuda/primitives.cuh \
+	cuda/typed.cuh
 cuda_hopper_cu =
 cuda_stub = cuda/stub.c
 
 if HAVE_CUDA
-cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu) $(cuda_stub)
+cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu)
 if BUILD_HOPPER
 cuda_libcuda_la_SOURCES += $(cuda_hopper_cu)
 endif
 else
 cuda_libcuda_la_SOURCES += $(cuda_stub)
 endif
-EXTRA_DIST += $(cuda_c) $(cuda_cu) $(cuda_hopper_cu) $(cuda_stub)
+EXTRA_DIST += $(cuda_c) $(cuda_cu) $(cuda_h) $(cuda_hopper_cu) $(cuda_stub)
 
 # libtool runs nvcc like any compiler once nvcc passes on what it does not know (-fPIC). Automake's dependency tracking does not cover .cu
 # files, so their dependency files are made and cleaned here. Files named hopper_*.cu use instructions of sm_90a alone.

@@ -1,0 +1,125 @@
+/* The CUDA backend's row in the list of backends. */
+#include "backend.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "device.h"
+#include "dtype.h"
+#include "error.h"
+#include "prepared.h"
+
+enum { OLDEST_MAJOR = 8, MAX_FEATURES = 65535 * 32 };
+
+static pthread_once_t probed = PTHREAD_ONCE_INIT;
+static char probe_reason[200];
+static int num_devices;
+
+static void probe(void) {
+    cudaError_t error = cudaGetDeviceCount(&num_devices);
+    if (error != cudaSuccess) {
+        cudaGetLastError();
+        num_devices = 0;
+        snprintf(probe_reason, sizeof probe_reason, "CUDA finds no usable GPU: \"%s\"", cudaGetErrorString(error));
+        return;
+    }
+    for (int device = 0; device < num_devices; device++) {
+        int major = 0;
+        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= OLDEST_MAJOR) return;
+    }
+    cudaGetLastError();
+    snprintf(probe_reason, sizeof probe_reason, "none of the %d CUDA device%s has compute capability %d.0 or newer", num_devices, num_devices == 1 ? "" : "s",
+             OLDEST_MAJOR);
+}
+
+static int available(const char **reason) {
+    pthread_once(&probed, probe);
+    *reason = probe_reason;
+    return !probe_reason[0];
+}
+
+static int current_device(void) {
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError(); /* supports() reports what is wrong with device 0 */
+    return device;
+}
+
+static rf_status supports(const rfi_spec *spec) {
+    int device = spec->device, major = 0;
+    if (device >= num_devices) return rfi_error(RF_UNAVAILABLE, "device \"cuda:%d\": this machine has %d CUDA device%s", device, num_devices, num_devices == 1 ? "" : "s");
+    rf_status status = rfi_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the compute capability");
+    if (status) return status;
+    if (major < OLDEST_MAJOR)
+        return rfi_error(RF_UNSUPPORTED, "CUDA device %d has compute capability %d.x; expected %d.0 or newer", device, major, OLDEST_MAJOR);
+    if (spec->plan.out_features > MAX_FEATURES)
+        return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d", (long long)spec->plan.out_features, MAX_FEATURES);
+    if (spec->plan.num_pre + spec->plan.num_post > RF_MAX_OPS)
+        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d", spec->plan.num_pre + spec->plan.num_post, RF_MAX_OPS);
+    return RF_OK;
+}
+
+static rf_status copy_to_host(const rfi_spec *spec, void *host, const void *pointer, size_t bytes, void *stream) {
+    int before;
+    rf_status status = rfi_cuda_enter(spec->device, &before);
+    if (status) return status;
+    status = rfi_cuda_status(cudaMemcpyAsync(host, pointer, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
+    if (!status) status = rfi_cuda_status(cudaStreamSynchronize(stream), "copying from the device");
+    rfi_cuda_leave(before);
+    return status;
+}
+
+rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype) {
+    int terms = prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features);
+    return (rfi_cuda_problem){
+        .batch = batch,
+        .in_features = spec->plan.in_features,
+        .out_features = spec->plan.out_features,
+        .compute_dtype = spec->compute_dtype,
+        .x_dtype = x_dtype,
+        .w_dtype = spec->weight_dtype,
+        .w_terms = terms,
+        .x_terms = terms ? rfi_cuda_x_terms(x_dtype, spec->math) : 0,
+        .reduction = spec->plan.reduction,
+        .batch_invariant = spec->batch_invariant,
+    };
+}
+
+static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
+    const rfi_cuda_prepared *p = prepared;
+    rfi_cuda_figures figures;
+    rf_status status = rfi_cuda_get_figures(spec->device, &figures);
+    if (status) return status;
+    rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, batch, spec->x_dtype);
+    rfi_cuda_choice c;
+    rfi_cuda_choose(&problem, &figures, p ? p->forced : -1, &c);
+    *out = (rfi_estimate){
+        .flops_per_second = c.flops_per_second,
+        .bytes_per_second = c.bytes_per_second,
+        .fused_seconds = c.seconds,
+        .flops = c.flops,
+        .bytes = c.bytes,
+    };
+    snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
+    snprintf(out->machine, sizeof out->machine, "%s: %d multiprocessors at %.2f GHz, %.2f TB/s, by the device's own figures", figures.name,
+             figures.multiprocessors, figures.clock_hz * 1e-9, figures.memory_bytes_per_second * 1e-12);
+    /* Unfused, the logits are written and every operator reads and writes them. */
+    double passes = 1 + 2.0 * spec->plan.num_pre + (spec->plan.reduction ? 1 : 0);
+    double logits = (double)batch * (double)spec->plan.out_features * (double)rfi_dtype_size(spec->compute_dtype);
+    out->unfused_seconds = c.seconds + passes * logits / figures.memory_bytes_per_second;
+    return RF_OK;
+}
+
+const rfi_backend rfi_backend_cuda = {
+    .name = "cuda",
+    .is_cuda = 1,
+    .available = available,
+    .current_device = current_device,
+    .supports = supports,
+    .copy_to_host = copy_to_host,
+    .prepare = rfi_cuda_prepare,
+    .release = rfi_cuda_release,
+    .workspace_size = rfi_cuda_workspace_size,
+    .forward = rfi_cuda_forward,
+    .estimate = estimate,
+};

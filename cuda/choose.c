@@ -1,0 +1,114 @@
+#include "choose.h"
+
+#include <string.h>
+
+/* Operations a clock and multiprocessor, a multiply-add counted as two: dense binary16 matrix instructions with float32 sums, as mma.sync
+ * reaches them, float32 and float64. From NVIDIA's architecture white papers; on 9.0 mma.sync reaches five eighths of what wgmma does. A newer
+ * device counts as the last row that is not above it. */
+static const struct {
+    int major, minor;
+    double mma16, fma32, f64;
+} rates[] = {
+    {8, 0, 2048, 128, 128}, {8, 6, 512, 256, 4},    {8, 7, 1024, 256, 4},   {8, 9, 512, 256, 4},
+    {9, 0, 2560, 256, 256}, {10, 0, 2560, 256, 128}, {12, 0, 1024, 256, 4},
+};
+
+static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
+
+typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
+
+static int runs_fma_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    (void)f;
+    return p->compute_dtype == RF_FLOAT32;
+}
+
+static int runs_fma_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    (void)f;
+    return p->compute_dtype == RF_FLOAT64;
+}
+
+static const struct kernel {
+    const char *name;
+    int tile_rows, tile_columns, fold_columns;
+    can_run_fn can_run;
+    double efficiency;
+} kernels[] = {
+#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, launcher) \
+    {name, tile_rows, tile_columns, fold_columns, can_run, efficiency},
+#include "kernels.def"
+#undef RFI_CUDA_KERNEL
+};
+
+int rfi_cuda_kernel_find(const char *name) {
+    for (int i = 0; i < RFI_CUDA_NUM_KERNELS; i++)
+        if (!strcmp(kernels[i].name, name)) return i;
+    return -1;
+}
+
+static int uses_fma(int kernel) { return kernels[kernel].can_run == runs_fma_f32 || kernels[kernel].can_run == runs_fma_f64; }
+
+static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
+
+static double tiles(int64_t size, int tile) { return size > tile ? (double)((size + tile - 1) / tile) : 1; }
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
+    const struct kernel *k = &kernels[kernel];
+    size_t row = 0;
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
+    int fma = uses_fma(kernel), products = fma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
+    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : fma ? rates[row].fma32 : rates[row].mma16;
+    double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
+    size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
+    *c = (rfi_cuda_choice){
+        .kernel = (rfi_cuda_kernel_id)kernel,
+        .name = k->name,
+        .tile_rows = k->tile_rows,
+        .tile_columns = k->tile_columns,
+        .fold_columns = k->fold_columns,
+        .uses_terms = !fma && p->x_terms > 0,
+        .flops_per_second = rate * f->multiprocessors * f->clock_hz,
+        .bytes_per_second = f->memory_bytes_per_second,
+        .flops = 2 * batch * n * depth * products,
+    };
+    c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
+    if (!p->reduction) c->bytes += batch * n * 4;
+    double split = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms) : 0;
+    /* Whole tiles in whole rounds over the multiprocessors. */
+    double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns), sms = f->multiprocessors;
+    double rounds = (double)(int64_t)((blocks + sms - 1) / sms);
+    double tile_flops = 2.0 * k->tile_rows * k->tile_columns * depth * products;
+    double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
+    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) + (c->uses_terms ? 4 : 2) * LAUNCH_SECONDS;
+}
+
+void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice) {
+    rfi_cuda_problem p = *problem;
+    if (p.batch_invariant) p.batch = 1024; /* any constant: the same kernel whatever the batch */
+    int best = -1;
+    for (int i = 0; i < RFI_CUDA_NUM_KERNELS; i++) {
+        if (!kernels[i].can_run(&p, figures)) continue;
+        rfi_cuda_choice c;
+        expect(&p, figures, i, &c);
+        if (best < 0 || c.seconds < choice->seconds || i == forced) {
+            best = i;
+            *choice = c;
+        }
+        if (i == forced) break;
+    }
+    expect(problem, figures, best, choice);
+}
+
+/* The split has a price for each tile; below this many columns plain multiply-adds are as fast, and a single product of two terms each would be less
+ * accurate than one rounding. */
+enum { SPLIT_DEPTH = 32 };
+
+int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_dtype x_dtype, rf_math math, int64_t in_features) {
+    if (w_dtype == RF_FLOAT64 || in_features < SPLIT_DEPTH) return 0;
+    if (w_dtype == RF_FLOAT32) return math == RF_MATH_F32 ? 2 : 1;
+    return w_dtype == x_dtype ? 0 : 1; /* 16-bit values of one type multiply as they are; one term holds them exactly */
+}
+
+int rfi_cuda_x_terms(rf_dtype x_dtype, rf_math math) { return x_dtype == RF_FLOAT32 && math == RF_MATH_F32 ? 2 : 1; }

@@ -1,0 +1,53 @@
+/* Which kernel for which problem: a pure function of the problem and the device's figures, so that it is tested without a GPU. */
+#ifndef ROWFOLD_CUDA_CHOOSE_H
+#define ROWFOLD_CUDA_CHOOSE_H
+
+#include "rowfold.h"
+
+typedef struct rfi_cuda_figures {
+    char name[64];
+    int major, minor; /* compute capability */
+    int multiprocessors;
+    double clock_hz, memory_bytes_per_second;
+    size_t l2_bytes, shared_per_block;
+} rfi_cuda_figures;
+
+typedef struct rfi_cuda_problem {
+    int64_t batch, in_features, out_features;
+    rf_dtype compute_dtype; /* RF_FLOAT32 or RF_FLOAT64 */
+    rf_dtype x_dtype, w_dtype;
+    int w_terms;            /* binary16 terms that W is kept in: 0 (as stored), 1 or 2 */
+    int x_terms;            /* and x is brought to where W is in terms */
+    int reduction;          /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
+    int batch_invariant;
+} rfi_cuda_problem;
+
+typedef enum rfi_cuda_kernel_id {
+#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, launcher) RFI_CUDA_##id,
+#include "kernels.def"
+#undef RFI_CUDA_KERNEL
+    RFI_CUDA_NUM_KERNELS
+} rfi_cuda_kernel_id;
+
+typedef struct rfi_cuda_choice {
+    rfi_cuda_kernel_id kernel;
+    const char *name;
+    int tile_rows, tile_columns, fold_columns;
+    int uses_terms;    /* reads x in terms: it must be prepared */
+    double seconds;    /* expected, preparation of x included */
+    double flops_per_second, bytes_per_second; /* of the device, that the expectation rests on */
+    double flops, bytes;
+} rfi_cuda_choice;
+
+/* Index of a kernel by name, or -1. */
+int rfi_cuda_kernel_find(const char *name);
+
+/* The kernel expected to be the fastest, or `forced` (an index, -1 for none) where that can run the problem. Every problem has one. With
+ * problem->batch_invariant the answer does not depend on the batch. */
+void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice);
+
+/* Binary16 terms for W and x, by their types and the accuracy asked for: 0 keeps W as it is stored. */
+int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_dtype x_dtype, rf_math math, int64_t in_features);
+int rfi_cuda_x_terms(rf_dtype x_dtype, rf_math math);
+
+#endif

@@ -1,0 +1,19 @@
+/* CUDA's devices and errors in rowfold's terms. */
+#ifndef ROWFOLD_CUDA_DEVICE_H
+#define ROWFOLD_CUDA_DEVICE_H
+
+#include <cuda_runtime_api.h>
+
+#include "choose.h"
+
+/* RF_OK for cudaSuccess. Else clears CUDA's last error, so that the caller's next check does not see ours, and returns RF_OUT_OF_MEMORY or RF_DEVICE_ERROR
+ * with `what` (a clause like "copying x") and CUDA's own text as last error. */
+rf_status rfi_cuda_status(cudaError_t error, const char *what);
+
+/* Makes `device` the thread's current one; rfi_cuda_leave puts the old one back. */
+rf_status rfi_cuda_enter(int device, int *before);
+void rfi_cuda_leave(int before);
+
+rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures);
+
+#endif

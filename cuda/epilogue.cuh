@@ -1,0 +1,175 @@
+/* From logits to y: steps on register chunks, the fold of a tile's rows to partial states, and their deterministic combination. */
+#ifndef ROWFOLD_CUDA_EPILOGUE_CUH
+#define ROWFOLD_CUDA_EPILOGUE_CUH
+
+#include "typed.cuh"
+
+/* The steps on a chunk of ROWS x COLS values held in registers. The branch on the kind is taken once a chunk. column(j) is the feature of
+ * column j of the chunk; those beyond the last feature compute garbage that nobody reads, from the last feature's parameters. */
+template <int ROWS, int COLS, class T, class Column>
+static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T (&v)[ROWS][COLS], Column column) {
+    T saved[ROWS][COLS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) saved[r][c] = 0;
+#pragma unroll 1
+    for (int i = 0; i < p.chain.num_pre; i++) {
+        const rfi_cuda_step &step = p.chain.steps[i];
+        T a[COLS], b = rfi_typed<T>::b(step);
+#pragma unroll
+        for (int c = 0; c < COLS; c++) a[c] = rfi_typed<T>::a(step);
+        if (step.vector >= 0) {
+            const T *vector = (const T *)p.vectors + step.vector * p.out_features;
+#pragma unroll
+            for (int c = 0; c < COLS; c++) a[c] = vector[min(column(c), p.out_features - 1)];
+        }
+        switch (step.kind) {
+#define RFI_OP(id, number, name, params, flags, formula, doc)                                   \
+    case number:                                                                                \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                        \
+        _Pragma("unroll") for (int c = 0; c < COLS; c++) {                                      \
+            v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                               \
+            if ((flags) & RFI_OPF_SAVES) saved[r][c] = v[r][c];                                 \
+        }                                                                                       \
+        break;
+#include "ops.def"
+#undef RFI_OP
+        }
+    }
+}
+
+/* Folds COLS values of each of `lanes` neighbouring lanes (a power of two) to one state a row; every lane of a group gets it. valid(j): column j
+ * counts. The order of the additions depends on the lanes alone. */
+template <class R, int ROWS, int COLS, class T, class Valid>
+static __device__ __forceinline__ void rfi_fold_chunk(const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        R::peak0(m[r]);
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            T peak = R::peak(m[r], v[r][c]);
+            m[r] = valid(c) ? peak : m[r];
+        }
+    }
+    for (int step = 1; step < lanes; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) m[r] = R::peak(m[r], __shfl_xor_sync(~0u, m[r], step));
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        t[r] = 0;
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            T term = R::term(m[r], v[r][c]);
+            t[r] += valid(c) ? term : (T)0;
+        }
+    }
+    for (int step = 1; step < lanes; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) t[r] += __shfl_xor_sync(~0u, t[r], step);
+}
+
+template <int ROWS, int COLS, class T, class Valid>
+static __device__ __forceinline__ void rfi_fold_chunk(int reduction, const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)             \
+    case number: rfi_fold_chunk<rfi_reduction_##id>(v, valid, lanes, m, t); break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+}
+
+/* The row that is number `index` of the rows this launch computes. */
+static __device__ __forceinline__ int64_t rfi_row_at(const rfi_cuda_fold &p, int64_t index) {
+    return p.only_irregular ? p.irregular.list[index] : index;
+}
+
+/* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. One warp takes 256 / COLUMNS rows
+ * at a time. `rows` of the tile exist; the launch's row number of the first is `first`. Reads what all threads wrote: barrier before. */
+template <int COLUMNS, class T>
+static __device__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0) {
+    constexpr int COLS = COLUMNS / 32, ROWS = 8 / COLS;
+    typedef typename rfi_typed<T>::state state;
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int64_t mine = column0 + lane * COLS;
+    auto column = [=](int c) { return mine + c; };
+    auto valid = [=, &p](int c) { return mine + c < p.out_features; };
+    for (int r0 = threadIdx.x / 32 * ROWS; r0 < rows; r0 += warps * ROWS) {
+        T v[ROWS][COLS];
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            T bias = valid(c) ? ((const T *)p.bias)[mine + c] : (T)0;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) v[r][c] = tile[(r0 + r) * ld + lane * COLS + c] + bias;
+        }
+        rfi_apply_steps(p, v, column);
+        T m[ROWS], t[ROWS];
+        const int lanes = p.fold_columns / COLS;
+        if (p.chain.reduction) rfi_fold_chunk(p.chain.reduction, v, valid, lanes, m, t);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            if (r0 + r >= rows) break;
+            int64_t row = rfi_row_at(p, first + r0 + r);
+            if (!p.only_irregular && p.irregular.flag && p.irregular.flag[row]) continue;
+            if (p.chain.reduction) {
+                state *partials = (state *)p.partials + row * p.num_partials;
+                int64_t index = mine / p.fold_columns;
+                if (lane % lanes == 0 && index < p.num_partials) partials[index] = state{m[r], t[r]};
+                continue;
+            }
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy + mine + c, v[r][c]);
+        }
+    }
+}
+
+/* Partial state i of a row, past the first-level cache: another block wrote it. */
+static __device__ __forceinline__ rfi_state_f32 rfi_read_state(const rfi_state_f32 *partials, int64_t i) {
+    float2 v = __ldcg((const float2 *)partials + i);
+    return rfi_state_f32{v.x, v.y};
+}
+static __device__ __forceinline__ rfi_state_f64 rfi_read_state(const rfi_state_f64 *partials, int64_t i) {
+    double2 v = __ldcg((const double2 *)partials + i);
+    return rfi_state_f64{v.x, v.y};
+}
+
+/* The partial states of rows [first, first + rows), merged in an order that depends on their number alone, the steps behind the reduction, and y. A
+ * warp a row. */
+template <class T> static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
+    typedef typename rfi_typed<T>::state state;
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32, kind = p.chain.reduction;
+    for (int r = threadIdx.x / 32; r < rows; r += warps) {
+        const state *partials = (const state *)p.partials + (first + r) * p.num_partials;
+        state total = rfi_typed<T>::empty(kind);
+        for (int64_t i = lane; i < p.num_partials; i += 32) total = rfi_typed<T>::merge(kind, total, rfi_read_state(partials, i));
+        for (int step = 1; step < 32; step *= 2) {
+            state other = {__shfl_down_sync(~0u, total.m, step), __shfl_down_sync(~0u, total.t, step)};
+            total = rfi_typed<T>::merge(kind, total, other);
+        }
+        if (lane) continue;
+        T v = rfi_typed<T>::finish(kind, total, (T)p.out_features), saved = 0;
+        for (int i = p.chain.num_pre; i < p.chain.num_pre + p.chain.num_post; i++) {
+            const rfi_cuda_step &step = p.chain.steps[i];
+            v = rfi_typed<T>::apply(step.kind, v, rfi_typed<T>::a(step), rfi_typed<T>::b(step), saved);
+            if (step.kind == RF_OP_SAVE) saved = v;
+        }
+        rfi_store_as<T>(p.y, p.y_dtype, (first + r) * p.ldy, v);
+    }
+}
+
+/* Called by every block once its partial states are written: the last of the `blocks` that share rows [first, first + rows) combines them. */
+template <class T> static __device__ void rfi_finish_rows(const rfi_cuda_fold &p, unsigned *ticket, unsigned blocks, int64_t first, int rows) {
+    __shared__ bool last;
+    __syncthreads(); /* all partial states of this block are written */
+    if (threadIdx.x == 0) {
+        __threadfence(); /* ... and seen by all before the ticket is */
+        last = atomicAdd(ticket, 1u) == blocks - 1;
+    }
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    rfi_combine_rows<T>(p, first, rows);
+}
+
+#endif

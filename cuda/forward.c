@@ -1,0 +1,261 @@
+/* Forward: lays out the workspace, prepares x where the kernel asks for it, and launches. */
+#include <string.h>
+
+#include "device.h"
+#include "dtype.h"
+#include "error.h"
+#include "prepared.h"
+
+enum {
+    STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
+    STAGE_ROWS = 128,       /* ... rounded to these where more fit */
+    DEPTH_ALIGN = 64
+};
+
+static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
+#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, launcher) launcher,
+#include "kernels.def"
+#undef RFI_CUDA_KERNEL
+};
+
+/* Offsets into the workspace of one forward. */
+typedef struct layout {
+    rfi_cuda_choice choice;
+    rfi_cuda_problem problem;
+    int64_t num_partials, ld_terms;
+    size_t zeroed;                    /* bytes at the start that are cleared: the count of irregular rows and the tickets */
+    size_t tickets, list, flag, scale, high, low, copy, partials, stage_x, stage_y, total;
+    int64_t stage_rows;               /* rows of host x or y on the device at a time */
+} layout;
+
+static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/* The next part of the workspace. Sizes that do not fit stick at SIZE_MAX, which no allocation gives. */
+static size_t take(size_t *total, int64_t a, int64_t b) {
+    size_t at = *total, bytes;
+    if (__builtin_mul_overflow((size_t)a, (size_t)b, &bytes) || bytes > SIZE_MAX / 2 || at > SIZE_MAX / 2) {
+        *total = SIZE_MAX;
+        return 0;
+    }
+    *total = at + (bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* The kernel reads x as it is stored, in 16-byte pieces. */
+static int needs_alignment(const layout *l) { return !l->choice.uses_terms && l->choice.kernel != RFI_CUDA_FMA_F32 && l->problem.compute_dtype == RF_FLOAT32; }
+
+static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch, rf_dtype x_dtype, layout *l) {
+    const rfi_plan *plan = &spec->plan;
+    *l = (layout){.problem = rfi_cuda_problem_of(spec, p, batch, x_dtype)};
+    rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
+    const rfi_cuda_choice *c = &l->choice;
+    size_t value = rfi_dtype_size(spec->compute_dtype);
+    int terms = c->uses_terms ? l->problem.x_terms : 0;
+    l->ld_terms = round_up(plan->in_features, DEPTH_ALIGN);
+    l->num_partials = plan->out_features > c->fold_columns ? (plan->out_features + c->fold_columns - 1) / c->fold_columns : 1;
+    take(&l->total, 1, sizeof(unsigned));
+    l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));
+    l->zeroed = l->total;
+    if (terms) {
+        l->list = take(&l->total, batch, sizeof(int32_t));
+        l->flag = take(&l->total, batch, 1);
+        l->scale = take(&l->total, batch, sizeof(float));
+        l->high = take(&l->total, batch, l->ld_terms * 2);
+        if (terms == 2) l->low = take(&l->total, batch, l->ld_terms * 2);
+    }
+    if (needs_alignment(l)) l->copy = take(&l->total, batch, l->ld_terms * 2);
+    if (plan->reduction) l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)value);
+    /* Host buffers pass through in pieces. */
+    size_t row = (size_t)plan->in_features * value + (size_t)plan->width * sizeof(double) + 1;
+    l->stage_rows = (int64_t)(STAGE_BYTES / row);
+    if (l->stage_rows >= STAGE_ROWS) l->stage_rows = l->stage_rows / STAGE_ROWS * STAGE_ROWS;
+    if (l->stage_rows < 1) l->stage_rows = 1;
+    if (l->stage_rows > batch) l->stage_rows = batch;
+    l->stage_x = take(&l->total, l->stage_rows, round_up(plan->in_features, 8) * (int64_t)value);
+    l->stage_y = take(&l->total, l->stage_rows, plan->width * (int64_t)sizeof(double));
+}
+
+/* For any type of x that goes with the weights; the layout has room for any type of y. */
+rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {
+    static const rf_dtype single[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16}, twofold[] = {RF_FLOAT64};
+    int wide = spec->compute_dtype == RF_FLOAT64;
+    rfi_cuda_prepared plain = {.forced = -1};
+    const rfi_cuda_prepared *p = prepared;
+    if (!p) {
+        rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
+        if (status) return status;
+        plain.w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features);
+        p = &plain;
+    }
+    size_t most = 0;
+    for (int i = 0; i < (wide ? 1 : 3); i++) {
+        layout l;
+        lay_out(spec, p, batch, wide ? twofold[i] : single[i], &l);
+        if (l.total > most) most = l.total;
+    }
+    if (most == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)batch);
+    *bytes = most;
+    return RF_OK;
+}
+
+/* Rows on the device, of one piece of a call or of all of it. */
+typedef struct piece {
+    const void *x;
+    void *y;
+    int64_t rows, ldx, ldy;
+} piece;
+
+static rf_status prepare_x(const rfi_cuda_prepared *p, const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
+    if (l->choice.uses_terms) {
+        fold->irregular = (rfi_cuda_irregular){
+            .flag = (uint8_t *)(workspace + l->flag),
+            .list = (int32_t *)(workspace + l->list),
+            .count = (unsigned *)workspace,
+        };
+        rfi_cuda_split split = {
+            .data = piece->x,
+            .rows = piece->rows,
+            .columns = l->problem.in_features,
+            .ld = piece->ldx,
+            .dtype = l->problem.x_dtype,
+            .high = workspace + l->high,
+            .low = l->problem.x_terms == 2 ? workspace + l->low : NULL,
+            .ld_terms = l->ld_terms,
+            .scale = (float *)(workspace + l->scale),
+            .average_loss = rfi_cuda_average_loss(l->problem.x_dtype, l->problem.x_terms),
+            .irregular = fold->irregular,
+        };
+        rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
+        if (status) return status;
+        /* The rows that the terms do not say, from the stored values; the kernel after it leaves those out. */
+        rfi_cuda_fold exact = *fold;
+        exact.only_irregular = 1;
+        exact.tickets = NULL;
+        status = rfi_cuda_status(rfi_cuda_fold_fma_f32(&exact, stream), "computing irregular rows");
+        fold->x = (rfi_cuda_rows){.data = split.high, .low = split.low, .scale = split.scale, .ld = split.ld_terms, .dtype = RF_FLOAT16};
+        return status;
+    }
+    size_t item = rfi_dtype_size(l->problem.x_dtype);
+    if (needs_alignment(l) && ((uintptr_t)piece->x % 16 || (size_t)piece->ldx * item % 16)) {
+        rfi_cuda_copy copy = {
+            .from = piece->x,
+            .to = workspace + l->copy,
+            .rows = piece->rows,
+            .columns = l->problem.in_features,
+            .ld_from = piece->ldx,
+            .ld_to = l->ld_terms,
+            .item = (int32_t)item,
+        };
+        fold->x.data = copy.to;
+        fold->x.ld = copy.ld_to;
+        return rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
+    }
+    (void)p;
+    return RF_OK;
+}
+
+static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, const piece *piece, char *workspace) {
+    cudaStream_t stream = call->stream;
+    rfi_cuda_fold fold = {
+        .x = {.data = piece->x, .ld = piece->ldx, .dtype = call->x_dtype},
+        .w = p->w,
+        .batch = piece->rows,
+        .in_features = spec->plan.in_features,
+        .out_features = spec->plan.out_features,
+        .bias = p->columns,
+        .vectors = p->vectors,
+        .y = piece->y,
+        .ldy = piece->ldy,
+        .y_dtype = call->y_dtype,
+        .fold_columns = l->choice.fold_columns,
+        .partials = workspace + l->partials,
+        .num_partials = l->num_partials,
+        .tickets = spec->plan.reduction ? (unsigned *)(workspace + l->tickets) : NULL,
+        .chain = p->chain,
+    };
+    rf_status status = rfi_cuda_status(cudaMemsetAsync(workspace, 0, l->zeroed, stream), "clearing the tickets");
+    if (!status) status = prepare_x(p, l, piece, workspace, stream, &fold);
+    if (!status) status = rfi_cuda_status(launchers[l->choice.kernel](&fold, stream), "launching the kernel");
+    return status;
+}
+
+/* Host buffers pass through the device in pieces; what is on the device already is used as it is. The kernel is the same for all pieces. */
+static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, char *workspace) {
+    const rfi_plan *plan = &spec->plan;
+    int host_x = call->x_memory == RF_MEMORY_HOST, host_y = call->y_memory == RF_MEMORY_HOST;
+    size_t x_item = rfi_dtype_size(call->x_dtype), y_item = rfi_dtype_size(call->y_dtype);
+    size_t x_width = (size_t)plan->in_features * x_item, y_width = (size_t)plan->width * y_item;
+    int64_t step = call->batch;
+    if (host_x || host_y) step = l->stage_rows;
+    rf_status status = RF_OK;
+    for (int64_t first = 0; first < call->batch && !status; first += step) {
+        piece piece = {
+            .x = (const char *)call->x + (size_t)(first * call->ldx) * x_item,
+            .y = (char *)call->y + (size_t)(first * call->ldy) * y_item,
+            .rows = call->batch - first < step ? call->batch - first : step,
+            .ldx = call->ldx,
+            .ldy = call->ldy,
+        };
+        const void *from = piece.x;
+        void *to = piece.y;
+        if (host_x) {
+            piece.x = workspace + l->stage_x;
+            piece.ldx = round_up(plan->in_features, 8);
+            if (x_width)
+                status = rfi_cuda_status(cudaMemcpy2DAsync(workspace + l->stage_x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item, x_width,
+                                                           (size_t)piece.rows, cudaMemcpyHostToDevice, call->stream),
+                                         "copying x to the device");
+        }
+        if (host_y) {
+            piece.y = workspace + l->stage_y;
+            piece.ldy = plan->width;
+        }
+        if (!status) status = run_piece(spec, p, l, call, &piece, workspace);
+        if (host_y && !status)
+            status = rfi_cuda_status(cudaMemcpy2DAsync(to, (size_t)call->ldy * y_item, piece.y, y_width, y_width, (size_t)piece.rows, cudaMemcpyDeviceToHost,
+                                                       call->stream),
+                                     "copying y to the host");
+    }
+    if (host_x || host_y) {
+        rf_status drained = rfi_cuda_status(cudaStreamSynchronize(call->stream), "waiting for the result");
+        if (!status) status = drained;
+    }
+    return status;
+}
+
+/* A host pointer called a device's would break the process's whole context when a kernel reads it. */
+static rf_status check_pointer(const char *name, const void *pointer, rf_memory memory, int device) {
+    struct cudaPointerAttributes a;
+    if (memory != RF_MEMORY_DEVICE || !pointer) return RF_OK;
+    rf_status status = rfi_cuda_status(cudaPointerGetAttributes(&a, pointer), "asking what a pointer is");
+    if (status) return status;
+    if (a.type == cudaMemoryTypeUnregistered || (a.type == cudaMemoryTypeHost && a.devicePointer != pointer))
+        return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is RF_MEMORY_DEVICE, but %s is memory of the host", name, name);
+    if (a.type == cudaMemoryTypeDevice && a.device != device)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is on CUDA device %d; expected the model's, %d", name, a.device, device);
+    return RF_OK;
+}
+
+rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
+    const rfi_cuda_prepared *p = prepared;
+    int before;
+    rf_status status = rfi_cuda_enter(p->device, &before);
+    if (status) return status;
+    layout l;
+    lay_out(spec, p, call->batch, call->x_dtype, &l);
+    status = check_pointer("x", call->x, call->x_memory, p->device);
+    if (!status) status = check_pointer("y", call->y, call->y_memory, p->device);
+    if (!status && call->workspace) status = check_pointer("workspace", call->workspace, RF_MEMORY_DEVICE, p->device);
+    void *own = NULL;
+    if (!status && !call->workspace) {
+        if (l.total == SIZE_MAX) status = rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
+        if (!status) status = rfi_cuda_status(cudaMallocFromPoolAsync(&own, l.total, p->pool, call->stream), "memory for a workspace");
+    }
+    if (!status) status = run(spec, p, &l, call, own ? own : call->workspace);
+    if (own) {
+        rf_status freed = rfi_cuda_status(cudaFreeAsync(own, call->stream), "freeing the workspace");
+        if (!status) status = freed;
+    }
+    rfi_cuda_leave(before);
+    return status;
+}

@@ -1,0 +1,103 @@
+/* What the host side and the kernels say to each other: parameter structs, and launchers that return CUDA's own status. Plain C. */
+#ifndef ROWFOLD_CUDA_KERNELS_H
+#define ROWFOLD_CUDA_KERNELS_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "rowfold.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One step of the chain, its parameters in both compute types so that no kernel converts. */
+typedef struct rfi_cuda_step {
+    int16_t kind;   /* rf_op_kind */
+    int16_t vector; /* index of the per-feature vector that replaces a, or -1 */
+    float a32, b32;
+    double a64, b64;
+} rfi_cuda_step;
+
+/* The plan as kernels run it. Passed by value: steps are read from the constant bank. */
+typedef struct rfi_cuda_chain {
+    int32_t num_pre, num_post; /* steps[0 .. num_pre) on logits, then num_post on the number of a row */
+    int32_t reduction;         /* rf_op_kind, or RF_OP_NONE */
+    rfi_cuda_step steps[RF_MAX_OPS];
+} rfi_cuda_chain;
+
+/* Rows of x or W as a kernel reads them, K values each:
+ *   data alone               values of `dtype`
+ *   data, scale              one binary16 term: value = data * scale[row]
+ *   data, low, scale         two binary16 terms: value = (data + low) * scale[row]
+ * A scale is a power of two, so that the product with it is exact. `ld` holds for both terms. */
+typedef struct rfi_cuda_rows {
+    const void *data, *low;
+    const float *scale;
+    int64_t ld;
+    int32_t dtype; /* rf_dtype; RF_FLOAT16 for terms */
+} rfi_cuda_rows;
+
+/* Rows that the two-term form does not represent (infinities, NaN, too wide a range), found while x is prepared. Another kernel computes
+ * them from the stored values: flag[row] is 1 for those, list[0 .. *count) names them in no particular order. */
+typedef struct rfi_cuda_irregular {
+    uint8_t *flag;
+    int32_t *list;
+    unsigned *count;
+} rfi_cuda_irregular;
+
+/* One forward, as every fold kernel gets it.
+ *
+ * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile, `fold_columns` columns
+ * to a partial state (m, t) of the compute type. The last block of a row of tiles, known by the ticket it draws, merges the partial states
+ * of its rows in column order and writes y: the result does not depend on which block comes last. */
+typedef struct rfi_cuda_fold {
+    rfi_cuda_rows x, w;
+    int64_t batch, in_features, out_features;
+    const void *bias;    /* (N) of the compute type */
+    const void *vectors; /* (num_vectors, N) of the compute type */
+    void *y;
+    int64_t ldy;
+    int32_t y_dtype;
+    int32_t fold_columns; /* 32, 64 or 128, at most a tile's columns */
+    void *partials;       /* (batch, num_partials) states; num_partials = max(1, ceil(N / fold_columns)) */
+    int64_t num_partials;
+    unsigned *tickets;             /* one for each row of tiles, zero before the launch; NULL: write partial states only */
+    rfi_cuda_irregular irregular;  /* flag NULL: no row is irregular, or the kernel computes all */
+    int32_t only_irregular;        /* 1: compute the rows of irregular.list alone */
+    rfi_cuda_chain chain;
+} rfi_cuda_fold;
+
+/* Prepares rows in terms of binary16, see rfi_cuda_rows. `low` NULL: one term. Rows that lose too much are noted in `irregular`. */
+typedef struct rfi_cuda_split {
+    const void *data; /* (rows, columns) of `dtype` */
+    int64_t rows, columns, ld;
+    int32_t dtype;
+    void *high, *low; /* (rows, ld_terms); columns behind the last are zeroed up to ld_terms */
+    int64_t ld_terms;
+    float *scale;
+    float average_loss; /* a row is irregular if its values lose more than this on average, relative to themselves */
+    rfi_cuda_irregular irregular;
+} rfi_cuda_split;
+
+/* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last are zeroed. */
+typedef struct rfi_cuda_copy {
+    const void *from;
+    void *to;
+    int64_t rows, columns, ld_from, ld_to;
+    int32_t item; /* bytes of a value */
+} rfi_cuda_copy;
+
+cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream);
+cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
+
+/* Fold kernels. Each launcher is valid for what choose.c says of it. */
+cudaError_t rfi_cuda_fold_fma_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_fma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

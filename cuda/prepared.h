@@ -1,0 +1,34 @@
+/* A model's weights on its device, immutable, and what every forward needs to know beside them. */
+#ifndef ROWFOLD_CUDA_PREPARED_H
+#define ROWFOLD_CUDA_PREPARED_H
+
+#include "backend.h"
+#include "choose.h"
+#include "kernels.h"
+
+typedef struct rfi_cuda_prepared {
+    int device;
+    rfi_cuda_figures figures;
+    int forced;         /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
+    int w_terms;        /* 0 if W is kept as it is stored */
+    rfi_cuda_rows w;
+    void *weight;       /* owned: W in either form, with its scales; NULL if W is borrowed */
+    void *columns;      /* owned: bias, then the vectors */
+    void *vectors;      /* within columns */
+    rfi_cuda_chain chain;
+    cudaMemPool_t pool; /* owned: workspaces of calls that bring none. Keeps what is freed, so that it is had once */
+} rfi_cuda_prepared;
+
+rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
+void rfi_cuda_release(void *prepared);
+
+/* Average relative loss beyond which a row in terms is irregular, by its type as stored and the number of terms. */
+float rfi_cuda_average_loss(rf_dtype dtype, int terms);
+
+/* The problem that a forward of `batch` rows is. `prepared` may be NULL. */
+rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype);
+
+rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes);
+rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
+
+#endif

@@ -1,0 +1,80 @@
+/* The functions of ops.h under one name for both compute types, and loads and stores of any data type. */
+#ifndef ROWFOLD_CUDA_TYPED_CUH
+#define ROWFOLD_CUDA_TYPED_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "chain.h"
+#include "kernels.h"
+#include "ops.h"
+
+template <class T> struct rfi_typed;
+template <> struct rfi_typed<float> {
+    typedef rfi_state_f32 state;
+    static __device__ __forceinline__ float a(const rfi_cuda_step &step) { return step.a32; }
+    static __device__ __forceinline__ float b(const rfi_cuda_step &step) { return step.b32; }
+    static __device__ float apply(int kind, float x, float a, float b, float s) { return rfi_op_apply_f32(kind, x, a, b, s); }
+    static __device__ state empty(int kind) { return rfi_state_empty_f32(kind); }
+    static __device__ state merge(int kind, state p, state q) { return rfi_state_merge_f32(kind, p, q); }
+    static __device__ float finish(int kind, state p, float n) { return rfi_state_finish_f32(kind, p, n); }
+};
+template <> struct rfi_typed<double> {
+    typedef rfi_state_f64 state;
+    static __device__ __forceinline__ double a(const rfi_cuda_step &step) { return step.a64; }
+    static __device__ __forceinline__ double b(const rfi_cuda_step &step) { return step.b64; }
+    static __device__ double apply(int kind, double x, double a, double b, double s) { return rfi_op_apply_f64(kind, x, a, b, s); }
+    static __device__ state empty(int kind) { return rfi_state_empty_f64(kind); }
+    static __device__ state merge(int kind, state p, state q) { return rfi_state_merge_f64(kind, p, q); }
+    static __device__ double finish(int kind, state p, double n) { return rfi_state_finish_f64(kind, p, n); }
+};
+
+#define RFI_OP(id, number, name, params, flags, formula, doc)                                                              \
+    RFI_FN float rfi_op_##id(float x, float a, float b, float s) { return rfi_op_##id##_f32(x, a, b, s); }                 \
+    RFI_FN double rfi_op_##id(double x, double a, double b, double s) { return rfi_op_##id##_f64(x, a, b, s); }
+#include "ops.def"
+#undef RFI_OP
+
+/* A reduction as a type, for code that is compiled once for each. */
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                            \
+    struct rfi_reduction_##id {                                                                                            \
+        static __device__ __forceinline__ void peak0(float &m) { m = rfi_peak0_##id##_f32(); }                             \
+        static __device__ __forceinline__ void peak0(double &m) { m = rfi_peak0_##id##_f64(); }                            \
+        static __device__ __forceinline__ float peak(float m, float x) { return rfi_peak_##id##_f32(m, x); }               \
+        static __device__ __forceinline__ double peak(double m, double x) { return rfi_peak_##id##_f64(m, x); }            \
+        static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(m, x); }               \
+        static __device__ __forceinline__ double term(double m, double x) { return rfi_term_##id##_f64(m, x); }            \
+    };
+#include "reductions.def"
+#undef RFI_REDUCTION
+
+/* Value `i` of an array of any type, in the compute type. */
+template <class T> static __device__ __forceinline__ T rfi_load_as(const void *data, int dtype, int64_t i) {
+    switch (dtype) {
+    case RF_FLOAT64: return (T)((const double *)data)[i];
+    case RF_FLOAT16: return (T)__half2float(((const __half *)data)[i]);
+    case RF_BFLOAT16: return (T)__bfloat162float(((const __nv_bfloat16 *)data)[i]);
+    default: return (T)((const float *)data)[i];
+    }
+}
+
+/* Value `i` of row `row` of x or W. */
+template <class T> static __device__ __forceinline__ T rfi_load_rows(const rfi_cuda_rows &rows, int64_t row, int64_t i) {
+    int64_t at = row * rows.ld + i;
+    T v = rfi_load_as<T>(rows.data, rows.dtype, at);
+    if (rows.low) v += (T)__half2float(((const __half *)rows.low)[at]);
+    if (rows.scale) v *= (T)rows.scale[row];
+    return v;
+}
+
+/* Rounds once, whatever the types. */
+template <class T> static __device__ __forceinline__ void rfi_store_as(void *data, int dtype, int64_t i, T v) {
+    switch (dtype) {
+    case RF_FLOAT64: ((double *)data)[i] = (double)v; break;
+    case RF_FLOAT16: ((__half *)data)[i] = sizeof(T) == 8 ? __double2half((double)v) : __float2half_rn((float)v); break;
+    case RF_BFLOAT16: ((__nv_bfloat16 *)data)[i] = sizeof(T) == 8 ? __double2bfloat16((double)v) : __float2bfloat16_rn((float)v); break;
+    default: ((float *)data)[i] = (float)v; break;
+    }
+}
+
+#endif

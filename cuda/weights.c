@@ -1,0 +1,238 @@
+/* Loading: brings the weights to the device, in the form that the model's products are computed from. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "device.h"
+#include "dtype.h"
+#include "error.h"
+#include "prepared.h"
+
+enum {
+    SLICE_BYTES = 64 << 20, /* of host weights on the device at a time, while they are brought to terms */
+    ALIGN = 16,             /* bytes that kernels read at once */
+    DEPTH_ALIGN = 64        /* values: a row of terms ends on whole stages of the kernels */
+};
+
+static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/* float32's own rounding loses 2^-25 on average, two terms 2^-24, one term of a float32 2^-13. */
+static const float LOSS_EXACT = 0x1p-21f, LOSS_TF32 = 0x1p-10f;
+
+float rfi_cuda_average_loss(rf_dtype dtype, int terms) { return dtype == RF_FLOAT32 && terms == 1 ? LOSS_TF32 : LOSS_EXACT; }
+
+void rfi_cuda_release(void *state) {
+    rfi_cuda_prepared *p = state;
+    if (!p) return;
+    int before;
+    if (rfi_cuda_enter(p->device, &before) == RF_OK) {
+        if (p->weight) cudaFree(p->weight);
+        if (p->columns) cudaFree(p->columns);
+        if (p->pool) cudaMemPoolDestroy(p->pool);
+        cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
+        rfi_cuda_leave(before);
+    }
+    free(p);
+}
+
+static rf_status create_pool(rfi_cuda_prepared *p) {
+    struct cudaMemPoolProps properties = {
+        .allocType = cudaMemAllocationTypePinned,
+        .location = {.type = cudaMemLocationTypeDevice, .id = p->device},
+    };
+    rf_status status = rfi_cuda_status(cudaMemPoolCreate(&p->pool, &properties), "creating a memory pool for workspaces");
+    uint64_t keep = UINT64_MAX;
+    if (!status) status = rfi_cuda_status(cudaMemPoolSetAttribute(p->pool, cudaMemPoolAttrReleaseThreshold, &keep), "setting up the memory pool");
+    return status;
+}
+
+static rf_status copy_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+    const rfi_plan *plan = &spec->plan;
+    size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype), total = row * (size_t)(1 + plan->num_vectors);
+    rf_status status = rfi_cuda_status(cudaMalloc(&p->columns, total), "memory for the bias and the vectors");
+    if (status || !total) return status;
+    p->vectors = (char *)p->columns + row;
+    status = rfi_cuda_status(cudaMemcpyAsync(p->columns, weights->bias, row, cudaMemcpyHostToDevice, weights->stream), "copying the bias");
+    for (int v = 0; v < plan->num_vectors && !status; v++)
+        status = rfi_cuda_status(cudaMemcpyAsync((char *)p->vectors + (size_t)v * row, weights->vectors[v], row, cudaMemcpyHostToDevice, weights->stream),
+                                 "copying a vector");
+    *bytes += total;
+    return status;
+}
+
+/* W as it is stored: borrowed where 16-byte reads are aligned, else copied to such rows. */
+static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+    const rfi_plan *plan = &spec->plan;
+    int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
+    p->w_terms = 0;
+    p->w = (rfi_cuda_rows){.dtype = spec->weight_dtype};
+    if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 && weights->ld * item % ALIGN == 0) {
+        p->w.data = weights->weight;
+        p->w.ld = weights->ld;
+        return RF_OK;
+    }
+    p->w.ld = round_up(plan->in_features, ALIGN / item);
+    size_t pitch = (size_t)(p->w.ld * item), width = (size_t)(plan->in_features * item), total = pitch * (size_t)plan->out_features;
+    if (!total) return RF_OK;
+    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total), "memory for the weights");
+    if (!status && pitch != width) status = rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory");
+    if (!status)
+        status = rfi_cuda_status(cudaMemcpy2DAsync(p->weight, pitch, weights->weight, (size_t)(weights->ld * item), width, (size_t)plan->out_features,
+                                                   cudaMemcpyDefault, weights->stream),
+                                 "copying the weights");
+    p->w.data = p->weight;
+    *bytes += total;
+    return status;
+}
+
+/* Device memory of one preparation: part of W as stored (host weights only), a flag and a list entry a row, and how many rows are irregular. */
+typedef struct scratch {
+    char *block;
+    void *slice;
+    rfi_cuda_irregular irregular;
+    int64_t rows; /* of W at a time */
+} scratch;
+
+static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights) {
+    int64_t row = spec->plan.in_features * (int64_t)rfi_dtype_size(spec->weight_dtype), n = spec->plan.out_features;
+    s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row;
+    if (s->rows < 1) s->rows = 1;
+    if (s->rows > n) s->rows = n;
+    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), lists = (size_t)s->rows;
+    slice = (slice + 255) / 256 * 256;
+    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + 256 + 5 * lists), "memory to prepare the weights");
+    if (status) return status;
+    s->slice = s->block;
+    s->irregular.count = (unsigned *)(s->block + slice);
+    s->irregular.list = (int32_t *)(s->block + slice + 256);
+    s->irregular.flag = (uint8_t *)(s->irregular.list + lists);
+    return rfi_cuda_status(cudaMemsetAsync(s->irregular.count, 0, sizeof *s->irregular.count, weights->stream), "clearing the count of irregular rows");
+}
+
+static rf_status split_slices(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *s) {
+    const rfi_plan *plan = &spec->plan;
+    size_t item = rfi_dtype_size(spec->weight_dtype), width = (size_t)plan->in_features * item;
+    rf_status status = RF_OK;
+    for (int64_t first = 0; first < plan->out_features && !status; first += s->rows) {
+        int64_t rows = plan->out_features - first < s->rows ? plan->out_features - first : s->rows;
+        const char *from = (const char *)weights->weight + (size_t)(first * weights->ld) * item;
+        rfi_cuda_split split = {
+            .data = from,
+            .rows = rows,
+            .columns = plan->in_features,
+            .ld = weights->ld,
+            .dtype = spec->weight_dtype,
+            .high = (uint16_t *)p->w.data + first * p->w.ld,
+            .low = p->w.low ? (uint16_t *)p->w.low + first * p->w.ld : NULL,
+            .ld_terms = p->w.ld,
+            .scale = (float *)p->w.scale + first,
+            .average_loss = rfi_cuda_average_loss(spec->weight_dtype, p->w_terms),
+            .irregular = s->irregular,
+        };
+        if (weights->memory != RF_MEMORY_DEVICE) {
+            status = rfi_cuda_status(cudaMemcpy2DAsync(s->slice, width, from, (size_t)weights->ld * item, width, (size_t)rows, cudaMemcpyHostToDevice,
+                                                       weights->stream),
+                                     "copying the weights");
+            split.data = s->slice;
+            split.ld = plan->in_features;
+        }
+        if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
+    }
+    return status;
+}
+
+/* W in terms of binary16. *irregular: how many rows these do not say; the terms are then useless. */
+static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, unsigned *irregular, size_t *bytes) {
+    const rfi_plan *plan = &spec->plan;
+    int64_t ld = round_up(plan->in_features, DEPTH_ALIGN), term = ld * plan->out_features * 2;
+    size_t total = (size_t)(term * p->w_terms) + (size_t)plan->out_features * sizeof(float);
+    scratch s = {0};
+    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total), "memory for the weights");
+    if (status) return status;
+    p->w = (rfi_cuda_rows){
+        .data = p->weight,
+        .low = p->w_terms == 2 ? (char *)p->weight + term : NULL,
+        .scale = (const float *)((char *)p->weight + term * p->w_terms),
+        .ld = ld,
+        .dtype = RF_FLOAT16,
+    };
+    status = take_scratch(&s, spec, weights);
+    if (!status) status = split_slices(p, spec, weights, &s);
+    if (!status)
+        status = rfi_cuda_status(cudaMemcpyAsync(irregular, s.irregular.count, sizeof *irregular, cudaMemcpyDeviceToHost, weights->stream),
+                                 "reading the count of irregular rows");
+    if (!status) status = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "preparing the weights");
+    if (s.block) cudaFree(s.block);
+    *bytes += total;
+    return status;
+}
+
+static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+    size_t before = *bytes;
+    p->w_terms = spec->plan.out_features ? rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features) : 0;
+    if (p->w_terms) {
+        unsigned irregular = 0;
+        rf_status status = keep_terms(p, spec, weights, &irregular, bytes);
+        if (status || !irregular) return status;
+        cudaFree(p->weight);
+        p->weight = NULL;
+        *bytes = before;
+    }
+    return keep_stored(p, spec, weights, bytes);
+}
+
+static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
+    chain->num_pre = plan->num_pre;
+    chain->num_post = plan->num_post;
+    chain->reduction = plan->reduction;
+    for (int i = 0; i < plan->num_pre + plan->num_post; i++) {
+        const rfi_step *step = i < plan->num_pre ? &plan->pre[i] : &plan->post[i - plan->num_pre];
+        chain->steps[i] = (rfi_cuda_step){
+            .kind = (int16_t)step->kind,
+            .vector = (int16_t)step->vector,
+            .a32 = (float)step->a,
+            .b32 = (float)step->b,
+            .a64 = step->a,
+            .b64 = step->b,
+        };
+    }
+}
+
+static rf_status choose_kernel(rfi_cuda_prepared *p) {
+    const char *name = getenv("ROWFOLD_CUDA_KERNEL");
+    p->forced = -1;
+    if (!name || !*name) return RF_OK;
+    p->forced = rfi_cuda_kernel_find(name);
+    return p->forced < 0 ? rfi_error(RF_INVALID_ARGUMENT, "ROWFOLD_CUDA_KERNEL is \"%.40s\", which is no kernel of the CUDA backend", name) : RF_OK;
+}
+
+static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+    rf_status status = rfi_cuda_get_figures(p->device, &p->figures);
+    if (!status) status = create_pool(p);
+    if (!status) status = copy_columns(p, spec, weights, bytes);
+    if (!status) status = keep_weights(p, spec, weights, bytes);
+    /* The caller's buffers are his again. */
+    rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "loading the weights");
+    return status ? status : drained;
+}
+
+rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {
+    rfi_cuda_prepared *p = calloc(1, sizeof *p);
+    if (!p) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model's description");
+    p->device = spec->device;
+    fill_chain(&p->chain, &spec->plan);
+    size_t held = sizeof *p;
+    int before;
+    rf_status status = choose_kernel(p);
+    if (!status) status = rfi_cuda_enter(p->device, &before);
+    if (status) {
+        free(p);
+        return status;
+    }
+    status = prepare_on_device(p, spec, weights, &held);
+    if (status) rfi_cuda_release(p);
+    rfi_cuda_leave(before);
+    if (status) return status;
+    *prepared = p;
+    *bytes = held;
+    return RF_OK;
+}
