@@ -139,9 +139,9 @@ rf_status rf_model_explain(const rf_model *model, int64_t batch, rf_format forma
     if (format != RF_FORMAT_TEXT && format != RF_FORMAT_JSON) return rfi_error(RF_INVALID_ARGUMENT, "format is %d, which is no rf_format", (int)format);
     if (!text && size) return rfi_error(RF_INVALID_ARGUMENT, "text is NULL and size %zu; expected a buffer, or size 0", size);
     rfi_estimate estimate;
-    size_t workspace = 0; /* unknown before the weights are prepared */
+    size_t workspace = 0;
     rf_status status = model->backend->estimate(&model->spec, model->prepared, batch, &estimate);
-    if (!status && model->prepared && batch) status = model->backend->workspace_size(&model->spec, model->prepared, batch, &workspace);
+    if (!status && batch) status = model->backend->workspace_size(&model->spec, model->prepared, batch, &workspace);
     char *words = NULL;
     if (!status) status = rfi_explain(&model->spec, model->backend->name, &estimate, workspace, batch, format, &words);
     if (status) return status;

@@ -23,25 +23,26 @@ static int useful_threads(const rfi_spec *spec, int64_t batch) {
     return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
 }
 
-rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_prepared *p, int64_t batch, rfi_cpu_blocking *b) {
+rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
+    int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel;
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->threads = useful_threads(spec, batch);
-    b->units = ceil_div(p->padded, RFI_CPU_UNIT);
+    b->units = ceil_div(padded, RFI_CPU_UNIT);
     int64_t tasks = (int64_t)b->threads * (b->threads > 1 ? TASKS_PER_THREAD : 1);
 
     /* Rows in even blocks; columns in as large ones as leave every thread enough tasks; then smaller blocks of rows where columns do not suffice. */
-    b->row_blocks = ceil_div(batch, ROWS);
+    b->row_blocks = most(1, ceil_div(batch, ROWS));
     b->block_units = most(1, least(BLOCK_UNITS, b->units * b->row_blocks / tasks));
     b->column_blocks = most(1, ceil_div(b->units, b->block_units));
     if (b->row_blocks * b->column_blocks < b->threads) b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
-    b->rows = ceil_div(batch, b->row_blocks);
-    b->row_blocks = ceil_div(batch, b->rows);
+    b->rows = most(1, ceil_div(batch, b->row_blocks));
+    b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->threads = (int)least(b->threads, b->row_blocks * b->column_blocks);
 
-    b->c_ld = least(b->block_units * RFI_CPU_UNIT, p->padded) + 16;
+    b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
     b->x_offset = 0;
     b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
-    b->c_offset = b->w_offset + (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * p->kernel->panel) * value));
+    b->c_offset = b->w_offset + (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
     int64_t states = 0;
     if (spec->plan.reduction && (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, (int64_t)(2 * value), &states) ||

@@ -16,7 +16,7 @@ typedef struct rfi_cpu_blocking {
 } rfi_cpu_blocking;
 
 /* RF_OUT_OF_MEMORY if no workspace could be that large. */
-rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_prepared *prepared, int64_t batch, rfi_cpu_blocking *blocking);
+rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *blocking);
 
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {
     return blocking->states + (size_t)blocking->threads * blocking->scratch;

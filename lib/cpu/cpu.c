@@ -21,15 +21,15 @@ static rf_status supports(const rfi_spec *spec) {
     return RF_OK;
 }
 
-static rf_status workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {
-    rfi_cpu_blocking blocking;
-    rf_status status = rfi_cpu_block(spec, prepared, batch, &blocking);
-    if (!status) *bytes = rfi_cpu_workspace(&blocking);
-    return status;
-}
-
 static const rfi_cpu_kernel *kernel_of(const rfi_cpu_isa *isa, const rfi_spec *spec) {
     return spec->compute_dtype == RF_FLOAT64 ? &isa->f64 : &isa->f32;
+}
+
+static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, int64_t batch, size_t *bytes) {
+    rfi_cpu_blocking blocking;
+    rf_status status = rfi_cpu_block(spec, kernel_of(isa, spec), batch, &blocking);
+    if (!status) *bytes = rfi_cpu_workspace(&blocking);
+    return status;
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }
@@ -41,9 +41,8 @@ static rf_status estimate(const rfi_cpu_isa *isa, const rfi_spec *spec, int64_t 
     double k = (double)plan->in_features, n = (double)plan->out_features, rows = (double)batch;
     double value = (double)rfi_dtype_size(spec->compute_dtype);
     *out = (rfi_estimate){.fused_seconds = -1, .unfused_seconds = -1};
-    rfi_cpu_prepared shape = {.kernel = kernel, .padded = (plan->out_features + kernel->panel - 1) / kernel->panel * kernel->panel};
     rfi_cpu_blocking b;
-    rf_status status = rfi_cpu_block(spec, &shape, batch ? batch : 1, &b); /* no rows are no block */
+    rf_status status = rfi_cpu_block(spec, kernel, batch, &b);
     if (status) return status;
 
     rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads);
@@ -67,10 +66,14 @@ static rf_status estimate(const rfi_cpu_isa *isa, const rfi_spec *spec, int64_t 
     return RF_OK;
 }
 
-/* prepare and estimate of an instruction set, and its row in the list of backends. */
+/* The functions of an instruction set, and its row in the list of backends. */
 #define BACKEND(isa)                                                                                                                         \
     static rf_status prepare_##isa(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {                   \
         return rfi_cpu_prepare(kernel_of(&rfi_cpu_##isa, spec), spec, weights, prepared, bytes);                                             \
+    }                                                                                                                                        \
+    static rf_status workspace_size_##isa(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {                        \
+        (void)prepared;                                                                                                                      \
+        return workspace_size(&rfi_cpu_##isa, spec, batch, bytes);                                                                           \
     }                                                                                                                                        \
     static rf_status estimate_##isa(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {                          \
         (void)prepared;                                                                                                                      \
@@ -82,7 +85,7 @@ static rf_status estimate(const rfi_cpu_isa *isa, const rfi_spec *spec, int64_t 
         .supports = supports,                                                                                                                \
         .prepare = prepare_##isa,                                                                                                            \
         .release = rfi_cpu_release,                                                                                                          \
-        .workspace_size = workspace_size,                                                                                                    \
+        .workspace_size = workspace_size_##isa,                                                                                                    \
         .forward = rfi_cpu_forward,                                                                                                          \
         .estimate = estimate_##isa,                                                                                                          \
     };

@@ -123,7 +123,7 @@ static void run_finish(void *context, int64_t task, int slot) {
 
 rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
     rfi_cpu_run run = {.spec = spec, .prepared = prepared, .call = call};
-    rf_status status = rfi_cpu_block(spec, prepared, call->batch, &run.blocking);
+    rf_status status = rfi_cpu_block(spec, run.prepared->kernel, call->batch, &run.blocking);
     if (status) return status;
     const rfi_cpu_blocking *b = &run.blocking;
     void *own = NULL;
