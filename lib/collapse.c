@@ -136,24 +136,60 @@ rf_status rfi_collapse_prepare(const rfi_plan *plan, const rfi_weight_view *weig
     return enough ? RF_OK : rfi_error(RF_OUT_OF_MEMORY, "no memory for the column sums of %zu features", k);
 }
 
-double rfi_collapse_row(const rfi_collapse *collapse, const void *x, rf_dtype x_dtype, int64_t first, int *full) {
-    double sum = collapse->constant, largest = 0;
-    int up = 0, down = 0; /* infinite columns, and in which direction; both are NaN */
-    *full = 0;
-    for (int64_t k = 0; k < collapse->in_features; k++) {
-        double v = rfi_load(x, x_dtype, first + k);
-        if (isnan(v)) return NAN;
-        if (isinf(v)) {
-            int direction = sign_of(v) * collapse->sign[k];
-            up |= direction >= 0;
-            down |= direction <= 0;
+/* The finite elements of a row, and what the others come to. */
+typedef struct row_sum {
+    double sum, largest;
+    int up, down; /* columns that become infinite, and in which direction; NaN is both */
+} row_sum;
+
+static void add_special(const rfi_collapse *collapse, int64_t k, double v, row_sum *row) {
+    int direction = isnan(v) ? 0 : sign_of(v) * collapse->sign[k];
+    row->up |= direction >= 0;
+    row->down |= direction <= 0;
+}
+
+enum { LANES = 8, BLOCK = 256 }; /* lanes: independent sums that the compiler can keep in vectors, added in a fixed order */
+
+static void add_block(const rfi_collapse *collapse, int64_t k, const double *x, int count, row_sum *row) {
+    const double *weight = collapse->weight_sum + k;
+    double sum[LANES] = {0}, largest[LANES] = {0}, odd[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= count; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            double v = x[i + l], magnitude = fabs(v);
+            sum[l] += v * weight[i + l];
+            largest[l] = magnitude > largest[l] ? magnitude : largest[l];
+            odd[l] += v * 0; /* becomes NaN at the first value that is not finite */
+        }
+    for (int l = 1; l < LANES; l++) sum[0] += sum[l], odd[0] += odd[l], largest[0] = fmax(largest[0], largest[l]);
+    if (odd[0] == 0) {
+        row->sum += sum[0];
+        row->largest = fmax(row->largest, largest[0]);
+    } else {
+        i = 0; /* again, one by one */
+    }
+    for (; i < count; i++) {
+        if (!isfinite(x[i])) {
+            add_special(collapse, k + i, x[i], row);
             continue;
         }
-        if (fabs(v) > largest) largest = fabs(v);
-        sum += v * collapse->weight_sum[k];
+        row->sum += x[i] * weight[i];
+        row->largest = fmax(row->largest, fabs(x[i]));
     }
-    *full = !(largest * collapse->slope + collapse->offset <= collapse->limit);
-    if (up && down) return NAN;
-    if (up || down) return up ? INFINITY : -INFINITY;
-    return sum / collapse->divisor;
+}
+
+double rfi_collapse_row(const rfi_collapse *collapse, const void *x, rf_dtype x_dtype, int64_t first, int *full) {
+    row_sum row = {.sum = collapse->constant};
+    for (int64_t k = 0; k < collapse->in_features; k += BLOCK) {
+        double block[BLOCK];
+        int count = collapse->in_features - k < BLOCK ? (int)(collapse->in_features - k) : BLOCK;
+        if (x_dtype == RF_FLOAT32)
+            for (int i = 0; i < count; i++) block[i] = ((const float *)x)[first + k + i];
+        else rfi_convert(block, RF_FLOAT64, (const char *)x + (size_t)(first + k) * rfi_dtype_size(x_dtype), x_dtype, count);
+        add_block(collapse, k, block, count, &row);
+    }
+    *full = !(row.largest * collapse->slope + collapse->offset <= collapse->limit);
+    if (row.up && row.down) return NAN;
+    if (row.up || row.down) return row.up ? INFINITY : -INFINITY;
+    return row.sum / collapse->divisor;
 }

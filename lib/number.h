@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-enum { RFI_NUMBER_TEXT = 32 };
+enum { RFI_NUMBER_TEXT = 40 };
 
 /* The fewest digits that read back bit for bit; inf, -inf, nan. Returns `text`. */
 const char *rfi_number_format(double value, char text[RFI_NUMBER_TEXT]);
