@@ -183,12 +183,13 @@ static void large_rows(rf_dtype dtype) {
     for (int t = 0; t < 1400; t++) {
         const char *text = large[t % 7];
         rfi_collapse c;
-        if (!make(&m, text, dtype, 1 + (int64_t)(next_random() % 8), 1 + (int64_t)(next_random() % 8))) continue;
+        if (!make(&m, text, dtype, 1 + (int64_t)(next_random() % (MOST - 1)), 1 + (int64_t)(next_random() % 8))) continue;
         CHECK(prepare(&m, &c) == RF_OK && c.usable, "\"%s\": %s", text, c.reason);
         for (int row = 0; row < 8; row++) {
             double x[LONGEST], magnitude;
-            int exponent = (int)(next_random() % 6);
-            for (int64_t k = 0; k < m.k; k++) x[k] = stored(dtype, uniform() * ldexp(top, -exponent));
+            int exponent = (int)(next_random() % 6), lonely = row % 2;
+            for (int64_t k = 0; k < m.k; k++) x[k] = stored(dtype, uniform() * (lonely ? 1 : ldexp(top, -exponent)));
+            if (lonely) x[next_random() % (uint64_t)m.k] = stored(dtype, ldexp(top, -exponent));
             if (row == 0) x[0] = INFINITY;
             through += compare(&m, &c, x, text);
             overflowed += !isfinite(full_path(&m, x, &magnitude));
