@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "lexical.h"
 #include "number.h"
 
 /* Largest K and N: sizes stay exact in a double, and a byte count of one row far from overflow. */
@@ -26,11 +27,8 @@ __attribute__((format(printf, 4, 5))) static rf_status fail(const rf_op *ops, co
 
 static int vector_name_ok(const char *name) {
     if (!memchr(name, 0, RF_MAX_NAME)) return 0;
-    for (const char *c = name; *c; c++) {
-        int letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '_';
-        int later = (*c >= '0' && *c <= '9') || *c == '.';
-        if (!letter && !(later && c > name)) return 0;
-    }
+    for (const char *c = name; *c; c++)
+        if (!rfi_is_name(*c, c > name)) return 0;
     return 1;
 }
 

@@ -12,6 +12,7 @@
 
 #include "chain.h"
 #include "error.h"
+#include "lexical.h"
 #include "number.h"
 
 typedef struct parser {
@@ -24,19 +25,16 @@ typedef struct word {
     size_t length;
 } word;
 
-static int is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-static int is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-static int is_digit(char c) { return c >= '0' && c <= '9'; }
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
 static void skip_space(parser *p) {
-    while (is_space(*p->at)) p->at++;
+    while (rfi_is_space(*p->at)) p->at++;
 }
 
 static word read_name(parser *p) {
     word w = {p->at, 0};
-    if (is_letter(*p->at))
-        while (is_letter(*p->at) || is_digit(*p->at)) p->at++;
+    if (rfi_is_letter(*p->at))
+        while (rfi_is_letter(*p->at) || rfi_is_digit(*p->at)) p->at++;
     w.length = (size_t)(p->at - w.start);
     return w;
 }
@@ -71,7 +69,7 @@ __attribute__((format(printf, 3, 4))) static rf_status fail(const parser *p, con
 enum { FOUND_TEXT = 48 };
 static const char *found(const char *at, char text[FOUND_TEXT]) {
     int n = 0;
-    while (is_letter(at[n]) || is_digit(at[n])) n++;
+    while (rfi_is_letter(at[n]) || rfi_is_digit(at[n])) n++;
     if (!*at) return strcpy(text, "the end");
     if (n) snprintf(text, FOUND_TEXT, "\"%.*s\"", n < 32 ? n : 32, at);
     else if (*at > ' ' && *at < 127) snprintf(text, FOUND_TEXT, "\"%c\"", *at);
@@ -163,7 +161,7 @@ static rf_status read_vector(parser *p, arguments *args, int index) {
     const char *at = p->at++;
     word name = read_name(p);
     if (name.length)
-        while (is_letter(*p->at) || is_digit(*p->at) || *p->at == '.') p->at++;
+        while (rfi_is_name(*p->at, 1)) p->at++;
     name.length = (size_t)(p->at - name.start);
     if (!name.length) {
         char text[FOUND_TEXT];

@@ -54,6 +54,7 @@ noinst_HEADERS += \
 	lib/error.h \
 	lib/explain.h \
 	lib/explain_parts.h \
+	lib/lexical.h \
 	lib/model.h \
 	lib/number.h \
 	lib/ops.def \

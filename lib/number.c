@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DIGITS = 100, MAX_EXPONENT = 100000 };
+#include "lexical.h"
 
-static int is_digit(char c) { return c >= '0' && c <= '9'; }
+enum { MAX_DIGITS = 100, MAX_EXPONENT = 100000 };
 
 rfi_number_status rfi_number_read(const char *text, double *value, size_t *length) {
     const char *at = text;
@@ -24,7 +24,7 @@ rfi_number_status rfi_number_read(const char *text, double *value, size_t *lengt
             point = 1;
             continue;
         }
-        if (!is_digit(*at)) break;
+        if (!rfi_is_digit(*at)) break;
         digits++;
         nonzero |= *at != '0';
         if (digits <= MAX_DIGITS) plain[used++] = *at;
@@ -35,9 +35,9 @@ rfi_number_status rfi_number_read(const char *text, double *value, size_t *lengt
         const char *e = at + 1;
         int negative = *e == '-';
         if (*e == '+' || *e == '-') e++;
-        if (is_digit(*e)) {
+        if (rfi_is_digit(*e)) {
             long given = 0;
-            for (; is_digit(*e); e++)
+            for (; rfi_is_digit(*e); e++)
                 if (given < MAX_EXPONENT) given = given * 10 + (*e - '0');
             exponent += negative ? -given : given;
             at = e;
@@ -63,7 +63,7 @@ static void shortest_digits(double magnitude, char digits[20], int *exponent) {
     int n = 0;
     const char *at = text;
     for (; *at != 'e'; at++)
-        if (is_digit(*at)) digits[n++] = *at;
+        if (rfi_is_digit(*at)) digits[n++] = *at;
     digits[n] = 0;
     *exponent = atoi(at + 1);
 }
