@@ -6,17 +6,30 @@
  *
  * given -O3 -fno-math-errno -fno-trapping-math. Not -ffast-math: the argument reductions rely on additions being done as written, and
  * infinities, NaN and subnormal numbers have their IEEE meaning. Products may be contracted into fused multiply-adds or not: the bits of
- * a result depend on that, its accuracy does not.
+ * a result depend on that, its accuracy does not. The largest errors in ulp, for float of all 2^32 arguments, for double of those that
+ * tests/c/test_vmath.c tries:
  *
- * Results below the smallest normal number are rounded once. sqrt and abs are the processor's own. */
+ *              exp    expm1  log    log1p  tanh   normcdf
+ *     float    1.1    1.8    1.0    1.5    1.5    3.0
+ *     double   1.1    2.2    1.0    1.5    1.5    3.0
+ *
+ * Results below the smallest normal number are rounded to it once. sqrt and abs are the processor's own. */
 #ifndef ROWFOLD_VMATH_H
 #define ROWFOLD_VMATH_H
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "vmath_poly.h"
+
+#ifdef __FAST_MATH__
+#error "-ffast-math (and -Ofast) breaks these functions, and what infinities and NaN mean to the operators"
+#endif
+#if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "float and double must be rounded after each operation; on i386 that takes -msse2 -mfpmath=sse"
+#endif
 
 #define RFI_MATH static inline __attribute__((always_inline, unused))
 

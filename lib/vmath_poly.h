@@ -1,4 +1,4 @@
-/* Constants and polynomials of vmath_typed.h. Written by tools/minimax.py, which says how: change that, not this. */
+/* Constants and polynomials of vmath_typed.h, written by tools/minimax.py: change that, not this. */
 #ifndef ROWFOLD_VMATH_POLY_H
 #define ROWFOLD_VMATH_POLY_H
 
@@ -6,8 +6,7 @@
 #define RFI_LN2_HI_f32 0x1.62e4p-1f
 #define RFI_LN2_LO_f32 0x1.7f7d1cp-20f
 #define RFI_TANH_CUT_f32 0x1.19999ap-1f
-#define RFI_NORMCDF_K_f32 0x1.4p+1f
-#define RFI_NORMCDF_C_f32 0x1p+0f
+#define RFI_NORMCDF_K_f32 0x1.cp+1f
 #define RFI_NORMCDF_END_f32 0x1.dp+3f
 
 /* (expm1(t) - t) / t^2 on [-0.3469, 0.3469]: relative error 2^-22.77 */
@@ -38,26 +37,24 @@
     (0x1.5d2278p-6f + (t) * \
     -0x1.b137fap-8f))))
 
-/* (z + c) Phi(-z) exp(z^2 / 2), t = (z - k) / (z + k) on [-1.0, 0.7059]: relative error 2^-26.42 */
+/* (z + 1.25) Phi(-z) exp(z^2 / 2), t = (z - k) / (z + k) on [-1.0, 0.6111]: relative error 2^-25.26 */
 #define RFI_POLY_NORMCDF_f32(t) \
-    (0x1.fa881p-2f + (t) * \
-    (-0x1.77246ep-4f + (t) * \
-    (-0x1.34f98ap-5f + (t) * \
-    (0x1.7958dcp-5f + (t) * \
-    (-0x1.1d1494p-7f + (t) * \
-    (-0x1.8c5402p-8f + (t) * \
-    (0x1.50ba04p-10f + (t) * \
-    (0x1.4b493p-10f + (t) * \
-    (-0x1.0e7cd2p-25f + (t) * \
-    (-0x1.dc1c28p-13f + (t) * \
-    -0x1.07c6aap-14f))))))))))
+    (0x1.02a1a4p-1f + (t) * \
+    (-0x1.27ee5p-3f + (t) * \
+    (0x1.083376p-5f + (t) * \
+    (0x1.72e7cep-6f + (t) * \
+    (-0x1.a1b922p-6f + (t) * \
+    (0x1.472a1p-7f + (t) * \
+    (-0x1.c27cbp-15f + (t) * \
+    (-0x1.54c22p-10f + (t) * \
+    (0x1.0d8bc8p-13f + (t) * \
+    0x1.2efbd6p-13f)))))))))
 
 #define RFI_LOG2E_f64 0x1.71547652b82fep+0
 #define RFI_LN2_HI_f64 0x1.62e42fefa4p-1
 #define RFI_LN2_LO_f64 -0x1.8432a1b0e2634p-43
 #define RFI_TANH_CUT_f64 0x1.199999999999ap-1
-#define RFI_NORMCDF_K_f64 0x1.2p+2
-#define RFI_NORMCDF_C_f64 0x1.4p-1
+#define RFI_NORMCDF_K_f64 0x1p+2
 #define RFI_NORMCDF_END_f64 0x1.359999999999ap+5
 
 /* (expm1(t) - t) / t^2 on [-0.3469, 0.3469]: relative error 2^-51.98 */
@@ -110,32 +107,31 @@
     (0x1.64fe544cb735p-14 + (t) * \
     -0x1.59aa4df270fe3p-16))))))))))
 
-/* (z + c) Phi(-z) exp(z^2 / 2), t = (z - k) / (z + k) on [-1.0, 0.7917]: relative error 2^-57.35 */
+/* (z + 1.25) Phi(-z) exp(z^2 / 2), t = (z - k) / (z + k) on [-1.0, 0.8126]: relative error 2^-55.36 */
 #define RFI_POLY_NORMCDF_f64(t) \
-    (0x1.bd0c56f3b42a8p-2 + (t) * \
-    (-0x1.26bb80b693254p-5 + (t) * \
-    (-0x1.5f37be52f7d28p-6 + (t) * \
-    (0x1.89cf2be5fbbedp-5 + (t) * \
-    (-0x1.754595df9df3bp-5 + (t) * \
-    (0x1.d5b4a4edea8bap-6 + (t) * \
-    (-0x1.8f0f9c0ff186bp-7 + (t) * \
-    (0x1.70e251fd8b877p-9 + (t) * \
-    (0x1.e31b38bb96a5dp-13 + (t) * \
-    (-0x1.9a8666c05768bp-12 + (t) * \
-    (0x1.1721283a5a31ap-14 + (t) * \
-    (0x1.488ff197a6d38p-15 + (t) * \
-    (-0x1.f6371cfb4c822p-17 + (t) * \
-    (-0x1.21718fae64522p-18 + (t) * \
-    (0x1.5c52e98356081p-19 + (t) * \
-    (0x1.56eb8d6f4c11dp-21 + (t) * \
-    (-0x1.d1936bab6a4d1p-22 + (t) * \
-    (-0x1.16e4ffe4c9ap-23 + (t) * \
-    (0x1.2790c52929d13p-24 + (t) * \
-    (0x1.06bc43277a7fep-25 + (t) * \
-    (-0x1.26b99b58fec37p-27 + (t) * \
-    (-0x1.c5dc3b365509p-28 + (t) * \
-    (0x1.7baaac77e1861p-33 + (t) * \
-    (0x1.e90afcf6aece5p-31 + (t) * \
-    0x1.8c9127024b0a6p-33))))))))))))))))))))))))
+    (0x1.fb8d36288361ep-2 + (t) * \
+    (-0x1.1d4ad7c6f13b1p-3 + (t) * \
+    (0x1.7169e9b96108ep-5 + (t) * \
+    (0x1.5dbfe8f510338p-7 + (t) * \
+    (-0x1.911b6cec9bc0cp-6 + (t) * \
+    (0x1.0314d6800b5dap-6 + (t) * \
+    (-0x1.3f851dd2aed12p-8 + (t) * \
+    (-0x1.081296f2791afp-13 + (t) * \
+    (0x1.53caa61bbb86ap-11 + (t) * \
+    (-0x1.bbd6419b9f31ap-14 + (t) * \
+    (-0x1.527169603c285p-14 + (t) * \
+    (0x1.77f14035b9385p-16 + (t) * \
+    (0x1.a5243c2d1b0dcp-17 + (t) * \
+    (-0x1.e87b08a521602p-19 + (t) * \
+    (-0x1.4881a37c93c29p-19 + (t) * \
+    (0x1.e9675b6ea125bp-22 + (t) * \
+    (0x1.1bbc5d4933239p-21 + (t) * \
+    (-0x1.89c28cb94be02p-27 + (t) * \
+    (-0x1.d2d14eb2f889ap-24 + (t) * \
+    (-0x1.272e80bfcc4ffp-26 + (t) * \
+    (0x1.2ff0fa95cacdbp-26 + (t) * \
+    (0x1.9318f7c6d384ep-28 + (t) * \
+    (-0x1.b4a5eb4e1d32p-30 + (t) * \
+    -0x1.a756e2a1485dfp-31)))))))))))))))))))))))
 
 #endif

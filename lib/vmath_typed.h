@@ -116,14 +116,17 @@ RFI_MATH T RFI_NUM(rfi_tanh)(T x) {
 }
 
 /* Phi(x), the distribution function of the standard normal, erfc(-x / sqrt(2)) / 2, to full relative accuracy in its lower tail: there exp
- * magnifies a rounding of x^2 / 2 by x^2 / 2, so the square is taken in two parts. That of the upper half of z's bits is exact. */
+ * magnifies a rounding of x^2 / 2 by x^2 / 2, so the square is taken in two parts. That of the upper half of z's bits is exact. What the
+ * rounding of z + 1.25 loses (exactly `lost`) goes into the smaller part, as exp(-lost / (z + 1.25)): the polynomial is between 0.39 and
+ * 0.63, so 2 mills is near enough to 1 / (z + 1.25). */
 RFI_MATH T RFI_NUM(rfi_normcdf)(T x) {
     T z = RFI_NUM(rfi_at_most)(RFI_NUM(rfi_abs)(x), RFI_NUM(RFI_NORMCDF_END));
     T upper = RFI_NUM(rfi_from_bits)(RFI_NUM(rfi_bits)(z) & ~(((U)1 << (RFI_NUM_MANTISSA + 2) / 2) - 1));
-    T lower_part = V(0.5) * (z - upper) * (z + upper);
     T t = (z - RFI_NUM(RFI_NORMCDF_K)) / (z + RFI_NUM(RFI_NORMCDF_K));
-    T mills = RFI_NUM(RFI_POLY_NORMCDF)(t) / (z + RFI_NUM(RFI_NORMCDF_C));
-    T tail = RFI_NUM(rfi_exp_times)(V(-0.5) * upper * upper, lower_part, mills);
+    T below = z + V(1.25), lost = z - (below - V(1.25));
+    T mills = RFI_NUM(RFI_POLY_NORMCDF)(t) / below;
+    T rest = V(0.5) * (z - upper) * (z + upper) + V(2) * mills * lost;
+    T tail = RFI_NUM(rfi_exp_times)(V(-0.5) * upper * upper, rest, mills);
     return x > V(0) ? V(1) - tail : tail;
 }
 

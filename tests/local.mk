@@ -8,13 +8,17 @@ public_programs = \
 internal_programs = \
 	tests/c/test_collapse \
 	tests/c/test_explain \
-	tests/c/test_plan
+	tests/c/test_plan \
+	tests/c/test_vmath
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_explain_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_explain_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_plan_LDADD = lib/libplan.la $(JANSSON_LIBS)
+tests_c_test_vmath_LDADD =
+# Compiled as the kernels are, but for the instruction sets: it chooses those itself.
+$(tests_c_test_vmath_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'
 
 dist_check_SCRIPTS += tests/exports.sh

@@ -1,11 +1,12 @@
-"""Derive the polynomials of lib/vmath_poly.h.
+"""Derive the constants and polynomials of lib/vmath_poly.h.
 
-    python tools/minimax.py > lib/vmath_poly.h      # needs mpmath; about a minute; nothing random, so the same bytes each time
+    python tools/minimax.py > lib/vmath_poly.h
 
-Each row of POLYNOMIALS is a function that the primitives of lib/vmath_typed.h approximate by a polynomial on an interval. The coefficients
-are the minimax ones in relative error, found by Remez's exchange algorithm (E. Ya. Remez, 1934; see Muller, "Elementary Functions",
-chapter 3) on a dense grid in multiple precision, then rounded to the type. The error printed beside a polynomial is that of the rounded
-coefficients on the same grid, without the rounding of the evaluation itself.
+Needs mpmath and a few seconds; nothing is random, so the bytes are the same each time. Each row of `polynomials` is a
+function that lib/vmath_typed.h approximates by a polynomial on an interval. The coefficients are the minimax ones in
+relative error, found by Remez's exchange algorithm (E. Ya. Remez, 1934; see J.-M. Muller, "Elementary Functions",
+chapter 3) on a dense grid in multiple precision, then rounded to the type. The error printed beside a polynomial is
+that of the rounded coefficients on the grid, without the rounding of the evaluation itself.
 """
 
 from __future__ import annotations
@@ -33,27 +34,31 @@ class Polynomial:
 
 
 def expm1_tail(r: mp.mpf) -> mp.mpf:
+    """What exp(r) - 1 = r + r^2 q(r) leaves to q."""
     return (mp.expm1(r) - r) / r**2
 
 
 def log1p_tail(f: mp.mpf) -> mp.mpf:
+    """What log(1 + f) = f - f^2 / 2 + f^3 q(f) leaves to q."""
     return (mp.log1p(f) - f + f**2 / 2) / f**3
 
 
 def tanh_tail(z: mp.mpf) -> mp.mpf:
+    """What tanh(x) = x + x^3 q(x^2) leaves to q."""
     x = mp.sqrt(z)
     return (mp.tanh(x) - x) / x**3
 
 
-def mills_ratio(k: mp.mpf, c: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
-    """(z + c) Phi(-z) exp(z^2 / 2) as a function of t = (z - k) / (z + k): nearly flat, so that the rounding of t costs little.
+def mills_ratio(k: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
+    """(z + 1.25) Phi(-z) exp(z^2 / 2) as a function of t = (z - k) / (z + k): flat, so an error of t costs little.
 
-    The idea is M. M. Shepherd and J. G. Laframboise's, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x" (Math. Comp. 36, 1981).
+    After M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in [0, oo)",
+    Mathematics of Computation 36, 1981.
     """
 
     def scaled(t: mp.mpf) -> mp.mpf:
         z = k * (1 + t) / (1 - t)
-        return (z + c) * mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z**2 / 2)
+        return (z + mp.mpf("1.25")) * mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z**2 / 2)
 
     return scaled
 
@@ -61,33 +66,48 @@ def mills_ratio(k: mp.mpf, c: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
 HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.001")  # the rounding of x / ln 2 to an integer may go a little past the half
 SQRT2 = mp.sqrt(2) * mp.mpf("1.000001")
 TANH_CUT = mp.mpf("0.55")
-# k and c of mills_ratio: of the values that leave it flat, ones whose coefficients round well.
-NORMCDF_K = {"f32": mp.mpf("2.5"), "f64": mp.mpf("4.5")}
-NORMCDF_C = {"f32": mp.mpf("1"), "f64": mp.mpf("0.625")}
+NORMCDF_K = {"f32": mp.mpf("3.5"), "f64": mp.mpf("4")}  # few powers, and coefficients that happen to round well
 NORMCDF_END = {"f32": mp.mpf("14.5"), "f64": mp.mpf("38.7")}  # Phi(-z) rounds to 0 from here on
 # ln 2 = LN2_HI + LN2_LO, LN2_HI with so few bits that its product with the exponent of any number of the type is exact.
 LN2_HI_BITS = {"f32": 15, "f64": 40}
 
 
 def polynomials(suffix: str) -> list[Polynomial]:
-    k, c, end = NORMCDF_K[suffix], NORMCDF_C[suffix], NORMCDF_END[suffix]
+    """All there are, in the order of the header."""
+    k, end = NORMCDF_K[suffix], NORMCDF_END[suffix]
     return [
         Polynomial("EXPM1", "(expm1(t) - t) / t^2", expm1_tail, -HALF_LN2, HALF_LN2, {"f32": 4, "f64": 9}),
-        Polynomial("LOG1P", "(log1p(t) - t + t^2 / 2) / t^3", log1p_tail, 1 / SQRT2 - 1, SQRT2 - 1, {"f32": 8, "f64": 19}),
+        Polynomial(
+            "LOG1P", "(log1p(t) - t + t^2 / 2) / t^3", log1p_tail, 1 / SQRT2 - 1, SQRT2 - 1, {"f32": 8, "f64": 19}
+        ),
         Polynomial("TANH", "(tanh(x) - x) / x^3, t = x^2", tanh_tail, mp.mpf(0), TANH_CUT**2, {"f32": 4, "f64": 10}),
-        Polynomial("NORMCDF", "(z + c) Phi(-z) exp(z^2 / 2), t = (z - k) / (z + k)", mills_ratio(k, c),
-                   mp.mpf(-1), (end - k) / (end + k), {"f32": 10, "f64": 24}),
+        Polynomial(
+            "NORMCDF",
+            "(z + 1.25) Phi(-z) exp(z^2 / 2), t = (z - k) / (z + k)",
+            mills_ratio(k),
+            mp.mpf(-1),
+            (end - k) / (end + k),
+            {"f32": 9, "f64": 23},
+        ),
     ]
 
 
 def constants(suffix: str) -> dict[str, mp.mpf]:
+    """What the C code shares with the polynomials, by name."""
     with mp.workprec(LN2_HI_BITS[suffix]):
         high = +mp.log(2)
-    return {"LOG2E": 1 / mp.log(2), "LN2_HI": high, "LN2_LO": mp.log(2) - high, "TANH_CUT": TANH_CUT,
-            "NORMCDF_K": NORMCDF_K[suffix], "NORMCDF_C": NORMCDF_C[suffix], "NORMCDF_END": NORMCDF_END[suffix]}
+    return {
+        "LOG2E": 1 / mp.log(2),
+        "LN2_HI": high,
+        "LN2_LO": mp.log(2) - high,
+        "TANH_CUT": TANH_CUT,
+        "NORMCDF_K": NORMCDF_K[suffix],
+        "NORMCDF_END": NORMCDF_END[suffix],
+    }
 
 
 def horner(coefficients: Sequence[mp.mpf], t: mp.mpf) -> mp.mpf:
+    """The polynomial at t; lowest power first."""
     total = mp.mpf(0)
     for c in reversed(coefficients):
         total = total * t + c
@@ -95,7 +115,7 @@ def horner(coefficients: Sequence[mp.mpf], t: mp.mpf) -> mp.mpf:
 
 
 def grid(low: mp.mpf, high: mp.mpf, count: int) -> list[mp.mpf]:
-    """Chebyshev points: dense at the ends, where a minimax error changes sign fastest; none is 0, where the functions are 0 / 0."""
+    """Chebyshev points, dense at the ends, where a minimax error changes sign fastest. None is 0: there is 0 / 0."""
     middle, half = (low + high) / 2, (high - low) / 2
     return [middle - half * mp.cos(mp.pi * (i + mp.mpf("0.37")) / count) for i in range(count)]
 
@@ -126,7 +146,7 @@ def remez(points: Sequence[mp.mpf], values: Sequence[mp.mpf], degree: int) -> li
         solution = mp.lu_solve(system, right)
         coefficients = [solution[i] for i in range(degree + 1)]
         level = abs(solution[degree + 1])
-        errors = [horner(coefficients, t) / v - 1 for t, v in zip(points, values, strict=True)]
+        errors = [horner(coefficients, t) / v - 1 for t, v in zip(points, values)]
         if max(map(abs, errors)) <= level * mp.mpf("1.0001"):
             return coefficients
         found = extrema(errors)
@@ -147,19 +167,24 @@ def hexadecimal(value: mp.mpf, suffix: str) -> tuple[str, mp.mpf]:
 
 
 def macro(row: Polynomial, suffix: str) -> str:
+    """The C macro that evaluates the polynomial by Horner's rule."""
     points = grid(row.low, row.high, GRID_PER_COEFFICIENT * (row.degree[suffix] + 1))
     values = [row.function(t) for t in points]
-    literals, rounded = zip(*(hexadecimal(c, suffix) for c in remez(points, values, row.degree[suffix])), strict=True)
-    error = max(abs(horner(rounded, t) / v - 1) for t, v in zip(points, values, strict=True))
-    lines = [f"/* {row.meaning} on [{mp.nstr(row.low, 4)}, {mp.nstr(row.high, 4)}]: relative error 2^{mp.nstr(mp.log(error, 2), 4)} */",
-             f"#define RFI_POLY_{row.name}_{suffix}(t) \\"]
+    literals, rounded = zip(*(hexadecimal(c, suffix) for c in remez(points, values, row.degree[suffix])))
+    error = max(abs(horner(rounded, t) / v - 1) for t, v in zip(points, values))
+    interval = f"[{mp.nstr(row.low, 4)}, {mp.nstr(row.high, 4)}]"
+    lines = [
+        f"/* {row.meaning} on {interval}: relative error 2^{mp.nstr(mp.log(error, 2), 4)} */",
+        f"#define RFI_POLY_{row.name}_{suffix}(t) \\",
+    ]
     lines += [f"    ({literal} + (t) * \\" for literal in literals[:-1]]
     lines.append("    " + literals[-1] + ")" * (len(literals) - 1))
     return "\n".join(lines)
 
 
 def main() -> None:
-    print("/* Constants and polynomials of vmath_typed.h. Written by tools/minimax.py, which says how: change that, not this. */")
+    """Print the header."""
+    print("/* Constants and polynomials of vmath_typed.h, written by tools/minimax.py: change that, not this. */")
     print("#ifndef ROWFOLD_VMATH_POLY_H\n#define ROWFOLD_VMATH_POLY_H")
     for suffix in MANTISSA:
         print()
