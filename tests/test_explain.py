@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
-
 import rowfold
 
-CHAINS = ["linear(300, 500) | mul(2) | logsumexp | gelu", "linear(300, 500) | sum | max", "linear(300, 500) | relu", "linear(0, 3) | sum"]
+CHAINS = [
+    "linear(300, 500) | mul(2) | logsumexp | gelu",
+    "linear(300, 500) | sum | max",
+    "linear(300, 500) | relu",
+    "linear(0, 3) | sum",
+]
 
 
 @pytest.mark.parametrize("chain", CHAINS)
