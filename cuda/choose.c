@@ -17,12 +17,21 @@ static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
-static int runs_fma_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+/* Bytes of shared memory that the stages of portable_mma.cu take, and a little for what else a block keeps there. */
+enum { MMA_SHARED = 98304 + 1024 };
+
+static int is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
+
+static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return (p->w_terms || (is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype)) && f->shared_per_block >= MMA_SHARED;
+}
+
+static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
     return p->compute_dtype == RF_FLOAT32;
 }
 
-static int runs_fma_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+static int runs_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
     return p->compute_dtype == RF_FLOAT64;
 }
@@ -45,7 +54,7 @@ int rfi_cuda_kernel_find(const char *name) {
     return -1;
 }
 
-static int uses_fma(int kernel) { return kernels[kernel].can_run == runs_fma_f32 || kernels[kernel].can_run == runs_fma_f64; }
+static int uses_mma(int kernel) { return kernels[kernel].can_run == runs_mma; }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
@@ -58,8 +67,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     size_t row = 0;
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
-    int fma = uses_fma(kernel), products = fma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
-    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : fma ? rates[row].fma32 : rates[row].mma16;
+    int mma = uses_mma(kernel), products = !mma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
+    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : mma ? rates[row].mma16 : rates[row].fma32;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
     *c = (rfi_cuda_choice){
@@ -68,7 +77,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
-        .uses_terms = !fma && p->x_terms > 0,
+        .uses_terms = mma && p->x_terms > 0,
         .flops_per_second = rate * f->multiprocessors * f->clock_hz,
         .bytes_per_second = f->memory_bytes_per_second,
         .flops = 2 * batch * n * depth * products,

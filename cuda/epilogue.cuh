@@ -84,43 +84,39 @@ static __device__ __forceinline__ int64_t rfi_row_at(const rfi_cuda_fold &p, int
     return p.only_irregular ? p.irregular.list[index] : index;
 }
 
-/* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. One warp takes 256 / COLUMNS rows
- * at a time. `rows` of the tile exist; the launch's row number of the first is `first`. Reads what all threads wrote: barrier before. */
-template <int COLUMNS, class T>
-static __device__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0) {
-    constexpr int COLS = COLUMNS / 32, ROWS = 8 / COLS;
+/* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A warp takes 4 rows of
+ * RFI_FOLD_COLUMNS features at a time, 8 lanes a row, whatever the tile: the bits of a row do not depend on the kernel's tiles. `rows` of the tile
+ * exist; the launch's row number of the first is `first`. `ld` is 4 more than a multiple of 32, so that a quarter of a warp reads every bank once. Reads
+ * what all threads wrote: barrier before. Not inlined: the steps are compiled once for all kernels of a file. */
+template <class T> static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns) {
+    constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
     typedef typename rfi_typed<T>::state state;
-    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const int64_t mine = column0 + lane * COLS;
-    auto column = [=](int c) { return mine + c; };
-    auto valid = [=, &p](int c) { return mine + c < p.out_features; };
-    for (int r0 = threadIdx.x / 32 * ROWS; r0 < rows; r0 += warps * ROWS) {
-        T v[ROWS][COLS];
+    const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warps = blockDim.x / 32, slabs = columns / RFI_FOLD_COLUMNS;
+    const int row_steps = (rows + ROWS - 1) / ROWS;
+    for (int step = threadIdx.x / 32; step < row_steps * slabs; step += warps) {
+        const int r = step / slabs * ROWS + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
+        /* Two runs of four features a lane, half a slab apart. */
+        auto offset = [=](int c) { return c0 + c / 4 * (RFI_FOLD_COLUMNS / 2) + c % 4; };
+        auto column = [=](int c) { return column0 + offset(c); };
+        auto valid = [=, &p](int c) { return column(c) < p.out_features; };
+        T v[1][COLS];
 #pragma unroll
-        for (int c = 0; c < COLS; c++) {
-            T bias = valid(c) ? ((const T *)p.bias)[mine + c] : (T)0;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) v[r][c] = tile[(r0 + r) * ld + lane * COLS + c] + bias;
-        }
+        for (int c = 0; c < COLS; c++) v[0][c] = tile[r * ld + offset(c)] + (valid(c) ? ((const T *)p.bias)[column(c)] : (T)0);
         rfi_apply_steps(p, v, column);
-        T m[ROWS], t[ROWS];
-        const int lanes = p.fold_columns / COLS;
-        if (p.chain.reduction) rfi_fold_chunk(p.chain.reduction, v, valid, lanes, m, t);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            if (r0 + r >= rows) break;
-            int64_t row = rfi_row_at(p, first + r0 + r);
-            if (!p.only_irregular && p.irregular.flag && p.irregular.flag[row]) continue;
-            if (p.chain.reduction) {
-                state *partials = (state *)p.partials + row * p.num_partials;
-                int64_t index = mine / p.fold_columns;
-                if (lane % lanes == 0 && index < p.num_partials) partials[index] = state{m[r], t[r]};
-                continue;
-            }
-#pragma unroll
-            for (int c = 0; c < COLS; c++)
-                if (valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy + mine + c, v[r][c]);
+        T m[1], t[1];
+        if (p.chain.reduction) rfi_fold_chunk(p.chain.reduction, v, valid, LANES, m, t);
+        if (r >= rows) continue;
+        const int64_t row = rfi_row_at(p, first + r);
+        if (!p.only_irregular && p.irregular.flag && p.irregular.flag[row]) continue;
+        if (p.chain.reduction) {
+            state *partials = (state *)p.partials + row * p.num_partials;
+            const int64_t index = column0 / RFI_FOLD_COLUMNS + step % slabs;
+            if (lane == 0 && index < p.num_partials) partials[index] = state{m[0], t[0]};
+            continue;
         }
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy + column(c), v[0][c]);
     }
 }
 
@@ -141,8 +137,10 @@ template <class T> static __device__ __noinline__ void rfi_combine_rows(const rf
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32, kind = p.chain.reduction;
     for (int r = threadIdx.x / 32; r < rows; r += warps) {
         const state *partials = (const state *)p.partials + (first + r) * p.num_partials;
+        const int stride = p.irregular.flag && p.irregular.flag[first + r] ? 1 : p.fold_columns / RFI_FOLD_COLUMNS;
         state total = rfi_typed<T>::empty(kind);
-        for (int64_t i = lane; i < p.num_partials; i += 32) total = rfi_typed<T>::merge(kind, total, rfi_read_state(partials, i));
+        for (int64_t i = (int64_t)lane * stride; i < p.num_partials; i += 32 * stride)
+            total = rfi_typed<T>::merge(kind, total, rfi_read_state(partials, i));
         for (int step = 1; step < 32; step *= 2) {
             state other = {__shfl_down_sync(~0u, total.m, step), __shfl_down_sync(~0u, total.t, step)};
             total = rfi_typed<T>::merge(kind, total, other);

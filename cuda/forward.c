@@ -42,7 +42,9 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
 }
 
 /* The kernel reads x as it is stored, in 16-byte pieces. */
-static int needs_alignment(const layout *l) { return !l->choice.uses_terms && l->choice.kernel != RFI_CUDA_FMA_F32 && l->problem.compute_dtype == RF_FLOAT32; }
+static int needs_alignment(const layout *l) {
+    return l->problem.compute_dtype == RF_FLOAT32 && l->choice.kernel != RFI_CUDA_FMA_F32 && !l->choice.uses_terms;
+}
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch, rf_dtype x_dtype, layout *l) {
     const rfi_plan *plan = &spec->plan;
@@ -52,7 +54,7 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t ba
     size_t value = rfi_dtype_size(spec->compute_dtype);
     int terms = c->uses_terms ? l->problem.x_terms : 0;
     l->ld_terms = round_up(plan->in_features, DEPTH_ALIGN);
-    l->num_partials = plan->out_features > c->fold_columns ? (plan->out_features + c->fold_columns - 1) / c->fold_columns : 1;
+    l->num_partials = plan->out_features > RFI_FOLD_COLUMNS ? (plan->out_features + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
     take(&l->total, 1, sizeof(unsigned));
     l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));
     l->zeroed = l->total;

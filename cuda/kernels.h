@@ -12,6 +12,9 @@
 extern "C" {
 #endif
 
+/* Features in a partial state of the portable kernels, and the unit in which room for them is counted. */
+#define RFI_FOLD_COLUMNS 64
+
 /* One step of the chain, its parameters in both compute types so that no kernel converts. */
 typedef struct rfi_cuda_step {
     int16_t kind;   /* rf_op_kind */
@@ -60,8 +63,9 @@ typedef struct rfi_cuda_fold {
     void *y;
     int64_t ldy;
     int32_t y_dtype;
-    int32_t fold_columns; /* 32, 64 or 128, at most a tile's columns */
-    void *partials;       /* (batch, num_partials) states; num_partials = max(1, ceil(N / fold_columns)) */
+    int32_t fold_columns; /* of this kernel: a multiple of RFI_FOLD_COLUMNS. Irregular rows: RFI_FOLD_COLUMNS */
+    void *partials;       /* (batch, num_partials) states, num_partials = max(1, ceil(N / RFI_FOLD_COLUMNS)). Feature j is in state
+                             j / fold_columns * (fold_columns / RFI_FOLD_COLUMNS) */
     int64_t num_partials;
     unsigned *tickets;             /* one for each row of tiles, zero before the launch; NULL: write partial states only */
     rfi_cuda_irregular irregular;  /* flag NULL: no row is irregular, or the kernel computes all */
@@ -95,6 +99,10 @@ cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream)
 /* Fold kernels. Each launcher is valid for what choose.c says of it. */
 cudaError_t rfi_cuda_fold_fma_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_fma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

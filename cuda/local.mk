@@ -5,7 +5,7 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/backend.c cuda/choose.c cuda/device.c cuda/forward.c cuda/weights.c
-cuda_cu = cuda/portable_fma.cu cuda/prepare.cu
+cuda_cu = cuda/portable_fma.cu cuda/portable_mma.cu cuda/portable_mma_f64.cu cuda/prepare.cu
 cuda_h = \
 	cuda/choose.h \
 	cuda/device.h \
@@ -15,6 +15,7 @@ cuda_h = \
 	cuda/launch.cuh \
 	cuda/prepared.h \
 	cuda/primitives.cuh \
+	cuda/ptx.cuh \
 	cuda/typed.cuh
 cuda_hopper_cu =
 cuda_stub = cuda/stub.c
@@ -33,7 +34,7 @@ EXTRA_DIST += $(cuda_c) $(cuda_cu) $(cuda_h) $(cuda_hopper_cu) $(cuda_stub)
 # files, so their dependency files are made and cleaned here. Files named hopper_*.cu use instructions of sm_90a alone.
 SUFFIXES += .cu .lo
 cuda_deps = cuda/$(DEPDIR)
-NVCC_COMPILE = $(NVCC) -forward-unknown-to-host-compiler -std=c++17 -Wall $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS)
+NVCC_COMPILE = $(NVCC) -forward-unknown-to-host-compiler -std=c++17 -Wall -Xfatbin=-compress-all $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS)
 AM_V_NVCC = $(am__v_NVCC_@AM_V@)
 am__v_NVCC_ = $(am__v_NVCC_@AM_DEFAULT_V@)
 am__v_NVCC_0 = @echo "  NVCC    " $@;

@@ -91,7 +91,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __g
         const int64_t row0 = block * ROWS;
         const int rows = (int)min((int64_t)ROWS, count - row0);
         multiply<T>(p, shared, row0, count, column0);
-        rfi_fold_tile<COLUMNS>(p, (const T *)shared, TILE_LD, row0, rows, column0);
+        rfi_fold_tile(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
         if (p.tickets) rfi_finish_rows<T>(p, &p.tickets[block], gridDim.y, row0, rows);
         __syncthreads(); /* the tile is read */
     }
