@@ -14,8 +14,8 @@ AC_ARG_WITH([cuda],
   [AS_HELP_STRING([--with-cuda=check|yes|no|DIR], [build the CUDA backend: if nvcc works (check, the default), in any case, never,
     or with the toolkit in DIR])], [], [with_cuda=check])
 AC_ARG_WITH([cuda-arch],
-  [AS_HELP_STRING([--with-cuda-arch=LIST], [GPU architectures by nvcc's names, separated by commas (sm_80,sm_90a,compute_80)])],
-  [], [with_cuda_arch=sm_80,sm_90a,compute_80])
+  [AS_HELP_STRING([--with-cuda-arch=LIST], [GPU architectures by nvcc's names, separated by commas (sm_80,sm_90,sm_90a,compute_80)])],
+  [], [with_cuda_arch=sm_80,sm_90,sm_90a,compute_80])
 : "${NVCCFLAGS=-O3}"
 rf_have_cuda=no
 rf_hopper=no
