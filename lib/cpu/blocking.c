@@ -4,10 +4,10 @@
 #include "error.h"
 
 enum {
-    ROWS = 224,               /* of a block: packed x and the logits share the L2 cache, and W is read once for so many rows */
-    BLOCK_UNITS = 4,          /* of a block of columns: packing x is paid once for so many columns */
+    ROWS = 112,               /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
+    BLOCK_UNITS = 8,          /* of a block of columns: packing x is paid once for so many columns */
     TASKS_PER_THREAD = 8,     /* so that threads finish together */
-    LEAST_ROWS = 56           /* below this reading W, not arithmetic, would set the pace */
+    LEAST_ROWS = 56           /* below this reading W, not arithmetic, sets the pace */
 };
 
 /* A thread is worth waking for this many multiply-adds. */

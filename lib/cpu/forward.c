@@ -6,7 +6,10 @@
 #include "dtype.h"
 #include "error.h"
 
-enum { FINISH_ROWS = 64 };
+enum {
+    FINISH_ROWS = 64,
+    STREAM_AHEAD = 4096 /* bytes between use and prefetch where W only passes through */
+};
 
 /* Partial states that one thread merges quicker than others wake up. */
 static const int64_t FINISH_ALONE = 4096;
@@ -45,28 +48,45 @@ static void pack_x(const rfi_cpu_run *run, const tile *t, int64_t k, int64_t dep
                                      (const char *)call->x + (size_t)((t->row + i) * call->ldx + k) * item, call->x_dtype, depth);
 }
 
-/* All rows of the tile times one chunk of one panel. Slivers of nearly equal height: a short last one would leave the multipliers idle. */
-static void multiply_panel(const rfi_cpu_run *run, const tile *t, int64_t column, int64_t k, int64_t depth, const char *w) {
+/* Where the multiplication of a tile stands: a chunk of inputs, and in it one panel after the other. */
+typedef struct place {
+    int64_t k, depth;
+    int64_t column;      /* first of the panel */
+} place;
+
+static const char *panel_of(const rfi_cpu_run *run, const place *at) {
+    const rfi_cpu_prepared *p = run->prepared;
+    int64_t unit = at->column / RFI_CPU_UNIT;
+    int64_t offset = rfi_cpu_chunk_offset(p, run->spec->plan.in_features, unit, at->k) + at->column % RFI_CPU_UNIT * at->depth;
+    return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
+}
+
+/* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers idle. */
+static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const rfi_cpu_multiply *multiply = kernel->multiply[run->spec->weight_dtype];
+    const char *w = panel_of(run, at);
     int64_t c_ld = run->blocking.c_ld, slivers = (t->rows + kernel->max_rows - 1) / kernel->max_rows;
-    int64_t place = column - t->unit * RFI_CPU_UNIT;
+    int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
+    int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     if (!multiply || (slivers > 1 && run->spec->weight_dtype != run->spec->compute_dtype)) {
-        kernel->widen(t->w, w, run->spec->weight_dtype, depth * kernel->panel);
+        kernel->widen(t->w, w, run->spec->weight_dtype, at->depth * kernel->panel);
         multiply = kernel->multiply[run->spec->compute_dtype];
         w = t->w;
     }
     for (int64_t s = 0; s < slivers; s++) {
         int64_t first = t->rows * s / slivers, rows = t->rows * (s + 1) / slivers - first;
-        char *c = t->c + (size_t)(first * c_ld + place) * t->value;
+        char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
         const rfi_cpu_sliver sliver = {
-            .depth = depth,
+            .depth = at->depth,
             .x = t->x + (size_t)(first * RFI_CPU_X_LD) * t->value,
             .w = w,
-            .in = k ? c : (const char *)run->prepared->bias + (size_t)column * t->value,
-            .ld_in = k ? c_ld : 0,
+            .in = at->k ? c : (const char *)run->prepared->bias + (size_t)at->column * t->value,
+            .ld_in = at->k ? c_ld : 0,
             .out = c,
             .ld_out = c_ld,
+            .ahead = slivers == 1 ? w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
+            .ahead_lines = (int)((lines + slivers * turns - 1) / (slivers * turns)),
         };
         multiply[rows - 1](&sliver);
     }
@@ -74,19 +94,15 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, int64_t column
 
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
 static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
-    const rfi_cpu_prepared *p = run->prepared;
-    int64_t in_features = run->spec->plan.in_features;
-    size_t item = rfi_dtype_size(run->spec->weight_dtype);
+    int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel;
+    int64_t begin = t->unit * RFI_CPU_UNIT, end = least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded);
     for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
-        int64_t depth = least(RFI_CPU_DEPTH, in_features - k);
-        pack_x(run, t, k, depth);
-        for (int64_t unit = t->unit; unit < t->unit + t->units; unit++) {
-            const char *w = (const char *)p->weight + (size_t)rfi_cpu_chunk_offset(p, in_features, unit, k) * item;
-            int64_t end = least((unit + 1) * RFI_CPU_UNIT, p->padded);
-            for (int64_t column = unit * RFI_CPU_UNIT; column < end; column += p->kernel->panel) {
-                multiply_panel(run, t, column, k, depth, w);
-                w += (size_t)(depth * p->kernel->panel) * item;
-            }
+        place at = {.k = k, .depth = least(RFI_CPU_DEPTH, in_features - k)};
+        pack_x(run, t, at.k, at.depth);
+        for (at.column = begin; at.column < end; at.column += panel) {
+            place next = {.k = k, .depth = at.depth, .column = at.column + panel};
+            if (next.column >= end) next = (place){.k = k + RFI_CPU_DEPTH, .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH), .column = begin};
+            multiply_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
         }
     }
 }

@@ -13,10 +13,11 @@
 #include "backend.h"
 
 enum {
-    RFI_CPU_DEPTH = 256,                    /* inputs in a chunk: its slice of a panel (32 KiB) stays in the L1 cache while rows pass */
+    RFI_CPU_DEPTH = 512,                    /* inputs in a chunk: its slice of a panel (32 KiB) stays in the L1 cache while rows pass */
     RFI_CPU_UNIT = 256,                     /* columns folded into one partial state */
     RFI_CPU_X_LD = RFI_CPU_DEPTH + 16,      /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
-    RFI_CPU_ALIGN = 64,
+    RFI_CPU_STEP = 4,                       /* inputs that the microkernel takes in one turn of its loop */
+    RFI_CPU_ALIGN = 64,                     /* bytes of a cache line */
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
 
@@ -28,6 +29,8 @@ typedef struct rfi_cpu_sliver {
     const void *in;            /* (rows, panel): the bias (ld_in = 0) or out itself */
     void *out;                 /* (rows, panel) */
     int64_t ld_in, ld_out;
+    const char *ahead;         /* memory that is wanted soon */
+    int ahead_lines;           /* lines of it to ask for in every RFI_CPU_STEP inputs */
 } rfi_cpu_sliver;
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);

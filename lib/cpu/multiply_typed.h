@@ -8,33 +8,51 @@
  *   EACH_ROWS(X)             X(1) X(2) ... for every number of rows */
 
 /* The row count is a constant in each instance, so that the sums live in registers: rows * VECTORS of them, with VECTORS for W and one for x. */
+static inline __attribute__((always_inline)) void NAME(add_product)(V sum[][VECTORS], const T *x, const W *w, const int rows) {
+    V wv[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) wv[v] = LOAD_W(w + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        V xv = BROADCAST(x[i * RFI_CPU_X_LD]);
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) sum[i][v] = FMA(xv, wv[v], sum[i][v]);
+    }
+}
+
 static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_sliver *s, const int rows) {
     const T *x = s->x;
     const W *w = s->w;
+    const int64_t depth = s->depth, ld_in = s->ld_in, ld_out = s->ld_out;
+    const T *in = s->in;
+    T *out = s->out;
+    const char *ahead = s->ahead;
+    const int lines = s->ahead_lines;
     V sum[ROWS_MAX][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) sum[i][v] = BROADCAST(0);
-    for (int64_t k = 0; k < s->depth; k++) {
-        V wv[VECTORS];
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) wv[v] = LOAD_W(w + v * LANES);
+    /* A whole chunk of W has passed through the cache since these were touched. */
 #pragma GCC unroll 16
-        for (int i = 0; i < rows; i++) {
-            V xv = BROADCAST(x[i * RFI_CPU_X_LD]);
+    for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) sum[i][v] = FMA(xv, wv[v], sum[i][v]);
-        }
-        x++;
-        w += VECTORS * LANES;
+        for (int v = 0; v < VECTORS; v++) __builtin_prefetch(in + i * ld_in + v * LANES, 1, 3);
+    int64_t k = 0;
+    for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
+#pragma GCC unroll 4
+        for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x + u, w + u * VECTORS * LANES, rows);
+        for (int line = 0; line < lines; line++, ahead += RFI_CPU_ALIGN) __builtin_prefetch(ahead, 0, 2);
+        x += RFI_CPU_STEP;
+        w += RFI_CPU_STEP * VECTORS * LANES;
     }
+    for (; k < depth; k++, x++, w += VECTORS * LANES) NAME(add_product)(sum, x, w, rows);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        const T *in = (const T *)s->in + i * s->ld_in;
-        T *out = (T *)s->out + i * s->ld_out;
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v]);
+        in += ld_in;
+        out += ld_out;
     }
 }
 
