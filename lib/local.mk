@@ -23,12 +23,14 @@ lib_librowfold_la_SOURCES = \
 	lib/backends.c \
 	lib/cpu/blocking.c \
 	lib/cpu/cpu.c \
+	lib/cpu/estimate.c \
 	lib/cpu/features.c \
 	lib/cpu/finish.c \
 	lib/cpu/forward.c \
 	lib/cpu/pool.c \
 	lib/cpu/prepare.c \
 	lib/cpu/probe.c \
+	lib/cpu/tile.c \
 	lib/cpu/reference.c \
 	lib/forward.c \
 	lib/load.c \
@@ -41,6 +43,7 @@ noinst_HEADERS += \
 	lib/chain.h \
 	lib/collapse.h \
 	lib/cpu/blocking.h \
+	lib/cpu/estimate.h \
 	lib/cpu/features.h \
 	lib/cpu/fold_typed.h \
 	lib/cpu/forward.h \

@@ -44,10 +44,11 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
     b->c_offset = b->w_offset + (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
-    int64_t states = 0;
+    int64_t states = 0, list = 0;
     if (spec->plan.reduction && (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, (int64_t)(2 * value), &states) ||
-                                 states > PTRDIFF_MAX / 2))
+                                 __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 || list > PTRDIFF_MAX / 4))
         return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
+    b->row_list = spec->plan.collapsible ? align_256((size_t)list) : 0;
     b->states = align_256((size_t)states);
     return RF_OK;
 }

@@ -12,14 +12,15 @@ typedef struct rfi_cpu_blocking {
     int64_t c_ld;                         /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset, c_offset;  /* of a thread's parts in its scratch: packed x, a widened panel, logits */
     size_t scratch;                       /* bytes a thread */
-    size_t states;                        /* bytes of partial states, (batch, units, 2), in front of the scratch; 0 without a reduction */
+    size_t states;                        /* bytes of partial states, (batch, units, 2), in front of all; 0 without a reduction */
+    size_t row_list;                      /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
 } rfi_cpu_blocking;
 
 /* RF_OUT_OF_MEMORY if no workspace could be that large. */
 rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *blocking);
 
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {
-    return blocking->states + (size_t)blocking->threads * blocking->scratch;
+    return blocking->states + blocking->row_list + (size_t)blocking->threads * blocking->scratch;
 }
 
 #endif

@@ -21,17 +21,21 @@ static double post_step(rf_dtype compute, const rfi_step *step, double x, double
     return rfi_op_apply_f32(step->kind, (float)x, (float)step->a, (float)step->b, (float)saved);
 }
 
-void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int64_t last) {
+void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_forward *call = run->call;
     rf_dtype compute = run->spec->compute_dtype;
-    for (int64_t row = first; row < last; row++) {
-        double value = rfi_state_finish_f64(plan->reduction, merge(run, plan->reduction, row), (double)plan->out_features), saved = 0;
-        if (compute == RF_FLOAT32) value = (float)value;
-        for (int i = 0; i < plan->num_post; i++) {
-            value = post_step(compute, &plan->post[i], value, saved);
-            if (plan->post[i].kind == RF_OP_SAVE) saved = value;
-        }
-        rfi_store(call->y, call->y_dtype, row * call->ldy, value);
+    double saved = 0;
+    if (compute == RF_FLOAT32) value = (float)value;
+    for (int i = 0; i < plan->num_post; i++) {
+        value = post_step(compute, &plan->post[i], value, saved);
+        if (plan->post[i].kind == RF_OP_SAVE) saved = value;
     }
+    rfi_store(call->y, call->y_dtype, row * call->ldy, value);
+}
+
+void rfi_cpu_finish_row(const rfi_cpu_run *run, int64_t i) {
+    const rfi_plan *plan = &run->spec->plan;
+    rfi_state_f64 state = merge(run, plan->reduction, i);
+    rfi_cpu_store_row(run, rfi_cpu_row(run, i), rfi_state_finish_f64(plan->reduction, state, (double)plan->out_features));
 }

@@ -3,154 +3,76 @@
 #include <stdlib.h>
 
 #include "cpu/pool.h"
-#include "dtype.h"
 #include "error.h"
 
 enum {
-    FINISH_ROWS = 64,
-    STREAM_AHEAD = 4096 /* bytes between use and prefetch where W only passes through */
+    FINISH_ROWS = 64,   /* rows a task merges */
+    COLLAPSED_ROWS = 16 /* rows a task takes the dot product of */
 };
 
-/* Partial states that one thread merges quicker than others wake up. */
-static const int64_t FINISH_ALONE = 4096;
+/* Partial states, and products of a collapsed sum, that one thread is done with before another has woken up. */
+static const int64_t FINISH_ALONE = 4096, COLLAPSED_ALONE = 65536;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* A block of rows and of units, and the scratch of the thread that works on it. */
-typedef struct tile {
-    int64_t row, rows, unit, units;
-    size_t value;                   /* bytes of the compute type */
-    char *x, *w, *c;
-} tile;
-
-static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
-    const rfi_cpu_blocking *b = &run->blocking;
-    char *scratch = run->scratch + (size_t)slot * b->scratch;
-    int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
-    return (tile){
-        .row = row,
-        .rows = least(b->rows, run->call->batch - row),
-        .unit = unit,
-        .units = least(b->block_units, b->units - unit),
-        .value = rfi_dtype_size(run->spec->compute_dtype),
-        .x = scratch + b->x_offset,
-        .w = scratch + b->w_offset,
-        .c = scratch + b->c_offset,
-    };
-}
-
-static void pack_x(const rfi_cpu_run *run, const tile *t, int64_t k, int64_t depth) {
-    const rfi_forward *call = run->call;
-    size_t item = rfi_dtype_size(call->x_dtype);
-    if (!depth) return; /* x may be NULL */
-    for (int64_t i = 0; i < t->rows; i++)
-        run->prepared->kernel->widen(t->x + (size_t)(i * RFI_CPU_X_LD) * t->value,
-                                     (const char *)call->x + (size_t)((t->row + i) * call->ldx + k) * item, call->x_dtype, depth);
-}
-
-/* Where the multiplication of a tile stands: a chunk of inputs, and in it one panel after the other. */
-typedef struct place {
-    int64_t k, depth;
-    int64_t column;      /* first of the panel */
-} place;
-
-static const char *panel_of(const rfi_cpu_run *run, const place *at) {
-    const rfi_cpu_prepared *p = run->prepared;
-    int64_t unit = at->column / RFI_CPU_UNIT;
-    int64_t offset = rfi_cpu_chunk_offset(p, run->spec->plan.in_features, unit, at->k) + at->column % RFI_CPU_UNIT * at->depth;
-    return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
-}
-
-/* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers idle. */
-static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *at, const char *next) {
-    const rfi_cpu_kernel *kernel = run->prepared->kernel;
-    const rfi_cpu_multiply *multiply = kernel->multiply[run->spec->weight_dtype];
-    const char *w = panel_of(run, at);
-    int64_t c_ld = run->blocking.c_ld, slivers = (t->rows + kernel->max_rows - 1) / kernel->max_rows;
-    int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
-    int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
-    if (!multiply || (slivers > 1 && run->spec->weight_dtype != run->spec->compute_dtype)) {
-        kernel->widen(t->w, w, run->spec->weight_dtype, at->depth * kernel->panel);
-        multiply = kernel->multiply[run->spec->compute_dtype];
-        w = t->w;
-    }
-    for (int64_t s = 0; s < slivers; s++) {
-        int64_t first = t->rows * s / slivers, rows = t->rows * (s + 1) / slivers - first;
-        char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
-        const rfi_cpu_sliver sliver = {
-            .depth = at->depth,
-            .x = t->x + (size_t)(first * RFI_CPU_X_LD) * t->value,
-            .w = w,
-            .in = at->k ? c : (const char *)run->prepared->bias + (size_t)at->column * t->value,
-            .ld_in = at->k ? c_ld : 0,
-            .out = c,
-            .ld_out = c_ld,
-            .ahead = slivers == 1 ? w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
-            .ahead_lines = (int)((lines + slivers * turns - 1) / (slivers * turns)),
-        };
-        multiply[rows - 1](&sliver);
-    }
-}
-
-/* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
-static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
-    int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel;
-    int64_t begin = t->unit * RFI_CPU_UNIT, end = least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded);
-    for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
-        place at = {.k = k, .depth = least(RFI_CPU_DEPTH, in_features - k)};
-        pack_x(run, t, at.k, at.depth);
-        for (at.column = begin; at.column < end; at.column += panel) {
-            place next = {.k = k, .depth = at.depth, .column = at.column + panel};
-            if (next.column >= end) next = (place){.k = k + RFI_CPU_DEPTH, .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH), .column = begin};
-            multiply_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
-        }
-    }
-}
-
-/* Steps on one row's part of a unit, then into its state, or into y where nothing is folded. */
-static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t unit) {
-    const rfi_plan *plan = &run->spec->plan;
-    const rfi_cpu_prepared *p = run->prepared;
-    int64_t column = unit * RFI_CPU_UNIT, row = t->row + i;
-    int padded = (int)least(RFI_CPU_UNIT, p->padded - column), n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
-    char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
-    p->kernel->apply(p->steps, plan->num_pre, p->vectors, column, values, padded);
-    if (plan->reduction) {
-        p->kernel->fold(plan->reduction, values, n, run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
-        return;
-    }
-    char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);
-    rfi_convert(y, run->call->y_dtype, values, run->spec->compute_dtype, n);
-}
-
-static void run_tile(void *context, int64_t task, int slot) {
-    const rfi_cpu_run *run = context;
-    const tile t = tile_of_task(run, task, slot);
-    multiply_tile(run, &t);
-    for (int64_t i = 0; i < t.rows; i++)
-        for (int64_t unit = t.unit; unit < t.unit + t.units; unit++) finish_unit(run, &t, i, unit);
-}
 
 static void run_finish(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     (void)slot;
-    rfi_cpu_finish_rows(run, task * FINISH_ROWS, least((task + 1) * FINISH_ROWS, run->call->batch));
+    int64_t last = least((task + 1) * FINISH_ROWS, run->rows);
+    for (int64_t i = task * FINISH_ROWS; i < last; i++) rfi_cpu_finish_row(run, i);
+}
+
+/* The full path, for run->rows rows. */
+static void run_rows(rfi_cpu_run *run) {
+    rfi_cpu_blocking *b = &run->blocking;
+    b->row_blocks = (run->rows + b->rows - 1) / b->rows;
+    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, rfi_cpu_run_tile, run);
+    if (!run->spec->plan.reduction) return;
+    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, (run->rows + FINISH_ROWS - 1) / FINISH_ROWS, run_finish, run);
+}
+
+static void run_collapsed(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_forward *call = run->call;
+    (void)slot;
+    int64_t last = least((task + 1) * COLLAPSED_ROWS, call->batch);
+    for (int64_t row = task * COLLAPSED_ROWS; row < last; row++) {
+        int full;
+        double value = rfi_collapse_row(&run->prepared->collapse, call->x, call->x_dtype, row * call->ldx, &full);
+        run->row_list[row] = full;
+        if (!full) rfi_cpu_store_row(run, row, value);
+    }
+}
+
+/* A sum as one dot product a row. The rows whose guard says no are listed and take the full path together; which path a row takes depends on that
+ * row alone. */
+static void run_collapsible(rfi_cpu_run *run) {
+    int64_t batch = run->call->batch, refused = 0;
+    int threads = batch * run->spec->plan.in_features <= COLLAPSED_ALONE ? 1 : run->spec->threads;
+    rfi_pool_run(threads, (batch + COLLAPSED_ROWS - 1) / COLLAPSED_ROWS, run_collapsed, run);
+    for (int64_t row = 0; row < batch; row++)
+        if (run->row_list[row]) run->row_list[refused++] = row;
+    run->rows = refused;
+    if (refused) run_rows(run);
 }
 
 rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
-    rfi_cpu_run run = {.spec = spec, .prepared = prepared, .call = call};
+    rfi_cpu_run run = {.spec = spec, .prepared = prepared, .call = call, .rows = call->batch};
     rf_status status = rfi_cpu_block(spec, run.prepared->kernel, call->batch, &run.blocking);
     if (status) return status;
     const rfi_cpu_blocking *b = &run.blocking;
+    char *workspace = call->workspace;
     void *own = NULL;
-    if (!call->workspace && posix_memalign(&own, 256, rfi_cpu_workspace(b)))
+    if (!workspace && posix_memalign(&own, 256, rfi_cpu_workspace(b)))
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for a workspace of %zu bytes", rfi_cpu_workspace(b));
-    run.states = own ? own : call->workspace;
-    run.scratch = run.states + b->states;
-    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, run_tile, &run);
-    if (spec->plan.reduction) {
-        int threads = call->batch * b->units <= FINISH_ALONE ? 1 : b->threads;
-        rfi_pool_run(threads, (call->batch + FINISH_ROWS - 1) / FINISH_ROWS, run_finish, &run);
+    if (own) workspace = own;
+    run.states = workspace;
+    run.scratch = run.states + b->states + b->row_list;
+    if (run.prepared->collapse.usable) {
+        run.row_list = (int64_t *)(run.states + b->states);
+        run_collapsible(&run);
+    } else {
+        run_rows(&run);
     }
     free(own);
     return RF_OK;

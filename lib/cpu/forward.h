@@ -10,13 +10,23 @@ typedef struct rfi_cpu_run {
     const rfi_cpu_prepared *prepared;
     const rfi_forward *call;
     rfi_cpu_blocking blocking;
-    char *states;   /* (batch, units, 2) of the compute type */
-    char *scratch;  /* (threads) of blocking.scratch bytes */
+    int64_t rows;       /* that take the full path */
+    int64_t *row_list;  /* (rows) which of the batch they are; NULL: all, in order */
+    char *states;       /* (rows, units, 2) of the compute type */
+    char *scratch;      /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
-rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
+static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return run->row_list ? run->row_list[i] : i; }
 
-/* Merges the partial states of rows first to last - 1, takes the steps behind the reduction and writes y. */
-void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int64_t last);
+/* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The context is a run. */
+void rfi_cpu_run_tile(void *run, int64_t task, int slot);
+
+/* Merges the partial states of row i of the run and stores its number. */
+void rfi_cpu_finish_row(const rfi_cpu_run *run, int64_t i);
+
+/* Takes the steps behind the reduction with `value`, and writes y of row `row` of the batch. */
+void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value);
+
+rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
 
 #endif

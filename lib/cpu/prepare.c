@@ -83,6 +83,7 @@ void rfi_cpu_release(void *prepared) {
     if (!p) return;
     free(p->weight);
     free(p->columns);
+    rfi_collapse_release(&p->collapse);
     free(p);
 }
 
@@ -103,6 +104,13 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
         rfi_cpu_release(p);
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for %lld bytes of packed weights", (long long)weight_bytes);
     }
+    if (plan->collapsible) {
+        rf_status status = rfi_collapse_prepare(plan, weights, spec->weight_dtype, spec->compute_dtype, &p->collapse);
+        if (status) {
+            rfi_cpu_release(p);
+            return status;
+        }
+    }
     p->kernel = kernel;
     p->padded = padded;
     char *next = p->columns;
@@ -117,6 +125,6 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     pack_job job = {.prepared = p, .weights = weights, .in_features = plan->in_features, .out_features = n, .item = item};
     rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);
     *prepared = p;
-    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes;
+    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + (p->collapse.usable ? (size_t)plan->in_features * (sizeof(double) + 1) : 0);
     return RF_OK;
 }

@@ -2,6 +2,7 @@
 #ifndef ROWFOLD_CPU_PREPARED_H
 #define ROWFOLD_CPU_PREPARED_H
 
+#include "collapse.h"
 #include "cpu/kernel.h"
 
 typedef struct rfi_cpu_prepared {
@@ -12,6 +13,7 @@ typedef struct rfi_cpu_prepared {
     const void *bias;                  /* (padded) in columns */
     const void *vectors[RF_MAX_OPS];   /* (padded) each, in columns */
     rfi_cpu_step steps[RF_MAX_OPS];    /* plan.pre */
+    rfi_collapse collapse;             /* usable only where the plan is collapsible */
 } rfi_cpu_prepared;
 
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);

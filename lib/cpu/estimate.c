@@ -1,0 +1,53 @@
+#include "cpu/estimate.h"
+
+#include <stdio.h>
+
+#include "cpu/blocking.h"
+#include "cpu/probe.h"
+#include "dtype.h"
+
+/* Of the measured peak, what the blocked product reaches on large shapes. */
+static const double BLOCKED_EFFICIENCY = 0.9;
+
+static double larger(double a, double b) { return a > b ? a : b; }
+static const char *plural(int count) { return count == 1 ? "" : "s"; }
+
+static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_cpu_blocking *b, rfi_cpu_figures figures,
+                     rfi_estimate *out) {
+    const char *type = rfi_dtype_name(spec->compute_dtype);
+    if (out->collapsed)
+        snprintf(out->kernel, sizeof out->kernel, "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
+    else
+        snprintf(out->kernel, sizeof out->kernel, "%s, %s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s", isa->name, type, kernel->max_rows,
+                 kernel->panel, (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
+    snprintf(out->machine, sizeof out->machine, "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %.1f GB/s read", spec->threads,
+             plural(spec->threads), figures.flops * 1e-9, type, figures.bytes * 1e-9);
+}
+
+/* Unfused, every operator also reads and writes the whole (batch, out_features) matrix. */
+rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_cpu_prepared *prepared, int64_t batch,
+                           rfi_estimate *out) {
+    const rfi_plan *plan = &spec->plan;
+    double k = (double)plan->in_features, n = (double)plan->out_features, rows = (double)batch;
+    rfi_cpu_blocking b;
+    *out = (rfi_estimate){.fused_seconds = -1, .unfused_seconds = -1};
+    rf_status status = rfi_cpu_block(spec, kernel, batch, &b);
+    if (status) return status;
+
+    rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads);
+    if (spec->compute_dtype == RF_FLOAT64) figures.flops /= 2;
+    out->collapsed = plan->collapsible && (!prepared || prepared->collapse.usable);
+    describe(isa, kernel, spec, &b, figures, out);
+    out->flops_per_second = figures.flops;
+    out->bytes_per_second = figures.bytes;
+
+    double weight = n * k * (double)rfi_dtype_size(spec->weight_dtype), x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
+    double y = rows * (double)plan->width * (double)rfi_dtype_size(spec->y_dtype), product = 2 * rows * n * k;
+    out->flops = out->collapsed ? 2 * rows * k : product;
+    out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)b.row_blocks) + x + y;
+    if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
+    double passes = 1 + 2.0 * plan->num_pre + (plan->reduction ? 1 : 0), value = (double)rfi_dtype_size(spec->compute_dtype);
+    out->fused_seconds = larger(out->flops / (BLOCKED_EFFICIENCY * figures.flops), out->bytes / figures.bytes);
+    out->unfused_seconds = larger(product / (BLOCKED_EFFICIENCY * figures.flops), (weight + x) / figures.bytes) + passes * rows * n * value / figures.bytes;
+    return RF_OK;
+}
