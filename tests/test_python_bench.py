@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rowfold
-from rowfold import Chain, ops
-from rowfold.bench import command, memory, unfused
+from rowfold import Chain, CpuPeak, ops
+from rowfold.bench import command, memory, report, unfused
 from rowfold.bench.cases import DATA, Case
-from rowfold.bench.runner import Entry, Process, Runner, WorkerError
+from rowfold.bench.runner import CaseResult, Entry, Process, Result, Runner, WorkerError
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 TINY = Case("tiny", "linear | mul(@scale) | logsumexp", 5, 33, 17)
@@ -126,6 +127,21 @@ def test_workers_measure_and_agree():
     json.dumps(result.as_dict())
 
 
+def test_the_table_is_plain_without_rich(monkeypatch, capsys):
+    case = CaseResult(
+        TINY, [Result("rowfold", [0.5, 1.5, 1.0]), Result("other", missing="[not] here")], [CpuPeak(1e9, 1e9)]
+    )
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    report.show(case)
+    plain = capsys.readouterr().out
+    assert "rowfold    1 s     100%    1.00" in plain
+    assert "[not] here" in plain
+    monkeypatch.undo()
+    pytest.importorskip("rich")
+    report.show(case)
+    assert "[not] here" in capsys.readouterr().out
+
+
 def test_a_worker_that_dies_is_reported():
     process = Process(Entry("numpy", "numpy"), TINY, threads=1)
     os.kill(process._process.pid, signal.SIGKILL)
@@ -152,9 +168,11 @@ SMALL = ("--batch", "3", "--in-features", "40", "--out-features", "20", "--repea
 
 
 def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
-    file = tmp_path / "result.json"
+    file, pages = tmp_path / "result.json", tmp_path / "result.md"
     chains = ("--preset", "sum_pool", "--chain", "linear | max")
-    done = rowfold_command("bench", *chains, *SMALL, "--competitors", "numpy", "--json", str(file))
+    done = rowfold_command(
+        "bench", *chains, *SMALL, "--competitors", "numpy", "--json", str(file), "--markdown", str(pages)
+    )
     assert done.returncode == 0, done.stderr
     assert "sum_pool" in done.stdout
     assert "rowfold (none)" in done.stdout
@@ -171,7 +189,11 @@ def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
             assert len(result["seconds"]) == 2
             # Only a kernel that did the work has a share of the peak.
             assert (result["fraction"] is None) == result["algebraic"]
-    assert list(tmp_path.iterdir()) == [file]
+    assert sorted(tmp_path.iterdir()) == [file, pages]
+    lines = pages.read_text().splitlines()
+    assert lines[0].startswith("`rowfold bench --preset sum_pool")
+    assert sum(line.startswith("| rowfold (none) |") for line in lines) == 2
+    assert {re.sub(r"\\\|", "", line).count("|") for line in lines if line.startswith("|")} == {10}
 
 
 @pytest.mark.parametrize(

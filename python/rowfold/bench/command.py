@@ -13,7 +13,7 @@ from pathlib import Path
 from ..ops import presets
 from .cases import DATA, Case, default_cases
 from .machine import cores
-from .report import document, show
+from .report import document, markdown, show
 from .runner import Entry, Runner
 
 COMPETITORS = ("numpy", "openblas", "torch", "torch-compile")
@@ -67,6 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--openblas", metavar="FILE", help="the OpenBLAS library to use (the system's)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables to FILE as Markdown")
     parser.set_defaults(run=run)
 
 
@@ -81,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         results.append(runner.measure(case, entries))
         show(results[-1])
         if arguments.json:
-            _write(arguments.json, json.dumps(document(results, threads), indent=1, allow_nan=True))
+            _write(arguments.json, json.dumps(document(results, threads), indent=1) + "\n")
+        if arguments.markdown:
+            _write(arguments.markdown, markdown(results, threads))
     return 0 if all(result.results[0].seconds for result in results) else 1
 
 
@@ -126,7 +129,7 @@ def _entries(arguments: argparse.Namespace) -> list[Entry]:
 def _write(path: Path, text: str) -> None:
     """Replaces the file as a whole, so that an interrupted run leaves the last complete one."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text + "\n")
+        file.write(text)
     os.replace(file.name, path)
 
 

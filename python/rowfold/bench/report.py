@@ -15,7 +15,9 @@ from .machine import cores, cpu_name
 from .runner import CaseResult, Result
 
 SCHEMA = "rowfold-bench/1"
-COLUMNS = ("contender", "median", "spread", "rate", "of the bound", "extra memory", "largest error", "notes")
+WIDE = 200
+TEXT_COLUMNS = ("contender", "notes")
+COLUMNS = ("contender", "median", "spread", "x first", "rate", "of the bound", "extra memory", "largest error", "notes")
 
 
 def document(results: Sequence[CaseResult], threads: int) -> dict[str, Any]:
@@ -48,22 +50,25 @@ def rows(result: CaseResult) -> list[tuple[str, ...]]:
 
 def _row(case: CaseResult, result: Result) -> tuple[str, ...]:
     if not result.seconds:
-        return (result.label, "-", "", "", "", "", "", result.missing or "")
+        return (result.label, "-", *[""] * 6, result.missing or "")
     median = result.median
     spread = (max(result.seconds) - min(result.seconds)) / median
     what = "product alone" if result.product_only else "a rewrite removed work" if result.algebraic else ""
     notes = ", ".join(filter(None, [what, result.about.get("backend", ""), result.about.get("core", "")]))
-    rate = (
-        f"{case.case.flops / median / 1e9:.0f} GFLOP/s"
-        if case.arithmetic_bound
-        else f"{case.case.bytes / median / 1e9:.1f} GB/s"
-    )
+    first = case.results[0]
     fraction = case.fraction(result)
+    if fraction is None:
+        rate = ""
+    elif case.arithmetic_bound:
+        rate = f"{case.case.flops / median / 1e9:.0f} GFLOP/s"
+    else:
+        rate = f"{case.case.bytes / median / 1e9:.1f} GB/s"
     return (
         result.label,
         _seconds(median),
         f"{100 * spread:.0f}%",
-        "" if fraction is None else rate,
+        f"{median / first.median:.2f}" if first.seconds else "",
+        rate,
         "" if fraction is None else f"{100 * fraction:.0f}%",
         _mebibytes(result.extra_memory_bytes),
         "" if result.error is None else f"{result.error:.1e}",
@@ -82,22 +87,47 @@ def title(result: CaseResult) -> str:
 
 def show(result: CaseResult) -> None:
     """Prints the table of one case, with rich where it is installed."""
-    table = rows(result)
     try:
-        rich_table: Any = importlib.import_module("rich.table")
-        console: Any = importlib.import_module("rich.console").Console(width=None if sys.stdout.isatty() else 160)
+        rich: Any = importlib.import_module("rich.table")
+        console: Any = importlib.import_module("rich.console")
     except ImportError:
-        print(f"\n{title(result)}")
-        widths = [max(map(len, column)) for column in zip(COLUMNS, *table)]
-        for line in (COLUMNS, *table):
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+        _show_plainly(result)
         return
-    drawn = rich_table.Table(title=title(result), title_justify="left")
+    drawn = rich.Table(title=title(result), title_justify="left")
     for column in COLUMNS:
-        drawn.add_column(column, justify="left" if column in ("contender", "notes") else "right")
-    for line in table:
+        drawn.add_column(column, justify="left" if column in TEXT_COLUMNS else "right")
+    for line in rows(result):
         drawn.add_row(*line)
-    console.print(drawn)
+    # Where no terminal says how wide it is, nothing is to be cut off. Reasons may hold brackets, which are no markup.
+    console.Console(width=None if sys.stdout.isatty() else WIDE, markup=False).print(drawn)
+
+
+def _show_plainly(result: CaseResult) -> None:
+    table = rows(result)
+    widths = [max(map(len, column)) for column in zip(COLUMNS, *table)]
+    print(f"\n{title(result)}")
+    for line in (COLUMNS, *table):
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+
+
+def markdown(results: Sequence[CaseResult], threads: int) -> str:
+    """The tables for a document, with the machine and the versions they were measured on."""
+    about = document(results, threads)
+    machine, versions = about["machine"], about["versions"]
+    parts = [
+        f"`{' '.join(about['command'])}` on {machine['cpu']}, {threads} threads, {about['date'][:10]}: "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + "."
+    ]
+    for result in results:
+        rule = ["---" if column in TEXT_COLUMNS else "---:" for column in COLUMNS]
+        lines = [_markdown_row(line) for line in (COLUMNS, rule, *rows(result))]
+        parts.append("\n".join([f"**{title(result)}**", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def _seconds(value: float) -> str:
