@@ -99,6 +99,3 @@ $(lib_cpu_libavx512_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_CF
 
 # Behind the convenience libraries, which use these.
 lib_librowfold_la_LIBADD += cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)
-
-# Writes lib/vmath_poly.h.
-EXTRA_DIST += tools/minimax.py
