@@ -2,6 +2,8 @@
 # Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
 public_programs = \
 	tests/c/test_chain \
+	tests/c/test_cpu_invariance \
+	tests/c/test_cpu_threads \
 	tests/c/test_file \
 	tests/c/version
 # C programs that look inside the library.

@@ -1,0 +1,81 @@
+/* One model, many callers: threads that forward at once, a child after fork, and a child forked while other threads are inside forward, all get the same
+ * bits, and nobody hangs: an alarm ends the program if somebody does. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <rowfold.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BATCH = 64, K = 256, N = 2048, CALLERS = 6, ROUNDS = 20, FORKS = 8, PATIENCE_S = 120 };
+
+static float x[BATCH * K], weight[N * K], expected[BATCH];
+static rf_model *model;
+static atomic_int stop, failures;
+
+static int forward_agrees(void) {
+    float y[BATCH];
+    return !rf_model_forward(model, x, BATCH, y) && !memcmp(y, expected, sizeof y);
+}
+
+static void *call_rounds(void *unused) {
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) failures += !forward_agrees();
+    return NULL;
+}
+
+static void *call_until_stopped(void *unused) {
+    (void)unused;
+    while (!stop) failures += !forward_agrees();
+    return NULL;
+}
+
+static void fork_and_forward(void) {
+    pid_t child = fork();
+    if (child < 0) {
+        failures++;
+        return;
+    }
+    if (!child) {
+        alarm(PATIENCE_S);
+        _exit(forward_agrees() && forward_agrees() ? 0 : 1);
+    }
+    int status;
+    failures += waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status);
+}
+
+static void run_threads(int count, void *(*body)(void *), void (*meanwhile)(void)) {
+    pthread_t threads[CALLERS];
+    int started = 0;
+    while (started < count && !pthread_create(&threads[started], NULL, body, NULL)) started++;
+    failures += started < count;
+    if (meanwhile) meanwhile();
+    stop = 1;
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    stop = 0;
+}
+
+static void fork_often(void) {
+    for (int i = 0; i < FORKS; i++) fork_and_forward();
+}
+
+int main(void) {
+    alarm(PATIENCE_S);
+    for (int i = 0; i < BATCH * K; i++) x[i] = (float)(i % 997) * 1e-3f;
+    for (int i = 0; i < N * K; i++) weight[i] = (float)(i % 1009) * 1e-4f - 0.05f;
+    const rf_config config = {.size = sizeof config, .chain = "linear | logsumexp | gelu", .in_features = K, .out_features = N, .device = "cpu", .threads = 4};
+    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, NULL, NULL, 0) || rf_model_forward(model, x, BATCH, expected)) {
+        fprintf(stderr, "%s\n", rf_last_error());
+        return 1;
+    }
+    fork_and_forward();
+    run_threads(CALLERS, call_rounds, NULL);
+    run_threads(2, call_until_stopped, fork_often);
+    failures += !forward_agrees();
+    rf_model_destroy(model);
+    if (failures) fprintf(stderr, "%d calls failed or disagreed\n", failures);
+    return failures != 0;
+}
