@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     const T *x = s->x;
     const W *w = s->w;
     const int64_t depth = s->depth, ld_in = s->ld_in, ld_out = s->ld_out;
-    const T *in = s->in;
+    const T *in = s->in, *bias = s->bias;
     T *out = s->out;
     const char *ahead = s->ahead;
     const int lines = s->ahead_lines;
@@ -50,7 +50,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v]);
+        for (int v = 0; v < VECTORS; v++) STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v] + LOAD(bias + v * LANES));
         in += ld_in;
         out += ld_out;
     }

@@ -52,6 +52,9 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
     return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
 }
 
+/* A row of a panel, of either type. */
+static const double zeros[RFI_CPU_UNIT];
+
 /* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers idle. */
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
@@ -59,6 +62,7 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *a
     const char *w = panel_of(run, at);
     int64_t c_ld = run->blocking.c_ld, slivers = (t->rows + kernel->max_rows - 1) / kernel->max_rows;
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
+    int last = at->k + at->depth == run->spec->plan.in_features;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     if (!multiply || (slivers > 1 && run->spec->weight_dtype != run->spec->compute_dtype)) {
         kernel->widen(t->w, w, run->spec->weight_dtype, at->depth * kernel->panel);
@@ -72,8 +76,9 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *a
             .depth = at->depth,
             .x = t->x + (size_t)(first * RFI_CPU_X_LD) * t->value,
             .w = w,
-            .in = at->k ? c : (const char *)run->prepared->bias + (size_t)at->column * t->value,
+            .in = at->k ? c : (const char *)zeros,
             .ld_in = at->k ? c_ld : 0,
+            .bias = last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros,
             .out = c,
             .ld_out = c_ld,
             .ahead = slivers == 1 ? w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
