@@ -150,6 +150,24 @@ def test_a_worker_that_dies_is_reported():
     process.close()
 
 
+def test_a_worker_that_dies_leaves_the_others_measured(monkeypatch):
+    ask = Process.ask
+    killed = []
+
+    def kill_the_first(self, what, **arguments):
+        if what == "time" and not killed:
+            killed.append(self)
+            os.kill(self._process.pid, signal.SIGKILL)
+        return ask(self, what, **arguments)
+
+    monkeypatch.setattr(Process, "ask", kill_the_first)
+    entries = [Entry("first", "rowfold", {"simplify": "none"}), Entry("second", "numpy")]
+    first, second = Runner(threads=1, repeat=2, say=lambda line: None).measure(TINY, entries).results
+    assert first.missing == "died of SIGKILL"
+    assert not first.seconds
+    assert len(second.seconds) == 2
+
+
 def test_a_contender_that_cannot_take_part_says_why():
     case = Case("half", "linear | sum", 2, 8, 4, dtype="float16")
     with pytest.raises(WorkerError, match="numpy has no fast float16 product"):

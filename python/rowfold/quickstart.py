@@ -11,12 +11,11 @@ import numpy as np
 from .backends import backends, cpu_measure
 from .bench.cases import Array, Case
 from .bench.memory import growth
-from .bench.unfused import largest_error, reference
+from .bench.unfused import largest_error, reference, sampled_rows
 from .model import Model
 from .ops import Chain, presets
 
 BATCH, IN_FEATURES, OUT_FEATURES = 1024, 8192, 8192
-SAMPLED_ROWS = 8
 REPEAT = 3
 
 
@@ -72,11 +71,6 @@ def _report(model: Model, case: Case, seconds: float, memory: int | None, error:
     _say(f"{info.backend}, simplify={info.simplify}: {seconds * 1e3:.4g} ms; {speed}")
     _say(f"    extra memory {used / 2**20:.1f} MiB; unfused, each matrix of logits takes {unfused / 2**20:.0f} MiB")
     _say(f"    largest relative error of sampled rows against float64: {error:.1e}")
-
-
-def sampled_rows(batch: int) -> list[int]:
-    """A few rows spread over the batch, the first and the last among them."""
-    return sorted(set(np.linspace(0, batch - 1, SAMPLED_ROWS).astype(int).tolist()))
 
 
 def _time(model: Model, x: Array, y: Array) -> float:

@@ -20,11 +20,10 @@ from .. import _lib
 from ..backends import CpuPeak
 from ..ops import Chain
 from .cases import Case
-from .unfused import largest_error, reference
+from .unfused import largest_error, reference, sampled_rows
 
 # OpenBLAS' names for processors with AVX2 or more; "" leaves the choice to it.
 CORE_TYPES = ("", "Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids")
-SAMPLED_ROWS = 8
 # Before each sample: threads of the contender before it may still be spinning, 26 ms in OpenBLAS.
 SETTLE_SECONDS = 0.1
 
@@ -187,9 +186,14 @@ class Runner:
                 self._start(entry, case, result, running)
             for repetition in range(self.repeat):
                 self.say(f"{case.label}: repetition {repetition + 1} of {self.repeat}")
-                for process, result in running:
+                for process, result in list(running):
                     time.sleep(SETTLE_SECONDS)
-                    result.seconds.append(process.ask("time"))
+                    try:
+                        result.seconds.append(process.ask("time"))
+                    except WorkerError as error:
+                        result.seconds, result.missing = [], str(error)
+                        running.remove((process, result))
+                        process.close()
                 if running:
                     peaks.append(CpuPeak(*running[0][0].ask("peak")))
             self.say(f"{case.label}: errors against float64")
@@ -243,7 +247,7 @@ class Runner:
         return {"OPENBLAS_CORETYPE": core} if core else {}
 
     def _errors(self, case: Case, running: Sequence[tuple[Process, Result]]) -> None:
-        rows = sorted(set(np.linspace(0, case.batch - 1, SAMPLED_ROWS).astype(int).tolist()))
+        rows = sampled_rows(case.batch)
         x, weight, bias = case.inputs()
         expected = reference(Chain.parse(case.chain), x[rows], weight, bias, case.vectors())
         for process, result in running:
