@@ -92,6 +92,15 @@ def test_kernelbench_data_is_uniform_and_weights_are_pytorch_s():
         assert values.min() < -0.98 * bound
 
 
+def test_bfloat16_data_is_rounded_to_nearest_even():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    exact = Case("c", "linear", 64, 50, 30, data="lognormal").inputs()
+    rounded = Case("c", "linear", 64, 50, 30, data="lognormal", dtype="bfloat16").inputs()
+    for ours, values in zip(rounded, exact):
+        np.testing.assert_array_equal(ours, values.astype(ml_dtypes.bfloat16).view(np.uint16))
+        np.testing.assert_array_equal(unfused.widened(ours), values.astype(ml_dtypes.bfloat16).astype(np.float64))
+
+
 def test_sigma5_data_has_logits_of_deviation_5():
     x, weight, _ = Case("c", "linear", 300, 400, 300, data="sigma5").inputs()
     assert abs((x @ weight.T).std() - 5) < 0.1

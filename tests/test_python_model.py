@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import threading
 import weakref
 
@@ -189,6 +190,18 @@ def test_y_dtype_rounds_the_float32_result_once(weights, rng, y_name):
         y = model.load_weights(*weights)(x)
     assert y.dtype == numpy_dtype(y_name)
     np.testing.assert_array_equal(y, expected.astype(numpy_dtype(y_name)))
+
+
+def test_bfloat16_results_are_bit_patterns_without_ml_dtypes(weights, rng, monkeypatch):
+    x = rng.standard_normal((5, K), dtype=np.float32)
+    with rowfold.Model("linear | logsumexp", K, N) as wide:
+        expected = wide.load_weights(*weights)(x)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with rowfold.Model("linear | logsumexp", K, N, y_dtype="bfloat16") as model:
+        y = model.load_weights(*weights)(x)
+    assert y.dtype == np.uint16
+    # Half a unit in the last of bfloat16's 8 bits.
+    np.testing.assert_allclose((y.astype(np.uint32) << 16).view(np.float32), expected, rtol=2**-8)
 
 
 def test_x_dtype_fixes_the_dtype_of_x(weights):

@@ -51,13 +51,13 @@ class Case:
         return asdict(self)
 
     def inputs(self) -> tuple[Array, Array, Array]:
-        """Draws x (batch, in_features), W (out_features, in_features), b (out_features,) of the case's dtype."""
+        """Draws x (batch, in_features), W (out_features, in_features), b (out_features,) of the case's dtype.
+
+        bfloat16 as uint16 bit patterns, which needs no package beside numpy.
+        """
         rng = np.random.default_rng(self.seed)
         drawn = DATA[self.data](rng, self.batch, self.in_features, self.out_features)
-        dtype = arrays.numpy_dtype(self.native_dtype)
-        if dtype == np.uint16:
-            raise SystemExit("bfloat16 data needs the package ml_dtypes, which is not installed")
-        x, weight, bias = (values.astype(dtype, copy=False) for values in drawn)
+        x, weight, bias = (stored(values, self.native_dtype) for values in drawn)
         return x, weight, bias
 
     def vectors(self) -> dict[str, Array]:
@@ -65,6 +65,14 @@ class Case:
         rng = np.random.default_rng(self.seed + 1)
         names = sorted({op.vector for op in ops.Chain.parse(self.chain) if op.vector})
         return {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
+
+
+def stored(values: Array, dtype: _lib.DType) -> Array:
+    """float32 values rounded to a dtype; bfloat16 to nearest even, as bit patterns."""
+    if dtype is not _lib.DType.BFLOAT16:
+        return values.astype(arrays.numpy_dtype(dtype), copy=False)
+    bits = values.view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
 def uniform_weights(rng: np.random.Generator, in_features: int, out_features: int) -> tuple[Array, Array]:

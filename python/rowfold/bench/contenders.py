@@ -187,7 +187,7 @@ class Torch:
                 raise Unavailable(f"torch.compile failed: {str(error).splitlines()[0][:200]}") from None
 
     def _tensor(self, values: Array) -> Any:
-        if values.dtype.name == "bfloat16":
+        if values.dtype == np.uint16:
             return self.torch.from_numpy(values.view(np.int16)).view(self.torch.bfloat16)
         return self.torch.from_numpy(values)
 

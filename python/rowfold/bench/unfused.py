@@ -144,20 +144,27 @@ def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -
     return x
 
 
+def widened(values: Array) -> Array:
+    """The values in float64, uint16 read as bfloat16."""
+    if values.dtype == np.uint16:
+        values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float64)
+
+
 def reference(chain: Chain, x: Array, weight: Array, bias: Array, vectors: Mapping[str, Array]) -> Array:
     """The chain in float64 on inputs as they are stored: (rows, 1) or (rows, out_features).
 
     W is widened in blocks, so that the extra memory is small.
     """
-    rows = x.astype(np.float64)
+    rows = widened(x)
     logits = np.empty((x.shape[0], weight.shape[0]))
     step = max(1, 2**22 // max(1, weight.shape[1]))
     for start in range(0, weight.shape[0], step):
         block = slice(start, start + step)
-        logits[:, block] = rows @ weight[block].astype(np.float64).T
-    logits += bias.astype(np.float64)
+        logits[:, block] = rows @ widened(weight[block]).T
+    logits += widened(bias)
     with np.errstate(all="ignore"):
-        wide = {name: values.astype(np.float64) for name, values in vectors.items()}
+        wide = {name: widened(values) for name, values in vectors.items()}
         result: Array = np.asarray(apply(chain, logits, NUMPY, wide), np.float64)
     return result
 
