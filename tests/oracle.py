@@ -95,6 +95,11 @@ def _log1p_exp(x: Array) -> Array:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
+def _sigmoid(x: Array) -> Array:
+    small = np.exp(-np.abs(x))  # 1 / (1 + exp(-x)) would lose the subnormal end of the tail
+    return np.where(x < 0, small, 1) / (1 + small)
+
+
 class Row(NamedTuple):
     """One operator: f(x, a, b, s), s the saved value.
 
@@ -148,12 +153,9 @@ OPS: dict[str, Row] = {
         lambda x, a, b, s: x * (0.5 * _erfc(-x * math.sqrt(0.5))), ulps=5, slack=2, points=_at(-0.75179152469356)
     ),
     "gelu(tanh)": Row(
-        lambda x, a, b, s: x / (1 + np.exp(-_2U * (x + 0.044715 * x**3))),
-        ulps=6,
-        slack=6,
-        points=_at(-0.75246142207102),
+        lambda x, a, b, s: x * _sigmoid(_2U * (x + 0.044715 * x**3)), ulps=6, slack=6, points=_at(-0.75246142207102)
     ),
-    "silu": Row(lambda x, a, b, s: x / (1 + np.exp(-x)), ulps=6, points=_at(-1.27846454276107)),
+    "silu": Row(lambda x, a, b, s: x * _sigmoid(x), ulps=6, points=_at(-1.27846454276107)),
     "mish": Row(lambda x, a, b, s: x * np.tanh(_log1p_exp(x)), ulps=8, points=_at(-1.19243121451550)),
     "softplus": Row(
         lambda x, a, b, s: np.where(x * a > b, x, _log1p_exp(x * a) / a),
@@ -163,7 +165,7 @@ OPS: dict[str, Row] = {
         points=lambda a, b: _jump(b / a),
         inner=lambda x, a, b: np.where(x * a > b, 0, np.exp(x * a)),
     ),
-    "sigmoid": Row(lambda x, a, b, s: 1 / (1 + np.exp(-x)), ulps=5),
+    "sigmoid": Row(lambda x, a, b, s: _sigmoid(x), ulps=5),
     "logsigmoid": Row(lambda x, a, b, s: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), ulps=7),
     "tanh": Row(lambda x, a, b, s: np.tanh(x), ulps=3),
     "clamp": Row(lambda x, a, b, s: np.minimum(np.maximum(x, a), b), (("min", -math.inf), ("max", math.inf))),
@@ -248,9 +250,9 @@ def _overflow(value: Array, band: Band, unsure: Array, m: Machine) -> tuple[Arra
 
 def _apply_band(row: Row, a: Array, b: Array, x: Band, s: Band, m: Machine, rounds: bool) -> tuple[Band, Array]:
     """The interval behind an operator, and where NaN is one of several possible results."""
-    if rounds and row.slack:
-        step = row.slack * m.u * m.errors
-        x = Band(x.lo - step * np.abs(x.lo), x.hi + step * np.abs(x.hi))
+    if rounds and row.slack:  # the argument is rounded, and may underflow when it is divided by a
+        step, floor = row.slack * m.u * m.errors, m.tiny * (1 + np.abs(a))
+        x = Band(x.lo - step * np.abs(x.lo) - floor, x.hi + step * np.abs(x.hi) + floor)
     inputs = [x.lo, x.hi] + [np.where((x.lo <= p) & (p <= x.hi), p, x.lo) for p in row.points(a, b)]
     saved = s if row in (OPS["add_saved"], OPS["mul_saved"]) else s[:1]
     outputs = np.stack(np.broadcast_arrays(*[row.f(v, a, b, w) for v in inputs for w in saved]))
@@ -258,7 +260,7 @@ def _apply_band(row: Row, a: Array, b: Array, x: Band, s: Band, m: Machine, roun
     lo, hi = np.fmin.reduce(outputs), np.fmax.reduce(outputs)
     if rounds and row.ulps:
         step = 2 * row.ulps * m.u * m.errors
-        floor = 2 * m.tiny * (1 + np.minimum(np.abs(np.nan_to_num(x.lo)), 200))  # a subnormal factor, times x
+        floor = 2 * m.tiny * (1 + np.minimum(np.abs(np.nan_to_num(x.lo)), 1000))  # a subnormal factor, times x
         lo, hi = lo - (step * np.abs(lo) + floor), hi + (step * np.abs(hi) + floor)
     return Band(lo, hi), nan.any(axis=0) & ~nan.all(axis=0)
 
@@ -277,7 +279,7 @@ def _apply(op: Op, state: State, saved: State | None, vectors: Vectors, dtype: s
     band, mixed = _apply_band(row, a, b, state.all, s.all, m, True)
     # Infinities know no rounding, and where they come from finite numbers (1 / 0) the interval was a point.
     exact = ~np.isfinite(value) & (state.all.lo == state.all.hi) & (s.all.lo == s.all.hi) | np.isnan(state.value)
-    band = Band(np.where(exact, value, band.lo), np.where(exact, value, band.hi))
+    band = Band(np.where(exact, value, np.fmin(band.lo, value)), np.where(exact, value, np.fmax(band.hi, value)))
     unsure = state.unsure | (mixed & ~exact) | (s.unsure if op.name.endswith("_saved") else False)
     if row.inner:
         far = np.where(np.abs(state.all.hi) > np.abs(state.all.lo), state.all.hi, state.all.lo)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 # Around powers of two and tile edges, primes, one, nothing.
 SIZES = [0, 1, 2, 3, 7, 8, 13, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 97, 127, 128, 129, 191, 193, 251, 255, 256, 257]
-LARGE = [383, 385, 511, 512, 513, 1021, 1024, 1025, 2049]
+LARGE = [223, 224, 225, 383, 385, 511, 512, 513, 767, 1021, 1024, 1025, 2049]
 WORK = 3_000_000  # multiplications in one case, so that the reference backend stays quick
 
 COEFFICIENTS = st.one_of(

@@ -312,7 +312,7 @@ def test_both_bounds_of_a_clamp_missing_is_an_error() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", ["sum", "mean"])
 def test_16_bit_inputs_accumulate_in_float32(backend: str, dtype: str, kind: str) -> None:
-    """4097 columns of 1 + 2^-7, which both types hold: a 16-bit sum would stop at 256 or 2048. It rounds once."""
+    """4097 columns of 1 + 2^-7, which both types hold: a 16-bit sum would stop at 256 or 2048. It is rounded once."""
     n, value = 4097, 1 + 2.0**-7
     stored = np.full((n, 1), value).astype(np.float16) if dtype == "float16" else np.full((n, 1), 0x3F81, np.uint16)
     one = np.ones((2, 1), np.float16) if dtype == "float16" else np.full((2, 1), 0x3F80, np.uint16)
