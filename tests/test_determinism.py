@@ -1,0 +1,122 @@
+"""The same bits: every run, and on a CPU for every batch, place in it and number of threads."""
+
+from __future__ import annotations
+
+import datasets
+import numpy as np
+import pytest
+import rowfold
+from cases import Case, make_case, same_bits
+from hypothesis import given, reject
+from hypothesis import strategies as st
+from strategies import DTYPE_SETS, cases
+
+CHAINS = [
+    "linear | logsumexp | gelu",
+    "linear | mul(2) | save | add_saved | clamp(-10, 10) | logsumexp | save | mish | mul_saved",
+    "linear | gelu | sum",
+    "linear | softplus | mean",
+    "linear | add(1) | sum",
+    "linear | max",
+    "linear | silu",
+]
+# Enough work for several threads, and a little more than whole tiles in each dimension.
+SHAPES = [(230, 261, 515), (3, 1030, 2100), (500, 40, 700)]
+
+
+def sized(backend: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The reference has one thread, no tiles and no hurry: a few rows of each will do."""
+    return (7, *shape[1:]) if backend == "reference" else shape
+
+
+def large(chain: str, shape: tuple[int, int, int], dtypes: tuple[str, str, str] = ("float32",) * 3) -> Case:
+    return make_case(chain, datasets.sigma5(np.random.default_rng(3), *shape), None, *dtypes)
+
+
+def invariant(backend: str) -> dict:
+    """A GPU promises batch invariance only where it is asked for."""
+    return {"batch_invariant": True} if backend.startswith("cuda") else {}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_run_gives_the_same_bits(backend: str, chain: str, shape: tuple[int, int, int]) -> None:
+    case = large(chain, sized(backend, shape))
+    with case.model(backend) as model:
+        first = model(case.x)
+        for _ in range(3):
+            assert same_bits(model(case.x), first)
+    assert same_bits(case.run(backend), first)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_threads_do_not_change_bits(backend: str, chain: str, shape: tuple[int, int, int]) -> None:
+    case = large(chain, sized(backend, shape))
+    one = case.run(backend, threads=1)
+    for threads in (2, 3, 5):
+        assert same_bits(case.run(backend, threads=threads), one), threads
+
+
+@pytest.mark.parametrize("dtypes", DTYPE_SETS[::4], ids=str)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_batch_does_not_change_bits(backend: str, chain: str, dtypes: tuple[str, str, str]) -> None:
+    """One row alone, a few, rows in another order, and many: small batches may take another path."""
+    case = large(chain, (61, 261, 515), dtypes)
+    rng = np.random.default_rng(9)
+    with case.model(backend, **invariant(backend)) as model:
+        whole = model(case.x)
+        for rows in ([0], [60], [7, 8], range(16), range(5, 38), rng.permutation(61), rng.integers(0, 61, 463)):
+            rows = np.array(rows)
+            assert same_bits(model(case.x[rows]), whole[rows]), rows
+
+
+@given(case=cases(), data=st.data())
+def test_rows_alone_of_any_case(backend: str, case: Case, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.integers(0, max(len(case.x) - 1, 0)), max_size=5)) if len(case.x) else []
+    threads = data.draw(st.integers(1, 5))
+    try:
+        whole = case.run(backend, threads=1, **invariant(backend))
+        with case.model(backend, threads=threads, **invariant(backend)) as model:
+            part = model(case.x[rows])
+    except rowfold.UnsupportedError:
+        reject()
+    assert same_bits(part, whole[rows])
+
+
+def test_layout_and_way_of_calling_do_not_change_bits(backend: str) -> None:
+    case = large("linear | logsumexp | gelu", (45, 70, 300))
+    plain = case.run(backend)
+    wide = np.full((45, 91), np.nan, np.float32)
+    wide[:, 5:75] = case.x
+    out = np.full((45, 3), np.nan, np.float32)
+    with case.model(backend) as model:
+        assert same_bits(model(wide[:, 5:75]), plain)
+        assert model(case.x, out=out[:, 1:2]).base is out
+        assert same_bits(np.ascontiguousarray(out[:, 1:2]), plain)
+        assert np.isnan(out[:, [0, 2]]).all()
+        assert same_bits(model(case.x.reshape(9, 5, 70)).reshape(45, 1), plain)
+    w = np.full((300, 83), np.nan, np.float32)
+    w[:, 7:77] = case.w
+    for borrow in (False, True):
+        for weight in (case.w, w[:, 7:77], np.asfortranarray(case.w)):
+            with rowfold.Model(case.chain, 70, 300, backend=backend) as model:
+                model.load_weights(weight, case.b, borrow=borrow)
+                assert same_bits(model(case.x), plain)
+
+
+def test_weights_may_go_after_loading(backend: str) -> None:
+    case = large("linear | logsumexp", (5, 70, 300))
+    plain = case.run(backend)
+    w, b = case.w.copy(), case.b.copy()
+    with rowfold.Model(case.chain, 70, 300, backend=backend) as model:
+        model.load_weights(w, b)
+        w[:], b[:] = np.nan, np.nan
+        assert same_bits(model(case.x), plain)
+
+
+def test_no_bias_is_a_bias_of_zeros(backend: str) -> None:
+    case = large("linear | logsumexp", (5, 70, 300))
+    zeros = Case(case.chain, case.x, case.w, np.zeros(300, np.float32))
+    assert same_bits(Case(case.chain, case.x, case.w).run(backend), zeros.run(backend))
