@@ -1,10 +1,12 @@
 # C programs that use the library as a C user would: nothing but rowfold.h, and make installcheck runs them against what was installed.
 # Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
 public_programs = \
+	tests/c/test_api \
 	tests/c/test_chain \
 	tests/c/test_cpu_invariance \
 	tests/c/test_cpu_threads \
 	tests/c/test_file \
+	tests/c/test_malloc \
 	tests/c/version
 # C programs that look inside the library.
 internal_programs = \

@@ -1,0 +1,180 @@
+/* Allocations: each may fail, none leaks, and a forward with its own workspace makes none. The program brings its own malloc in front of the C library's. */
+#include <rowfold.h>
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__)
+int main(void) { return 77; } /* needs glibc's entry points behind malloc, and to be the only one that replaces it */
+#else
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+void __libc_free(void *old);
+
+static atomic_long allocations, living;
+static atomic_long failing = -1; /* how many more may succeed before one fails; negative: all succeed */
+static atomic_int failed;
+
+static int refuse(void) {
+    allocations++;
+    if (atomic_load(&failing) < 0) return 0;
+    if (atomic_fetch_sub(&failing, 1) > 0) return 0;
+    atomic_store(&failing, -1);
+    failed = 1;
+    return 1;
+}
+
+static void *count(void *block) {
+    if (block) living++;
+    return block;
+}
+
+void *malloc(size_t size) { return refuse() ? NULL : count(__libc_malloc(size)); }
+void *calloc(size_t number, size_t size) { return refuse() ? NULL : count(__libc_calloc(number, size)); }
+void *memalign(size_t alignment, size_t size) { return refuse() ? NULL : count(__libc_memalign(alignment, size)); }
+void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
+int posix_memalign(void **block, size_t alignment, size_t size) {
+    void *found = memalign(alignment, size);
+    if (!found) return 12; /* ENOMEM */
+    *block = found;
+    return 0;
+}
+void *realloc(void *old, size_t size) {
+    if (refuse()) return NULL;
+    void *moved = __libc_realloc(old, size);
+    if (moved && !old) living++;
+    return moved;
+}
+void free(void *block) {
+    if (block) living--;
+    __libc_free(block);
+}
+
+static int failures;
+
+#define CHECK(condition, ...)                               \
+    do {                                                    \
+        if (!(condition)) {                                 \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+            fprintf(stderr, __VA_ARGS__);                   \
+            fprintf(stderr, "\n");                          \
+            failures++;                                     \
+        }                                                   \
+    } while (0)
+
+/* Large enough that two threads have something to do. */
+enum { BATCH = 32, K = 200, N = 700 };
+static float weight[N * K], bias[N], scale[N], x[BATCH * K], y[BATCH], wanted[BATCH];
+static uint16_t half_weight[N * K];
+static const float poison = -7.25f;
+
+static const char *const chains[] = {
+    "linear | mul(@scale) | softplus | logsumexp | gelu",
+    "linear | mul(@scale) | add(1) | sum",
+    "linear | mul(@scale) | max",
+};
+
+typedef struct subject {
+    const char *backend, *chain;
+    rf_dtype dtype;
+} subject;
+
+/* Everything a program does with a model. RF_OK, or the first status that was not. */
+static rf_status life(const subject *s) {
+    rf_model *model = NULL;
+    const rf_config config = {.size = sizeof config, .chain = s->chain, .in_features = K, .out_features = N, .weight_dtype = s->dtype,
+                              .x_dtype = RF_FLOAT32, .backend = s->backend, .threads = 2};
+    const rf_vector vector = {.name = "scale", .data = scale, .length = N, .dtype = RF_FLOAT32};
+    const rf_weights weights = {.size = sizeof weights, .weight = s->dtype == RF_FLOAT32 ? (const void *)weight : half_weight, .bias = bias,
+                                .bias_dtype = RF_FLOAT32, .vectors = &vector, .num_vectors = 1};
+    size_t needed = 0;
+    rf_status status = rf_model_create(&model, &config);
+    if (status) {
+        CHECK(!model, "create failed and wrote a model");
+        return status;
+    }
+    status = rf_model_load_weights_ex(model, &weights);
+    if (!status) status = rf_model_explain(model, BATCH, RF_FORMAT_TEXT, NULL, 0, &needed);
+    if (!status) status = rf_model_explain(model, BATCH, RF_FORMAT_JSON, NULL, 0, &needed);
+    if (!status) status = rf_model_forward(model, x, BATCH, y);
+    rf_model_destroy(model);
+    return status;
+}
+
+static void fill(float *values, size_t n, float step) {
+    for (size_t i = 0; i < n; i++) values[i] = (float)((i * 7919) % 101) * step - 50 * step;
+}
+
+/* Fails the first allocation, then only the second, and so on until a whole life needs no more than succeed. */
+static void each_allocation_fails(const subject *s) {
+    CHECK(life(s) == RF_OK, "%s: %s", s->backend, rf_last_error()); /* threads of the pool start here, and stay */
+    memcpy(wanted, y, sizeof y);
+    CHECK(life(s) == RF_OK, "%s: %s", s->backend, rf_last_error());
+    long before = living;
+    for (long n = 0;; n++) {
+        for (int i = 0; i < BATCH; i++) y[i] = poison;
+        failed = 0;
+        atomic_store(&failing, n);
+        rf_status status = life(s);
+        atomic_store(&failing, -1);
+        CHECK(living == before, "%s, %s, allocation %ld fails: %ld blocks were left behind", s->backend, s->chain, n, living - before);
+        if (status) {
+            CHECK(failed && status == RF_OUT_OF_MEMORY, "%s, allocation %ld fails: status %d, %s", s->backend, n, (int)status, rf_last_error());
+            CHECK(*rf_last_error(), "%s, allocation %ld fails: no sentence", s->backend, n);
+            for (int i = 0; i < BATCH; i++) CHECK(y[i] == poison, "%s, allocation %ld fails: y[%d] was written", s->backend, n, i);
+        } else {
+            CHECK(!memcmp(y, wanted, sizeof y), "%s, allocation %ld fails: another result", s->backend, n); /* it went on without, rightly */
+        }
+        if (!failed) break;
+        if (n > 10000 || failures > 20) {
+            CHECK(0, "%s: no end of allocations", s->backend);
+            break;
+        }
+    }
+}
+
+static void forward_allocates_nothing(const subject *s) {
+    rf_model *model = NULL;
+    const rf_config config = {.size = sizeof config, .chain = "linear | softplus | logsumexp | gelu", .in_features = K, .out_features = N,
+                              .backend = s->backend, .threads = 2};
+    size_t size = 0;
+    CHECK(rf_model_create(&model, &config) == RF_OK && rf_model_load_weights(model, weight, bias, NULL, 0) == RF_OK, "%s", rf_last_error());
+    rf_model_info info = {.size = sizeof info};
+    CHECK(rf_model_get_info(model, &info) == RF_OK, "%s", rf_last_error());
+    CHECK(rf_model_workspace_size(model, BATCH, &size) == RF_OK, "%s", rf_last_error());
+    if (info.device < 0) { /* a CUDA backend wants device memory */
+        void *workspace = aligned_alloc(256, (size + 256) / 256 * 256);
+        const rf_forward_args args = {.size = sizeof args, .x = x, .y = y, .batch = BATCH, .workspace = workspace, .workspace_size = size};
+        CHECK(rf_model_forward_ex(model, &args) == RF_OK, "%s", rf_last_error());
+        long before = allocations;
+        for (int i = 0; i < 10; i++) CHECK(rf_model_forward_ex(model, &args) == RF_OK, "%s", rf_last_error());
+        CHECK(allocations == before, "%s: forward with a workspace allocated %ld times", s->backend, allocations - before);
+        free(workspace);
+    }
+    rf_model_destroy(model);
+}
+
+int main(void) {
+    fill(weight, N * K, 0.002f);
+    fill(bias, N, 0.01f);
+    fill(scale, N, 0.02f);
+    fill(x, BATCH * K, 0.01f);
+    for (size_t i = 0; i < N * K; i++) half_weight[i] = (uint16_t)(0x3c00 + i % 512); /* bfloat16: 2^-7 to 2^-3 */
+    for (size_t b = 0; b < rf_backend_count(); b++) {
+        const char *why;
+        if (!rf_backend_available(b, &why)) {
+            printf("backend %s skipped: %s\n", rf_backend_name(b), why);
+            continue;
+        }
+        for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
+            for (int half = 0; half < 2; half++) each_allocation_fails(&(subject){rf_backend_name(b), chains[c], half ? RF_BFLOAT16 : RF_FLOAT32});
+        forward_allocates_nothing(&(subject){.backend = rf_backend_name(b)});
+    }
+    return failures != 0;
+}
+#endif
