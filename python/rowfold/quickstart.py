@@ -67,9 +67,8 @@ def _run_model(
         removed: bool = plan["fused"]["flops"] < plan["unfused"]["flops"] / 2
         if simplify == "algebraic":
             _say("\n" + model.explain(case.batch).rstrip() + "\n")
-        _say(
-            f"{model.info.backend}, simplify={simplify}: {min(seconds) * 1e3:.4g} ms; {_speed(model, case, min(seconds), removed)}"
-        )
+        speed = _speed(model, case, min(seconds), removed)
+        _say(f"{model.info.backend}, simplify={simplify}: {min(seconds) * 1e3:.4g} ms; {speed}")
         used = model.workspace_size(case.batch) if memory is None else memory
         unfused = plan["unfused"]["memory_bytes"]
         _say(f"    extra memory {used / 2**20:.1f} MiB, unfused {unfused / 2**20:.0f} MiB")
