@@ -138,12 +138,18 @@ def test_workers_measure_and_agree():
 
 def test_the_table_is_plain_without_rich(monkeypatch, capsys):
     case = CaseResult(
-        TINY, [Result("rowfold", [0.5, 1.5, 1.0]), Result("other", missing="[not] here")], [CpuPeak(1e9, 1e9)]
+        TINY,
+        [Result("rowfold", [0.5, 1.5, 1.0]), Result("other", missing="[not] here")],
+        [CpuPeak(1e9, 1e10), CpuPeak(2e9, 1e10), CpuPeak(1e9, 1e10)],
     )
     monkeypatch.setitem(sys.modules, "rich.table", None)
     report.show(case)
     plain = capsys.readouterr().out
-    assert "rowfold    1 s     100%    1.00" in plain
+    assert "Machine: 1 GFLOP/s (best 2), 10.0 GB/s (best 10.0); the bound is arithmetic" in plain
+    assert "rowfold    1 s     500 ms  1.00" in plain
+    # 5 * 33 * 17 multiply-adds at 1e9 operations a second.
+    assert case.fraction(case.results[0]) == pytest.approx(2 * 5 * 33 * 17 / 1e9 / 1.0)
+    assert case.best_fraction(case.results[0]) == pytest.approx(2 * 5 * 33 * 17 / 2e9 / 0.5)
     assert "[not] here" in plain
     monkeypatch.undo()
     pytest.importorskip("rich")
@@ -220,7 +226,7 @@ def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
     lines = pages.read_text().splitlines()
     assert lines[0].startswith("`rowfold bench --preset sum_pool")
     assert sum(line.startswith("| rowfold (none) |") for line in lines) == 2
-    assert {re.sub(r"\\\|", "", line).count("|") for line in lines if line.startswith("|")} == {10}
+    assert {re.sub(r"\\\|", "", line).count("|") for line in lines if line.startswith("|")} == {11}
 
 
 @pytest.mark.parametrize(

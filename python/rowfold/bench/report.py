@@ -17,7 +17,18 @@ from .runner import CaseResult, Result
 SCHEMA = "rowfold-bench/1"
 WIDE = 200
 TEXT_COLUMNS = ("contender", "notes")
-COLUMNS = ("contender", "median", "spread", "x first", "rate", "of the bound", "extra memory", "largest error", "notes")
+COLUMNS = (
+    "contender",
+    "median",
+    "best",
+    "x first",
+    "rate",
+    "of the bound",
+    "at best",
+    "extra memory",
+    "largest error",
+    "notes",
+)
 
 
 def document(results: Sequence[CaseResult], threads: int) -> dict[str, Any]:
@@ -50,14 +61,12 @@ def rows(result: CaseResult) -> list[tuple[str, ...]]:
 
 def _row(case: CaseResult, result: Result) -> tuple[str, ...]:
     if not result.seconds:
-        return (result.label, "-", *[""] * 6, result.missing or "")
+        return (result.label, "-", *[""] * 7, result.missing or "")
     median = result.median
-    spread = (max(result.seconds) - min(result.seconds)) / median
     what = "product alone" if result.product_only else "a rewrite removed work" if result.algebraic else ""
     notes = ", ".join(filter(None, [what, result.about.get("backend", ""), result.about.get("core", "")]))
     first = case.results[0]
-    fraction = case.fraction(result)
-    if fraction is None:
+    if result.algebraic:
         rate = ""
     elif case.arithmetic_bound:
         rate = f"{case.case.flops / median / 1e9:.0f} GFLOP/s"
@@ -66,10 +75,11 @@ def _row(case: CaseResult, result: Result) -> tuple[str, ...]:
     return (
         result.label,
         _seconds(median),
-        f"{100 * spread:.0f}%",
+        _seconds(min(result.seconds)),
         f"{median / first.median:.2f}" if first.seconds else "",
         rate,
-        "" if fraction is None else f"{100 * fraction:.0f}%",
+        _percent(case.fraction(result)),
+        _percent(case.best_fraction(result)),
         _mebibytes(result.extra_memory_bytes),
         "" if result.error is None else f"{result.error:.1e}",
         notes,
@@ -81,8 +91,10 @@ def title(result: CaseResult) -> str:
     if not result.peaks:
         return result.case.label
     bound = "arithmetic" if result.arithmetic_bound else "reading W"
-    flops, read = result.flops_per_second / 1e9, result.bytes_per_second / 1e9
-    return f"{result.case.label}. Machine: {flops:.0f} GFLOP/s, {read:.1f} GB/s; the bound is {bound}"
+    usual, best = result.peak(), result.peak(max)
+    flops = f"{usual.flops_per_second / 1e9:.0f} GFLOP/s (best {best.flops_per_second / 1e9:.0f})"
+    read = f"{usual.bytes_per_second / 1e9:.1f} GB/s (best {best.bytes_per_second / 1e9:.1f})"
+    return f"{result.case.label}. Machine: {flops}, {read}; the bound is {bound}"
 
 
 def show(result: CaseResult) -> None:
@@ -135,6 +147,10 @@ def _seconds(value: float) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value * 1e6:.3g} us"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f}%"
 
 
 def _mebibytes(value: int | None) -> str:

@@ -22,6 +22,8 @@ from ..ops import Chain
 from .cases import Case
 from .unfused import largest_error, reference, sampled_rows
 
+Pick = Callable[[Sequence[float]], float]
+
 # OpenBLAS' names for processors with AVX2 or more; "" leaves the choice to it.
 CORE_TYPES = ("", "Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids")
 # Before each sample: threads of the contender before it may still be spinning, 26 ms in OpenBLAS.
@@ -69,41 +71,43 @@ class CaseResult:
     results: list[Result]
     peaks: list[CpuPeak]
 
-    @property
-    def flops_per_second(self) -> float:
-        """The median peak for the case's type; a float64 vector has half the lanes of a float32 one."""
-        peak = statistics.median(peak.flops_per_second for peak in self.peaks)
-        return peak / 2 if self.case.native_dtype is _lib.DType.FLOAT64 else peak
+    def peak(self, pick: Pick = statistics.median) -> CpuPeak:
+        """The machine's peak for the case's type; a float64 vector has half the lanes of a float32 one."""
+        lanes = 0.5 if self.case.native_dtype is _lib.DType.FLOAT64 else 1.0
+        flops = pick([peak.flops_per_second for peak in self.peaks]) * lanes
+        return CpuPeak(flops, pick([peak.bytes_per_second for peak in self.peaks]))
 
-    @property
-    def bytes_per_second(self) -> float:
-        """The median read bandwidth."""
-        return statistics.median(peak.bytes_per_second for peak in self.peaks)
+    def bounds(self, pick: Pick = statistics.median) -> tuple[float, float]:
+        """Seconds that the machine takes at its peak for the arithmetic, and to read W."""
+        peak = self.peak(pick)
+        return self.case.flops / peak.flops_per_second, self.case.bytes / peak.bytes_per_second
 
     @property
     def arithmetic_bound(self) -> bool:
         """Whether arithmetic, rather than reading W, bounds the case on this machine."""
-        return self.case.flops / self.flops_per_second > self.case.bytes / self.bytes_per_second
+        arithmetic, reading = self.bounds()
+        return arithmetic > reading
 
     def fraction(self, result: Result) -> float | None:
-        """The bound's time over the contender's; None where the contender did less work than the bound counts."""
-        if not result.seconds or result.algebraic:
-            return None
-        bound = max(self.case.flops / self.flops_per_second, self.case.bytes / self.bytes_per_second)
-        return bound / result.median
+        """The bound's time over the contender's, of medians; None where it did less work than the bound counts."""
+        return max(self.bounds()) / result.median if result.seconds and not result.algebraic else None
+
+    def best_fraction(self, result: Result) -> float | None:
+        """The same of the machine's and the contender's best, which other load on the machine disturbs less."""
+        return max(self.bounds(max)) / min(result.seconds) if result.seconds and not result.algebraic else None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "case": self.case.as_dict(),
-            "peak_flops_per_second": self.flops_per_second,
-            "peak_bytes_per_second": self.bytes_per_second,
+            "peaks": [peak._asdict() for peak in self.peaks],
             "bound": "arithmetic" if self.arithmetic_bound else "bandwidth",
             "results": [
                 {
                     **asdict(result),
                     "median": result.median if result.seconds else None,
                     "fraction": self.fraction(result),
+                    "best_fraction": self.best_fraction(result),
                 }
                 for result in self.results
             ],
