@@ -231,6 +231,7 @@ typedef struct rf_tensor_info {
     int64_t shape[RF_MAX_DIMS];
     const void *data;      /* not necessarily aligned to its type */
     int64_t bytes;
+    int64_t offset;        /* of the data, in bytes from the start of the file `path` */
 } rf_tensor_info;
 
 rf_status rf_file_open(rf_file **file, const char *path);

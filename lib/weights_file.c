@@ -153,6 +153,7 @@ static rf_status describe(const entry *e, rf_tensor_info *info) {
         .num_dims = tensor->num_dims,
         .data = e->shard->map + tensor->begin,
         .bytes = tensor->end - tensor->begin,
+        .offset = tensor->begin,
     };
     memcpy(info->shape, tensor->shape, sizeof info->shape);
     return RF_OK;

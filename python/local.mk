@@ -21,12 +21,20 @@ rowfold_bench_py = \
 	python/rowfold/bench/runner.py \
 	python/rowfold/bench/unfused.py \
 	python/rowfold/bench/worker.py
-EXTRA_DIST += $(rowfold_py) $(rowfold_bench_py) python/rowfold/py.typed python/rowfold.in
+rowfold_commands_py = \
+	python/rowfold/commands/__init__.py \
+	python/rowfold/commands/explain.py \
+	python/rowfold/commands/info.py \
+	python/rowfold/commands/options.py \
+	python/rowfold/commands/run.py
+EXTRA_DIST += $(rowfold_py) $(rowfold_bench_py) $(rowfold_commands_py) python/rowfold/py.typed python/rowfold.in
 
 if HAVE_PYTHON
 pkgpython_PYTHON = $(rowfold_py)
 benchdir = $(pkgpythondir)/bench
 bench_PYTHON = $(rowfold_bench_py)
+commandsdir = $(pkgpythondir)/commands
+commands_PYTHON = $(rowfold_commands_py)
 nodist_pkgpython_PYTHON = python/_config.py
 pkgpython_DATA = python/rowfold/py.typed
 bin_SCRIPTS += python/bin/rowfold

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from . import errors, quickstart
 from .bench import command as bench
+from .commands import explain, info, run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,8 +18,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the library's version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    quickstart.add_parser(commands)
-    bench.add_parser(commands)
+    for command in (info, explain, run, bench, quickstart):
+        command.add_parser(commands)
     return top
 
 

@@ -231,6 +231,7 @@ class TensorInfo(Structure):
         ("shape", c_int64 * MAX_DIMS),
         ("data", c_void_p),
         ("bytes", c_int64),
+        ("offset", c_int64),
     ]
 
 

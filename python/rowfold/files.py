@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _lib
 from ._lib import DType, load
+from .arrays import numpy_dtype
+from .errors import ArgumentTypeError, InvalidArgumentError
 
 
 class Tensor(NamedTuple):
@@ -20,6 +24,7 @@ class Tensor(NamedTuple):
     type_name: str
     dtype: DType | None
     path: str
+    offset: int  # of the data, in bytes from the start of ``path``
 
 
 def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
@@ -43,6 +48,17 @@ def find(path: str | os.PathLike[str], name: str) -> Tensor:
         return _tensor(info)
 
 
+def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any], DType]:
+    """One tensor as an array that reads from the file, and its dtype; bfloat16 as uint16."""
+    tensor = find(path, name)
+    if tensor.dtype is None:
+        raise ArgumentTypeError(f"{tensor.path}: tensor {name!r} is {tensor.type_name}; expected a floating-point type")
+    if 0 in tensor.shape:
+        raise InvalidArgumentError(f"{tensor.path}: tensor {name!r} has shape {tensor.shape}; there is nothing to map")
+    kind = numpy_dtype(tensor.dtype)
+    return np.memmap(tensor.path, kind, "r", tensor.offset, tensor.shape), tensor.dtype
+
+
 @contextmanager
 def _open(library: Any, path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
     file = _lib.FilePointer()
@@ -56,4 +72,4 @@ def _open(library: Any, path: str | os.PathLike[str]) -> Iterator[_lib.FilePoint
 def _tensor(info: Any) -> Tensor:
     shape = tuple(info.shape[: info.num_dims])
     dtype = DType(info.dtype) if info.dtype else None
-    return Tensor(info.name.decode(), shape, info.type_name.decode(), dtype, os.fsdecode(info.path))
+    return Tensor(info.name.decode(), shape, info.type_name.decode(), dtype, os.fsdecode(info.path), info.offset)

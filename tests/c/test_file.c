@@ -131,6 +131,7 @@ static void tensors(void) {
     CHECK(!rf_file_find(file, "w", &info), "%s", rf_last_error());
     CHECK(info.dtype == RF_FLOAT32 && info.num_dims == 2 && info.shape[0] == 2 && info.shape[1] == 3 && info.bytes == 24, "description");
     CHECK(((const unsigned char *)info.data)[5] == 5, "data");
+    CHECK(info.offset == (int64_t)(8 + strlen(header)), "offset %lld", (long long)info.offset);
     CHECK(!rf_file_find(file, "i", &info) && info.dtype == 0 && !strcmp(info.type_name, "I64"), "integer tensor");
     CHECK(rf_file_find(file, "v", &info) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "\"v\""), "unknown name");
     CHECK(rf_file_tensor(file, 2, &info) == RF_INVALID_ARGUMENT, "index");

@@ -1,0 +1,1 @@
+"""Sub-commands of ``rowfold``: a module each, with ``add_parser`` and ``run``."""

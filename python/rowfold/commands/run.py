@@ -1,0 +1,201 @@
+"""``rowfold run``: a model over a file of rows, in batches that fit a memory cap."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import mmap
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .. import arrays
+from .._lib import DType
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..files import mapped
+from ..model import Model
+from . import options
+
+Array = np.ndarray[Any, Any]
+EXAMPLES = """examples:
+  rowfold run 'linear | logsumexp' --weights model.safetensors --input x.npy --output y.npy
+  rowfold run 'linear | div(@temperature) | max' --weights model.safetensors --weight head.weight \\
+      --vector temperature=head.temperature --input x.safetensors:hidden --output y.npy --max-memory 64M
+"""
+OUTPUT_DTYPES = ("float32", "float64", "float16")
+LEAST_ROWS, MOST_ROWS = 1, 1 << 16
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``run`` to the sub-commands."""
+    parser = commands.add_parser(
+        "run",
+        help="run a model over a file of rows",
+        description="Computes the chain for every row of a file. The input is mapped, so it may be larger than memory; "
+        "the output appears under its name only when it is complete.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("chain", metavar="CHAIN", help="chain text, or preset:NAME")
+    parser.add_argument(
+        "--input", required=True, metavar="FILE", help=".npy, or FILE.safetensors:TENSOR, of shape (..., in_features)"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", type=Path, help=".npy, (..., 1 or out_features)")
+    parser.add_argument("--max-memory", type=_size, default="256M", metavar="SIZE", help="beside the weights (256M)")
+    parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="of the output (float32; float64 for float64 weights)")
+    parser.add_argument("--force", action="store_true", help="replace an output that exists")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+    options.add_weights(parser, required=True)
+    options.add_model(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the model over the file; the exit status."""
+    if arguments.output.exists() and not arguments.force:
+        raise InvalidArgumentError(f"{arguments.output} exists; --force replaces it")
+    if not arguments.output.parent.is_dir():
+        raise InvalidArgumentError(f"{arguments.output.parent} is not a directory; the output goes there")
+    x, dtype = _open_input(arguments.input)
+    more: dict[str, Any] = {"x_dtype": arrays.dtype_name(dtype)}
+    if arguments.dtype:
+        more["y_dtype"] = arguments.dtype
+    if x.ndim and x.shape[-1]:
+        more["in_features"] = x.shape[-1]
+    with options.load(arguments, **more) as model, _interruptible():
+        rows = x.reshape(-1, x.shape[-1]) if x.ndim else x
+        if rows.ndim != 2 or rows.shape[1] != model.info.in_features:
+            expected = f"(..., {model.info.in_features})"
+            raise InvalidArgumentError(f"{arguments.input} has shape {x.shape}; expected {expected}")
+        batch = _batch(model, rows, arguments.max_memory)
+        y_dtype = np.dtype(model.info.y_dtype)
+        with _complete_or_absent(arguments.output) as file:
+            _write_header(file, (*x.shape[:-1], model.info.output_features), y_dtype)
+            with _progress(rows, arguments.quiet) as bar:
+                _fold(model, rows, batch, y_dtype, file, bar)
+    return 0
+
+
+def _fold(model: Model, rows: Array, batch: int, y_dtype: np.dtype[Any], file: BinaryIO, bar: Any) -> None:
+    y = np.empty((batch, model.info.output_features), y_dtype)
+    for first in range(0, len(rows), batch):
+        x = rows[first : first + batch]
+        part = y[: len(x)]
+        model(x, out=part)
+        file.write(part.data)
+        _forget(rows, first, len(x))
+        if bar is not None:
+            bar.update(len(x))
+
+
+def _open_input(text: str) -> tuple[Array, DType]:
+    path, colon, tensor = text.rpartition(":")
+    if colon and path.endswith((".safetensors", ".json")):
+        return mapped(path, tensor)
+    try:
+        x = np.load(text, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(f"--input {text}: {error}") from None
+    if not isinstance(x, np.ndarray):
+        raise InvalidArgumentError(f"--input {text}: expected one array, as numpy.save writes it")
+    if np.isfortran(x):
+        raise InvalidArgumentError(f"--input {text}: is in Fortran order; its rows do not lie together")
+    if not x.dtype.isnative:
+        raise ArgumentTypeError(f"--input {text}: has dtype {x.dtype}, of the other byte order")
+    return x, arrays.parse_dtype(x.dtype, "--input")
+
+
+def _batch(model: Model, rows: Array, cap: int) -> int:
+    """The most rows whose x, y and workspace stay within the cap."""
+    info = model.info
+    row: int = rows.shape[1] * rows.dtype.itemsize + info.output_features * np.dtype(info.y_dtype).itemsize
+
+    def need(batch: int) -> int:
+        return batch * row + model.workspace_size(batch)
+
+    if need(LEAST_ROWS) > cap:
+        raise InvalidArgumentError(f"--max-memory is {cap} bytes; a single row takes {need(LEAST_ROWS)}")
+    low, high = LEAST_ROWS, min(max(len(rows), 1), MOST_ROWS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if need(middle) <= cap else (low, middle - 1)
+    return low
+
+
+def _forget(rows: Array, first: int, count: int) -> None:
+    """Lets go of the pages of rows that are done: they would count as this process's memory until others need them."""
+    base: Any = rows
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, mmap.mmap) or not count:
+        return
+    start = np.frombuffer(base, np.uint8).ctypes.data
+    begin = rows[first:].ctypes.data - start
+    end = begin + count * rows.strides[0]
+    begin -= begin % mmap.PAGESIZE
+    base.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, description)
+
+
+@contextlib.contextmanager
+def _complete_or_absent(path: Path) -> Iterator[BinaryIO]:
+    """A file beside ``path`` that takes its name when all went well, and goes otherwise."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            yield file  # type: ignore[misc]
+            file.flush()
+            os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(file.name, 0o666 & ~mask)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Makes SIGTERM leave as Ctrl-C does: through the code that tidies up."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _progress(rows: Array, quiet: bool) -> Any:
+    """A bar with rate and time left on a terminal's standard error, where tqdm is installed."""
+    try:
+        tqdm: Any = importlib.import_module("tqdm")
+    except ModuleNotFoundError:
+        return contextlib.nullcontext()
+    # disable=None: none where standard error is no terminal
+    return tqdm.tqdm(total=len(rows), unit="row", unit_scale=True, disable=True if quiet else None)
+
+
+def _size(text: str) -> int:
+    """Bytes of '512', '64K', '256M' or '2G'."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    try:
+        value = int(float(number) * unit)
+    except (ValueError, OverflowError):
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a size like 256M or 2G")
+    return value
