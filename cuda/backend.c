@@ -100,7 +100,14 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         .flops = c.flops,
         .bytes = c.bytes,
     };
-    snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
+    out->collapsed = p ? p->collapsed : spec->plan.collapsible;
+    if (out->collapsed) {
+        out->bytes = (double)batch * (double)spec->plan.in_features * (double)rfi_dtype_size(spec->x_dtype);
+        out->flops = 2 * (double)batch * (double)spec->plan.in_features;
+        out->fused_seconds = out->bytes / (0.9 * c.bytes_per_second) + 3e-6;
+    }
+    if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
+    else snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
     snprintf(out->machine, sizeof out->machine, "%s: %d multiprocessors at %.2f GHz, %.2f TB/s, by the device's own figures", figures.name,
              figures.multiprocessors, figures.clock_hz * 1e-9, figures.memory_bytes_per_second * 1e-12);
     /* Unfused, the logits are written and every operator reads and writes them. */

@@ -26,6 +26,14 @@ static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return (p->w_terms || (is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype)) && f->shared_per_block >= MMA_SHARED;
 }
 
+/* One product: both sides as stored, or in one term. */
+static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1; }
+
+static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    (void)f;
+    return p->batch <= 8 && !p->batch_invariant && p->out_features && p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
+}
+
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
     return p->compute_dtype == RF_FLOAT32;
@@ -54,7 +62,7 @@ int rfi_cuda_kernel_find(const char *name) {
     return -1;
 }
 
-static int uses_mma(int kernel) { return kernels[kernel].can_run == runs_mma; }
+static int uses_mma(int kernel) { return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single; }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
@@ -78,6 +86,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
         .uses_terms = mma && p->x_terms > 0,
+        .aligned_x = mma && !p->x_terms,
         .flops_per_second = rate * f->multiprocessors * f->clock_hz,
         .bytes_per_second = f->memory_bytes_per_second,
         .flops = 2 * batch * n * depth * products,

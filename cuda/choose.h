@@ -34,6 +34,7 @@ typedef struct rfi_cuda_choice {
     const char *name;
     int tile_rows, tile_columns, fold_columns;
     int uses_terms;    /* reads x in terms: it must be prepared */
+    int aligned_x;     /* reads x as it is stored, in 16-byte pieces */
     double seconds;    /* expected, preparation of x included */
     double flops_per_second, bytes_per_second; /* of the device, that the expectation rests on */
     double flops, bytes;

@@ -130,6 +130,17 @@ static __device__ __forceinline__ rfi_state_f64 rfi_read_state(const rfi_state_f
     return rfi_state_f64{v.x, v.y};
 }
 
+/* The steps behind the reduction on the number of a row, and y. */
+template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
+    T saved = 0;
+    for (int i = p.chain.num_pre; i < p.chain.num_pre + p.chain.num_post; i++) {
+        const rfi_cuda_step &step = p.chain.steps[i];
+        v = rfi_typed<T>::apply(step.kind, v, rfi_typed<T>::a(step), rfi_typed<T>::b(step), saved);
+        if (step.kind == RF_OP_SAVE) saved = v;
+    }
+    rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
+}
+
 /* The partial states of rows [first, first + rows), merged in an order that depends on their number alone, the steps behind the reduction, and y. A
  * warp a row. */
 template <class T> static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
@@ -146,13 +157,7 @@ template <class T> static __device__ __noinline__ void rfi_combine_rows(const rf
             total = rfi_typed<T>::merge(kind, total, other);
         }
         if (lane) continue;
-        T v = rfi_typed<T>::finish(kind, total, (T)p.out_features), saved = 0;
-        for (int i = p.chain.num_pre; i < p.chain.num_pre + p.chain.num_post; i++) {
-            const rfi_cuda_step &step = p.chain.steps[i];
-            v = rfi_typed<T>::apply(step.kind, v, rfi_typed<T>::a(step), rfi_typed<T>::b(step), saved);
-            if (step.kind == RF_OP_SAVE) saved = v;
-        }
-        rfi_store_as<T>(p.y, p.y_dtype, (first + r) * p.ldy, v);
+        rfi_finish_row(p, first + r, rfi_typed<T>::finish(kind, total, (T)p.out_features));
     }
 }
 

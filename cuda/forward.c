@@ -25,6 +25,7 @@ typedef struct layout {
     int64_t num_partials, ld_terms;
     size_t zeroed;                    /* bytes at the start that are cleared: the count of irregular rows and the tickets */
     size_t tickets, list, flag, scale, high, low, copy, partials, stage_x, stage_y, total;
+    size_t device_only;               /* of total, what a call with both x and y on the device needs */
     int64_t stage_rows;               /* rows of host x or y on the device at a time */
 } layout;
 
@@ -41,40 +42,43 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
     return at;
 }
 
-/* The kernel reads x as it is stored, in 16-byte pieces. */
-static int needs_alignment(const layout *l) {
-    return l->problem.compute_dtype == RF_FLOAT32 && l->choice.kernel != RFI_CUDA_FMA_F32 && !l->choice.uses_terms;
-}
-
-static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch, rf_dtype x_dtype, layout *l) {
-    const rfi_plan *plan = &spec->plan;
-    *l = (layout){.problem = rfi_cuda_problem_of(spec, p, batch, x_dtype)};
-    rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
+/* What a fold kernel needs. */
+static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     const rfi_cuda_choice *c = &l->choice;
-    size_t value = rfi_dtype_size(spec->compute_dtype);
-    int terms = c->uses_terms ? l->problem.x_terms : 0;
-    l->ld_terms = round_up(plan->in_features, DEPTH_ALIGN);
-    l->num_partials = plan->out_features > RFI_FOLD_COLUMNS ? (plan->out_features + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
+    int64_t n = spec->plan.out_features;
+    l->ld_terms = round_up(spec->plan.in_features, DEPTH_ALIGN);
+    l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
     take(&l->total, 1, sizeof(unsigned));
     l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));
     l->zeroed = l->total;
-    if (terms) {
+    if (c->uses_terms) {
         l->list = take(&l->total, batch, sizeof(int32_t));
         l->flag = take(&l->total, batch, 1);
         l->scale = take(&l->total, batch, sizeof(float));
         l->high = take(&l->total, batch, l->ld_terms * 2);
-        if (terms == 2) l->low = take(&l->total, batch, l->ld_terms * 2);
+        if (l->problem.x_terms == 2) l->low = take(&l->total, batch, l->ld_terms * 2);
     }
-    if (needs_alignment(l)) l->copy = take(&l->total, batch, l->ld_terms * 2);
-    if (plan->reduction) l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)value);
-    /* Host buffers pass through in pieces. */
-    size_t row = (size_t)plan->in_features * value + (size_t)plan->width * sizeof(double) + 1;
-    l->stage_rows = (int64_t)(STAGE_BYTES / row);
+    if (c->aligned_x) l->copy = take(&l->total, batch, l->ld_terms * 2);
+    if (spec->plan.reduction) l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
+}
+
+/* Host buffers pass through in pieces. */
+static void lay_out_stages(const rfi_spec *spec, int64_t batch, layout *l) {
+    int64_t x_row = round_up(spec->plan.in_features, 8) * (int64_t)rfi_dtype_size(spec->compute_dtype), y_row = spec->plan.width * (int64_t)sizeof(double);
+    l->stage_rows = STAGE_BYTES / (x_row + y_row + 1);
     if (l->stage_rows >= STAGE_ROWS) l->stage_rows = l->stage_rows / STAGE_ROWS * STAGE_ROWS;
     if (l->stage_rows < 1) l->stage_rows = 1;
     if (l->stage_rows > batch) l->stage_rows = batch;
-    l->stage_x = take(&l->total, l->stage_rows, round_up(plan->in_features, 8) * (int64_t)value);
-    l->stage_y = take(&l->total, l->stage_rows, plan->width * (int64_t)sizeof(double));
+    l->stage_x = take(&l->total, l->stage_rows, x_row);
+    l->stage_y = take(&l->total, l->stage_rows, y_row);
+}
+
+static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch, rf_dtype x_dtype, layout *l) {
+    *l = (layout){.problem = rfi_cuda_problem_of(spec, p, batch, x_dtype)};
+    rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
+    if (!p->collapsed) lay_out_fold(spec, batch, l);
+    l->device_only = l->total;
+    lay_out_stages(spec, batch, l);
 }
 
 /* For any type of x that goes with the weights; the layout has room for any type of y. */
@@ -107,7 +111,7 @@ typedef struct piece {
     int64_t rows, ldx, ldy;
 } piece;
 
-static rf_status prepare_x(const rfi_cuda_prepared *p, const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
+static rf_status prepare_x(const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
     if (l->choice.uses_terms) {
         fold->irregular = (rfi_cuda_irregular){
             .flag = (uint8_t *)(workspace + l->flag),
@@ -138,7 +142,7 @@ static rf_status prepare_x(const rfi_cuda_prepared *p, const layout *l, const pi
         return status;
     }
     size_t item = rfi_dtype_size(l->problem.x_dtype);
-    if (needs_alignment(l) && ((uintptr_t)piece->x % 16 || (size_t)piece->ldx * item % 16)) {
+    if (l->choice.aligned_x && ((uintptr_t)piece->x % 16 || (size_t)piece->ldx * item % 16)) {
         rfi_cuda_copy copy = {
             .from = piece->x,
             .to = workspace + l->copy,
@@ -152,7 +156,6 @@ static rf_status prepare_x(const rfi_cuda_prepared *p, const layout *l, const pi
         fold->x.ld = copy.ld_to;
         return rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
     }
-    (void)p;
     return RF_OK;
 }
 
@@ -175,8 +178,9 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .tickets = spec->plan.reduction ? (unsigned *)(workspace + l->tickets) : NULL,
         .chain = p->chain,
     };
+    if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     rf_status status = rfi_cuda_status(cudaMemsetAsync(workspace, 0, l->zeroed, stream), "clearing the tickets");
-    if (!status) status = prepare_x(p, l, piece, workspace, stream, &fold);
+    if (!status) status = prepare_x(l, piece, workspace, stream, &fold);
     if (!status) status = rfi_cuda_status(launchers[l->choice.kernel](&fold, stream), "launching the kernel");
     return status;
 }
@@ -203,7 +207,10 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const lay
         if (host_x) {
             piece.x = workspace + l->stage_x;
             piece.ldx = round_up(plan->in_features, 8);
-            if (x_width)
+            /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that nothing unwritten is ever read. */
+            if (piece.ldx != plan->in_features)
+                status = rfi_cuda_status(cudaMemsetAsync(workspace + l->stage_x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream), "clearing x's place");
+            if (x_width && !status)
                 status = rfi_cuda_status(cudaMemcpy2DAsync(workspace + l->stage_x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item, x_width,
                                                            (size_t)piece.rows, cudaMemcpyHostToDevice, call->stream),
                                          "copying x to the device");
@@ -251,7 +258,8 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     void *own = NULL;
     if (!status && !call->workspace) {
         if (l.total == SIZE_MAX) status = rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
-        if (!status) status = rfi_cuda_status(cudaMallocFromPoolAsync(&own, l.total, p->pool, call->stream), "memory for a workspace");
+        size_t bytes = call->x_memory == RF_MEMORY_DEVICE && call->y_memory == RF_MEMORY_DEVICE ? l.device_only : l.total;
+        if (!status && bytes) status = rfi_cuda_status(cudaMallocFromPoolAsync(&own, bytes, p->pool, call->stream), "memory for a workspace");
     }
     if (!status) status = run(spec, p, &l, call, own ? own : call->workspace);
     if (own) {

@@ -93,6 +93,17 @@ typedef struct rfi_cuda_copy {
     int32_t item; /* bytes of a value */
 } rfi_cuda_copy;
 
+/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device. Of `fold` it uses what says x, y, the chain and, for rows that must take the full
+ * path, W as it is. */
+typedef struct rfi_cuda_collapse {
+    rfi_cuda_fold fold;
+    const double *weight_sum;
+    const signed char *sign;
+    double constant, divisor, slope, offset, limit;
+    int32_t aligned; /* every fourth value of x is at an address that is a multiple of four values */
+} rfi_cuda_collapse;
+
+cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
 
@@ -100,8 +111,10 @@ cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream)
 cudaError_t rfi_cuda_fold_fma_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_fma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_256x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus

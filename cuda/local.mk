@@ -4,8 +4,14 @@ cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
-cuda_c = cuda/backend.c cuda/choose.c cuda/device.c cuda/forward.c cuda/weights.c
-cuda_cu = cuda/portable_fma.cu cuda/portable_mma.cu cuda/portable_mma_f64.cu cuda/prepare.cu
+cuda_c = cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/weights.c
+cuda_cu = \
+	cuda/collapse.cu \
+	cuda/portable_fma.cu \
+	cuda/portable_mma.cu \
+	cuda/portable_mma_f64.cu \
+	cuda/prepare.cu \
+	cuda/small_batch.cu
 cuda_h = \
 	cuda/choose.h \
 	cuda/device.h \

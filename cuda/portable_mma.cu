@@ -18,12 +18,13 @@ template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WA
     static constexpr int x_terms = X_TERMS, w_terms = W_TERMS, rows = ROWS, columns = COLUMNS, warps_m = WARPS_M, warps_n = WARPS_N;
     static constexpr int threads = WARPS_M * WARPS_N * 32;
     static constexpr int stages = 3;
+    static constexpr int blocks = threads <= 256 ? 2 : 1; /* on a multiprocessor at a time, where its shared memory allows: 128 registers a thread */
     static constexpr int depth = (ROWS * X_TERMS + COLUMNS * W_TERMS) * 128 * stages <= 98304 ? 64 : 32; /* values of K in a stage */
     static constexpr int row_bytes = depth * 2, pieces = row_bytes / 16;
     static constexpr int x_bytes = ROWS * row_bytes, w_bytes = COLUMNS * row_bytes, stage_bytes = X_TERMS * x_bytes + W_TERMS * w_bytes;
     static constexpr int m_tiles = ROWS / WARPS_M / 16, n_tiles = COLUMNS / WARPS_N / 8;
-    static constexpr int tile_ld = COLUMNS + 4;
-    static constexpr size_t tile_bytes = sizeof(float) * ROWS * tile_ld, ring_bytes = (size_t)stages * stage_bytes;
+    static constexpr int tile_rows = ROWS < 128 ? ROWS : 128, tile_ld = COLUMNS + 4; /* logits in shared memory at a time */
+    static constexpr size_t tile_bytes = sizeof(float) * tile_rows * tile_ld, ring_bytes = (size_t)stages * stage_bytes;
     static constexpr size_t shared_bytes = ring_bytes > tile_bytes ? ring_bytes : tile_bytes;
     static_assert(shared_bytes <= 98304 + 1024 && n_tiles % 2 == 0, "fits the smallest device; matrices of W are loaded in pairs of tiles");
 };
@@ -147,7 +148,7 @@ __device__ __forceinline__ void store_tile(const rfi_cuda_fold &p, float *tile, 
     }
 }
 
-template <class S> __global__ void __launch_bounds__(S::threads, 1) fold_mma(const __grid_constant__ rfi_cuda_fold p) {
+template <class S> __global__ void __launch_bounds__(S::threads, S::blocks) fold_mma(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(128) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;
     const int warp = threadIdx.x / 32, warp_row = warp / S::warps_n * (S::rows / S::warps_m), warp_column = warp % S::warps_n * (S::columns / S::warps_n);
@@ -170,11 +171,15 @@ template <class S> __global__ void __launch_bounds__(S::threads, 1) fold_mma(con
         write = write + 1 == S::stages ? 0 : write + 1;
     }
     rfi_copy_wait<0>();
-    __syncthreads(); /* the ring is read: the tile takes its place */
-    store_tile<S>(p, (float *)shared, total, row0, column0, warp_row, warp_column);
-    __syncthreads(); /* the tile is written */
     const int rows = (int)min((int64_t)S::rows, p.batch - row0);
-    rfi_fold_tile(p, (const float *)shared, S::tile_ld, row0, rows, column0, S::columns);
+#pragma unroll 1
+    for (int first = 0; first < rows; first += S::tile_rows) {
+        __syncthreads(); /* the ring, or the tile before, is read: the tile takes its place */
+        if (warp_row >= first && warp_row < first + S::tile_rows)
+            store_tile<S>(p, (float *)shared, total, row0 + first, column0, warp_row - first, warp_column);
+        __syncthreads(); /* the tile is written */
+        rfi_fold_tile(p, (const float *)shared, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
+    }
     if (p.tickets) rfi_finish_rows<float>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
 }
 
@@ -197,5 +202,10 @@ template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N> cudaError_t launch_fo
 } // namespace
 
 cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_form<128, 128, 2, 4>(fold, stream); }
+/* One product only: the stages of more do not fit. */
+cudaError_t rfi_cuda_fold_mma_256x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    if (fold->x.low || fold->w.low) return cudaErrorInvalidConfiguration;
+    return fold->x.dtype == RF_BFLOAT16 ? launch<shape<__nv_bfloat16, 1, 1, 256, 128, 4, 4>>(fold, stream) : launch<shape<__half, 1, 1, 256, 128, 4, 4>>(fold, stream);
+}
 cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_form<64, 64, 2, 4>(fold, stream); }
 cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_form<16, 64, 1, 4>(fold, stream); }

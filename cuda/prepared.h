@@ -16,6 +16,9 @@ typedef struct rfi_cuda_prepared {
     void *columns;      /* owned: bias, then the vectors */
     void *vectors;      /* within columns */
     rfi_cuda_chain chain;
+    int collapsed;      /* the chain is a dot product a row: `collapse` but for its fold */
+    rfi_cuda_collapse collapse;
+    void *sums;         /* owned: what `collapse` points to */
     cudaMemPool_t pool; /* owned: workspaces of calls that bring none. Keeps what is freed, so that it is had once */
 } rfi_cuda_prepared;
 
@@ -24,6 +27,10 @@ void rfi_cuda_release(void *prepared);
 
 /* Average relative loss beyond which a row in terms is irregular, by its type as stored and the number of terms. */
 float rfi_cuda_average_loss(rf_dtype dtype, int terms);
+
+/* If the plan is collapsible and the weights allow it, sets p->collapsed. Then launches it for the rows that `fold` says. */
+rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes);
+rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* The problem that a forward of `batch` rows is. `prepared` may be NULL. */
 rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype);

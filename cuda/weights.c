@@ -27,6 +27,7 @@ void rfi_cuda_release(void *state) {
     if (rfi_cuda_enter(p->device, &before) == RF_OK) {
         if (p->weight) cudaFree(p->weight);
         if (p->columns) cudaFree(p->columns);
+        if (p->sums) cudaFree(p->sums);
         if (p->pool) cudaMemPoolDestroy(p->pool);
         cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
         rfi_cuda_leave(before);
@@ -166,9 +167,10 @@ static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rf
     return status;
 }
 
+/* A collapsed sum needs W for rows close to overflow only. */
 static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     size_t before = *bytes;
-    p->w_terms = spec->plan.out_features ? rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features) : 0;
+    p->w_terms = spec->plan.out_features && !p->collapsed ? rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features) : 0;
     if (p->w_terms) {
         unsigned irregular = 0;
         rf_status status = keep_terms(p, spec, weights, &irregular, bytes);
@@ -209,6 +211,7 @@ static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, c
     rf_status status = rfi_cuda_get_figures(p->device, &p->figures);
     if (!status) status = create_pool(p);
     if (!status) status = copy_columns(p, spec, weights, bytes);
+    if (!status) status = rfi_cuda_collapse_prepare(p, spec, weights, bytes);
     if (!status) status = keep_weights(p, spec, weights, bytes);
     /* The caller's buffers are his again. */
     rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "loading the weights");
