@@ -13,7 +13,7 @@
 #include "backend.h"
 
 enum {
-    RFI_CPU_DEPTH = 512,                    /* inputs in a chunk: its slice of a panel (32 KiB) stays in the L1 cache while rows pass */
+    RFI_CPU_DEPTH = 512,                    /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's slice is 64 KiB */
     RFI_CPU_UNIT = 256,                     /* columns folded into one partial state */
     RFI_CPU_X_LD = RFI_CPU_DEPTH + 16,      /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
     RFI_CPU_STEP = 4,                       /* inputs that the microkernel takes in one turn of its loop */
@@ -51,6 +51,8 @@ typedef struct rfi_cpu_kernel {
     const rfi_cpu_multiply *multiply[RFI_CPU_DTYPES];
     /* n values of `dtype` to the compute type, exactly. */
     void (*widen)(void *to, const void *from, rf_dtype dtype, int64_t n);
+    /* n values of the compute type to `dtype`, rounded once. */
+    void (*narrow)(void *to, const void *from, rf_dtype dtype, int64_t n);
     /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns' parameters start. */
     void (*apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
     /* n <= RFI_CPU_UNIT values into state[0] (peak) and state[1] (total), of the compute type. */

@@ -5,7 +5,9 @@
  *   F32_VECTORS, F64_VECTORS      vectors in a row of a panel
  *   vf, vd                        vectors of float and double, and for each of them (F32_ and F64_):
  *   _BROADCAST(s) _FMA(a, b, c)   every lane s; a * b + c
- *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values widened, p aligned to their total size; only where ISA_WIDENS */
+ * and, where it defines ISA_WIDENS,
+ *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values as a vf
+ *   F32_STORE_F16(p, v)                a vf rounded to float16 */
 #include <string.h>
 
 #include "chain.h"
@@ -115,6 +117,24 @@ static void widen_f64(void *to, const void *from, rf_dtype dtype, int64_t n) {
     memcpy(to, from, (size_t)n * sizeof(double));
 }
 
+static void narrow_f32(void *to, const void *from, rf_dtype dtype, int64_t n) {
+    const float *restrict in = from;
+    uint16_t *restrict out = to;
+    int64_t i = 0;
+    if (dtype == RF_BFLOAT16) {
+        for (; i < n; i++) out[i] = rfi_bf16_of_float(in[i]);
+        return;
+    }
+#ifdef ISA_WIDENS
+    const int lanes = ISA_BYTES / 4;
+    if (dtype == RF_FLOAT16)
+        for (; i + lanes <= n; i += lanes) F32_STORE_F16(out + i, *(const vf_unaligned *)(in + i));
+#endif
+    rfi_convert((char *)to + (size_t)i * rfi_dtype_size(dtype), dtype, in + i, RF_FLOAT32, n - i);
+}
+
+static void narrow_f64(void *to, const void *from, rf_dtype dtype, int64_t n) { rfi_convert(to, dtype, from, RF_FLOAT64, n); }
+
 /* Enough independent sums to cover the latency of a multiply-add on every unit that can do them. */
 enum { BURN_SUMS = 12 };
 
@@ -158,6 +178,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
 #endif
         },
         .widen = widen_f32,
+        .narrow = narrow_f32,
         .apply = apply_f32,
         .fold = fold_f32,
     },
@@ -166,6 +187,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .panel = F64_VECTORS * ISA_BYTES / 8,
         .multiply = {[RF_FLOAT64] = multiply_table_f64},
         .widen = widen_f64,
+        .narrow = narrow_f64,
         .apply = apply_f64,
         .fold = fold_f64,
     },

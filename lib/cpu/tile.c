@@ -116,7 +116,7 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
         return;
     }
     char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);
-    rfi_convert(y, run->call->y_dtype, values, run->spec->compute_dtype, n);
+    p->kernel->narrow(y, values, run->call->y_dtype, n);
 }
 
 void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
