@@ -5,11 +5,16 @@ rowfold_py = \
 	python/rowfold/_lib.py \
 	python/rowfold/arrays.py \
 	python/rowfold/backends.py \
+	python/rowfold/cuda_interface.py \
+	python/rowfold/dlpack.py \
 	python/rowfold/errors.py \
 	python/rowfold/files.py \
+	python/rowfold/frameworks.py \
+	python/rowfold/kinds.py \
 	python/rowfold/model.py \
 	python/rowfold/ops.py \
-	python/rowfold/quickstart.py
+	python/rowfold/quickstart.py \
+	python/rowfold/tensors.py
 rowfold_bench_py = \
 	python/rowfold/bench/__init__.py \
 	python/rowfold/bench/cases.py \

@@ -1,7 +1,6 @@
 """Arrays of the caller, as the pointers, sizes and dtypes that the library takes; and new arrays for its results.
 
-An ArrayKind knows one family of arrays. KINDS lists them, the best fit first; ``kind_of`` picks by the type of the
-object, once for each type. A family added there works everywhere in the package.
+An ArrayKind knows one family of arrays: numpy's here, the others in modules of their own. kinds.py lists them.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ class Matrix(NamedTuple):
     memory: Memory
     stream: int | None
     owner: Any  # keeps the memory alive
+    device: int = -1  # CUDA device; -1 for the host, or where the array does not say
 
 
 class ArrayKind(Protocol):
@@ -48,7 +48,19 @@ class ArrayKind(Protocol):
         """A new array of this family on the device of ``like``."""
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The caller's ``out``, checked: shape, dtype, layout, writable, apart from the input ``like``."""
+        """The array of ``empty`` or the caller's ``out``, checked: shape, dtype, layout, writable, not the input.
+
+        ``like`` is the owner that ``matrix`` gave for the input.
+        """
+
+    def written(self, array: Any) -> None:
+        """Tells the family that the caller's ``out`` was written behind its back."""
+
+    def finish(self, array: Any, like: Any) -> Any:
+        """What the caller gets for the array of ``empty``, once the call has been made. ``like`` is the input."""
+
+    def workspace(self, like: Any, size: int) -> tuple[int, Any] | None:
+        """Device memory for one call, and what owns it; None to let the library take it."""
 
 
 def dtype_name(dtype: DType) -> str:
@@ -94,23 +106,17 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 class NumpyKind:
-    """numpy.ndarray, its subclasses, numpy scalars, and objects that convert themselves with ``__array__``.
-
-    Lists are refused: they have no dtype, and a guess would be wrong for most models.
-    """
+    """numpy.ndarray, its subclasses and numpy scalars."""
 
     def accepts(self, array: Any) -> bool:
         """Whether the object is one of this family."""
-        return isinstance(array, (np.ndarray, np.generic)) or hasattr(array, "__array__")
+        return isinstance(array, (np.ndarray, np.generic))
 
     def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
         """An input (..., width) as a matrix, copied if its rows are not of unit stride and evenly spaced."""
         values = self._array(array, argument)
-        dtype = _dtype_of(values, argument, said)
-        if values.ndim == 0 or values.shape[-1] != width:
-            raise InvalidArgumentError(
-                f"{argument} has shape {_shape(values.shape)}; expected (..., {width}), the last dimension in_features"
-            )
+        dtype = numpy_to_dtype(values.dtype, argument, said)
+        check_last_dimension(values.shape, argument, width)
         if not values.flags.aligned:
             values = values.copy()
         ld = row_stride(values.shape, values.strides, values.itemsize)
@@ -123,11 +129,7 @@ class NumpyKind:
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
         values = self._array(array, argument)
-        if values.shape != shape:
-            hint = ""
-            if len(shape) == 2 and values.shape == shape[::-1]:
-                hint = f"; pass {argument}.T: rows are output features, as torch.nn.Linear stores them"
-            raise InvalidArgumentError(f"{argument} has shape {_shape(values.shape)}; expected {_shape(shape)}{hint}")
+        check_shape(values.shape, argument, shape)
         return self.matrix(values, argument, shape[-1], said)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -137,11 +139,11 @@ class NumpyKind:
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. ``like`` is what the input's Matrix owns."""
         if not isinstance(array, np.ndarray):
-            raise ArgumentTypeError(f"out is a {_type_name(array)}; expected a numpy.ndarray, as x is one")
-        if _dtype_of(array, "out", dtype) is not dtype:
+            raise ArgumentTypeError(f"out is a {type_name(array)}; expected a numpy.ndarray, as x is one")
+        if numpy_to_dtype(array.dtype, "out", dtype) is not dtype:
             raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
         if array.shape != shape:
-            raise InvalidArgumentError(f"out has shape {_shape(array.shape)}; expected {_shape(shape)}")
+            raise InvalidArgumentError(f"out has shape {shape_text(array.shape)}; expected {shape_text(shape)}")
         if not array.flags.writeable:
             raise InvalidArgumentError("out is read-only; expected a writable array")
         ld = row_stride(array.shape, array.strides, array.itemsize)
@@ -154,12 +156,62 @@ class NumpyKind:
         lead = shape[:-1]
         return Matrix(array.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, array)
 
+    def written(self, array: Any) -> None:
+        """Nothing to say."""
+
+    def finish(self, array: Any, like: Any) -> Any:
+        """The array as it is."""
+        return array
+
+    def workspace(self, like: Any, size: int) -> tuple[int, Any] | None:
+        """None: host arrays go through memory of the library's own."""
+        return None
+
     def _array(self, array: Any, argument: str) -> np.ndarray[Any, Any]:
         if isinstance(array, np.ma.MaskedArray):
             raise ArgumentTypeError(
                 f"{argument} is a masked array, whose mask would be lost; expected a plain array, e.g. filled()"
             )
         return np.asarray(array)
+
+
+class ConvertedKind(NumpyKind):
+    """Objects with the buffer protocol (memoryview, array.array) or ``__array__``, as numpy sees them.
+
+    The result for them is a numpy array. Lists are refused: they have no dtype, and a guess would often be wrong.
+    """
+
+    def accepts(self, array: Any) -> bool:
+        """Whether the object is one of this family."""
+        return hasattr(array, "__array__") or _has_buffer(array)
+
+    def _array(self, array: Any, argument: str) -> np.ndarray[Any, Any]:
+        return super()._array(memoryview(array) if _has_buffer(array) else array, argument)
+
+
+def _has_buffer(value: Any) -> bool:
+    try:
+        memoryview(value).release()
+    except TypeError:
+        return False
+    return True
+
+
+def check_last_dimension(shape: tuple[int, ...], argument: str, width: int) -> None:
+    """Raises InvalidArgumentError unless the shape is (..., width)."""
+    if not shape or shape[-1] != width:
+        raise InvalidArgumentError(
+            f"{argument} has shape {shape_text(shape)}; expected (..., {width}), the last dimension in_features"
+        )
+
+
+def check_shape(shape: tuple[int, ...], argument: str, expected: tuple[int, ...]) -> None:
+    """Raises InvalidArgumentError unless the shape is exactly this one."""
+    if shape != expected:
+        hint = ""
+        if len(expected) == 2 and shape == expected[::-1]:
+            hint = f"; pass {argument}.T: rows are output features, as torch.nn.Linear stores them"
+        raise InvalidArgumentError(f"{argument} has shape {shape_text(shape)}; expected {shape_text(expected)}{hint}")
 
 
 def row_stride(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int | None:
@@ -198,8 +250,8 @@ _BY_NUMPY = {
 _UINT16 = np.dtype(np.uint16)
 
 
-def _dtype_of(array: np.ndarray[Any, Any], argument: str, said: DType) -> DType:
-    dtype = array.dtype
+def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
+    """The DType of an array with this numpy dtype; uint16 is bfloat16 where ``said`` is. Else ArgumentTypeError."""
     known = _BY_NUMPY.get(dtype)
     if known is not None:
         return known
@@ -213,28 +265,15 @@ def _dtype_of(array: np.ndarray[Any, Any], argument: str, said: DType) -> DType:
     raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected float32, float64, float16 or bfloat16{hint}")
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as Python writes a tuple of ints."""
     return str(tuple(int(n) for n in shape))
 
 
-def _type_name(value: Any) -> str:
+def type_name(value: Any) -> str:
+    """The type of a value, with its module unless that is builtins."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 NUMPY = NumpyKind()
-KINDS: tuple[ArrayKind, ...] = (NUMPY,)
-_kinds_by_type: dict[type, ArrayKind] = {}
-
-
-def kind_of(array: Any, argument: str) -> ArrayKind:
-    """The family that an array belongs to. Raises ArgumentTypeError for objects that are no array."""
-    found = _kinds_by_type.get(type(array))
-    if found is not None:
-        return found
-    for kind in KINDS:
-        if kind.accepts(array):
-            _kinds_by_type[type(array)] = kind
-            return kind
-    hint = "; numpy.asarray(..., dtype=...) makes one" if isinstance(array, (list, tuple, int, float)) else ""
-    raise ArgumentTypeError(f"{argument} is a {_type_name(array)}; expected an array{hint}")

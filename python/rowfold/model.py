@@ -18,8 +18,9 @@ from typing import Any, Literal, TypeVar, overload
 import numpy as np
 
 from . import _lib, arrays, files
-from ._lib import DType, load
+from ._lib import DType, Memory, load
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
+from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -146,6 +147,7 @@ class Model:
             DType[info.x_dtype.upper()],
             DType[info.y_dtype.upper()],
         )
+        self._device = info.device
         self._x_fixed = x_dtype is not None
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = library.rf_model_forward
@@ -181,8 +183,9 @@ class Model:
         """
         handle = self._open()
         features, dtype = self._out_features, self._weight_dtype
-        matrix = arrays.kind_of(weight, "weight").weight(weight, "weight", (features, self._in_features), dtype)
+        matrix = kind_of(weight, "weight").weight(weight, "weight", (features, self._in_features), dtype)
         self._check_dtype("weight", matrix.dtype, dtype)
+        self._check_device("weight", matrix)
         row = None if bias is None else self._feature_vector(bias, "bias", matrix)
         named = {
             name: self._feature_vector(value, f"vector {name!r}", matrix) for name, value in (vectors or {}).items()
@@ -261,8 +264,9 @@ class Model:
 
     def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
         shape = (self._out_features,)
-        vector = arrays.kind_of(values, argument).weight(values, argument, shape, self._weight_dtype)
+        vector = kind_of(values, argument).weight(values, argument, shape, self._weight_dtype)
         self._check_dtype(argument, vector.dtype)
+        self._check_device(argument, vector)
         if vector.memory is not weight.memory:
             raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
         return vector
@@ -270,14 +274,19 @@ class Model:
     def __call__(self, x: Any, out: Any = None) -> Any:
         """The chain applied to each row of x.
 
+        x is an array of numpy, torch, cupy or jax, or anything with DLPack, __cuda_array_interface__ or the buffer
+        protocol. The result is of the same kind, on the same device. Device arrays are used where they are, on their
+        framework's current stream, and the call returns before the work is done.
+
         Parameters
         ----------
         x
             (..., in_features), at least one dimension. Never written; copied only if its rows are not of unit stride
-            and evenly spaced.
+            and evenly spaced. On the host, or on the model's device. A tensor that requires grad is refused while grad
+            mode is on.
         out
-            Where to put the result: of the result's shape and dtype, writable, not overlapping x. By default a new
-            array.
+            Where to put the result: of x's kind and the result's shape and dtype, writable, not overlapping x. By
+            default a new array.
 
         Returns
         -------
@@ -311,12 +320,25 @@ class Model:
         )
 
     def _call(self, handle: _Handle, x: Any, out: Any) -> Any:
-        kind = arrays.kind_of(x, "x")
+        kind = kind_of(x, "x")
         given = kind.matrix(x, "x", self._in_features, self._x_dtype)
         self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
+        self._check_device("x", given)
         shape = given.lead + self._y_tail
         y = kind.empty(x, shape, self._y_dtype) if out is None else out
         result = kind.output(y, given.owner, shape, self._y_dtype)
+        if given.memory is Memory.HOST and given.dtype is self._x_dtype and not given.ld and not result.ld:
+            self._forward(handle.pointer, given.pointer, given.batch, result.pointer)
+        else:
+            self._forward_ex(handle, x, kind, given, result)
+        if out is None:
+            return kind.finish(y, x)
+        kind.written(out)
+        return out
+
+    def _forward_ex(
+        self, handle: _Handle, x: Any, kind: arrays.ArrayKind, given: arrays.Matrix, result: arrays.Matrix
+    ) -> None:
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
             x=given.pointer,
@@ -330,8 +352,24 @@ class Model:
             y_memory=result.memory,
             stream=given.stream,
         )
+        workspace = None
+        if given.memory is Memory.DEVICE:
+            self._check_device("out", result)
+            size = self.workspace_size(given.batch)
+            workspace = kind.workspace(x, size)
+            if workspace is not None:
+                args.workspace, args.workspace_size = workspace[0], size
         self._library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
-        return y
+
+    def _check_device(self, argument: str, given: arrays.Matrix) -> None:
+        """Host arrays go anywhere; device ones only to the model's own device."""
+        if given.memory is Memory.HOST or (self._device >= 0 and given.device in (-1, self._device)):
+            return
+        where = f"CUDA device {given.device}" if given.device >= 0 else "a CUDA device"
+        expected = "the host" if self._device < 0 else f"CUDA device {self._device}, or the host"
+        raise InvalidArgumentError(
+            f"{argument} is on {where}, but the model runs on {self.info.backend}; expected {expected}"
+        )
 
     def _check_dtype(self, argument: str, dtype: DType, only: DType | None = None, named: str = "dtype") -> None:
         """``only`` is the one dtype accepted, of the keyword ``named``; None for any that goes with the weights."""

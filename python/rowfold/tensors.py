@@ -1,0 +1,149 @@
+"""torch.Tensor by its own attributes, the short way: no capsule, no copy.
+
+Nothing here imports PyTorch: who has a tensor has done so.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from functools import cache
+from typing import Any, NamedTuple
+
+from ._lib import DType, Memory
+from .arrays import Matrix, check_last_dimension, check_shape, dtype_name, row_stride, shape_text, type_name
+from .errors import ArgumentTypeError, InvalidArgumentError
+
+
+class _Torch(NamedTuple):
+    """What is asked of PyTorch at every call, looked up once."""
+
+    tensor: Any
+    dtypes: dict[Any, DType]
+    by_dtype: dict[DType, Any]
+    uint8: Any
+    uint16: Any
+    strided: Any
+    is_grad_enabled: Any
+    empty: Any
+    current_stream: Any
+    increment_version: Any
+
+
+@cache
+def _torch() -> _Torch:
+    torch: Any = sys.modules["torch"]
+    dtypes = {getattr(torch, dtype_name(d)): d for d in DType if d}
+    return _Torch(
+        tensor=torch.Tensor,
+        dtypes=dtypes,
+        by_dtype={d: t for t, d in dtypes.items()},
+        uint8=torch.uint8,
+        uint16=getattr(torch, "uint16", None),
+        strided=torch.strided,
+        is_grad_enabled=torch.is_grad_enabled,
+        empty=torch.empty,
+        current_stream=torch.cuda.current_stream,
+        increment_version=torch.autograd.graph.increment_version,
+    )
+
+
+class TorchKind:
+    """torch.Tensor on a CPU or a CUDA device, and on that device's current stream."""
+
+    def accepts(self, array: Any) -> bool:
+        """Whether the object is a tensor. If PyTorch was never imported, nothing is."""
+        torch = sys.modules.get("torch")
+        return torch is not None and isinstance(array, torch.Tensor)
+
+    def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
+        """An input (..., width) as a matrix, copied if its rows are not of unit stride and evenly spaced."""
+        dtype = _dtype_of(array, argument, said)
+        _check(array, argument)
+        shape = array.shape
+        check_last_dimension(shape, argument, width)
+        ld = 0 if array.is_contiguous() else row_stride(tuple(shape), array.stride(), 1)
+        if ld is None:
+            array, ld = array.contiguous(), 0
+        return _matrix(array, argument, shape[:-1], ld, dtype)
+
+    def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
+        """An input of exactly this shape, (rows, columns) or (columns,)."""
+        check_shape(tuple(array.shape), argument, shape)
+        return self.matrix(array.detach(), argument, shape[-1], said)
+
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A new tensor on the device of ``like``."""
+        torch = _torch()
+        return torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
+
+    def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
+        """The caller's ``out``, checked. The library itself refuses one that overlaps x."""
+        torch = _torch()
+        if not isinstance(array, torch.tensor):
+            raise ArgumentTypeError(f"out is a {type_name(array)}; expected a torch.Tensor, as x is one")
+        if _dtype_of(array, "out", dtype) is not dtype:
+            raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
+        if array.shape != shape:
+            raise InvalidArgumentError(f"out has shape {shape_text(array.shape)}; expected {shape_text(shape)}")
+        if array.device != like.device:
+            raise InvalidArgumentError(f"out is on {array.device}; expected x's device, {like.device}")
+        _check(array, "out")
+        ld = 0 if array.is_contiguous() else row_stride(shape, array.stride(), 1)
+        if ld is None:
+            raise InvalidArgumentError(f"out has strides {array.stride()}; expected rows of unit stride, evenly spaced")
+        return _matrix(array, "out", shape[:-1], ld, dtype)
+
+    def finish(self, array: Any, like: Any) -> Any:
+        """The tensor as it is."""
+        return array
+
+    def written(self, array: Any) -> None:
+        """Autograd and caches that watch the tensor's version learn that it changed."""
+        if not array.is_inference():
+            _torch().increment_version(array)
+
+    def workspace(self, like: Any, size: int) -> tuple[int, Any]:
+        """Memory from PyTorch's own allocator, ordered on the current stream and safe inside a CUDA graph."""
+        torch = _torch()
+        memory = torch.empty((size,), dtype=torch.uint8, device=like.device)
+        return memory.data_ptr(), memory
+
+
+def _check(array: Any, argument: str) -> None:
+    torch = _torch()
+    if array.requires_grad and torch.is_grad_enabled():
+        raise InvalidArgumentError(
+            f"{argument} requires grad and grad mode is on, but rowfold computes no gradients; "
+            f"call under torch.no_grad() or torch.inference_mode(), or pass {argument}.detach()"
+        )
+    if array.device.type not in ("cpu", "cuda"):
+        raise InvalidArgumentError(f"{argument} is on the device {array.device}; expected cpu or cuda")
+    if array.is_neg():
+        raise InvalidArgumentError(f"{argument} is a lazily negated view; pass {argument}.resolve_neg()")
+
+
+def _matrix(array: Any, argument: str, lead: Any, ld: int, dtype: DType) -> Matrix:
+    try:
+        pointer = array.data_ptr()
+    except RuntimeError as error:  # fake tensors, functorch's wrappers, and other subclasses without memory
+        raise ArgumentTypeError(
+            f"{argument} is a {type_name(array)}, whose memory cannot be read: {error}; expected a plain torch.Tensor"
+        ) from None
+    if not array.is_cuda:
+        return Matrix(pointer, tuple(lead), math.prod(lead), ld, dtype, Memory.HOST, None, array)
+    device = array.device.index
+    stream = _torch().current_stream(device).cuda_stream
+    return Matrix(pointer, tuple(lead), math.prod(lead), ld, dtype, Memory.DEVICE, stream, array, device)
+
+
+def _dtype_of(array: Any, argument: str, said: DType) -> DType:
+    torch = _torch()
+    known = torch.dtypes.get(array.dtype)
+    if known is None and array.dtype is torch.uint16 and said is DType.BFLOAT16:
+        known = DType.BFLOAT16
+    if known is None or array.layout is not torch.strided:
+        came = f"dtype {array.dtype}" if known is None else f"layout {array.layout}"
+        expected = "float32, float64, float16 or bfloat16" if known is None else "torch.strided"
+        raise ArgumentTypeError(f"{argument} has {came}; expected {expected}")
+    return known
