@@ -31,7 +31,7 @@ def test_presets(backend: str, preset: str, data: str) -> None:
     """On data that reaches both sides of every branch, with and without rewrites."""
     for batch, k, n in ((33, 300, 517), (1, 129, 65), (5, 1, 1)):
         case = make_case(PRESETS[preset], seeded(data, batch, k, n))
-        expected = case.expected()
+        expected = case.expected(backend)
         for simplify in ("none", "exact", "algebraic"):
             case.check(case.run(backend, simplify=simplify), simplify, expected)
 
@@ -50,7 +50,7 @@ def test_error_is_that_of_plain_float32(backend: str, chain: str, data: str) -> 
     be lucky with a few distinct results.
     """
     case = make_case(chain, seeded(data, 80, 777, 301))
-    expected = case.expected()
+    expected = case.expected(backend)
     wide = [widen(v, "float32") for v in (case.x, case.w, case.b)]
     plain = oracle.plain_float32(chain, *wide) - expected.value
     units = 1 + 2 * max(0, len(oracle.parse(chain)) - 1)
@@ -67,7 +67,7 @@ def test_long_dot_products(backend: str, chain: str) -> None:
     """K of 8192, as in the presets: the error grows like sqrt(K), not like K."""
     for data in ("sigma5", "positive", "offset"):
         case = make_case(chain, seeded(data, 6, 8192, 70))
-        case.check(case.run(backend, simplify="none"), data)
+        case.check(case.run(backend, simplify="none"), data, case.expected(backend))
 
 
 PARAMETERS = {
@@ -106,7 +106,7 @@ def test_operator_over_its_whole_range(backend: str, name: str, dtype: str) -> N
         op = f"{name}({given})" if given else name
         for chain, columns in ((f"linear | {op}", 3), (f"linear | max | {op}", 1), (f"linear | {op} | max", 5)):
             case = Case(chain, x, np.ones((columns, 1), dtype), None, {}, dtype, dtype, dtype)
-            case.check(case.run(backend))
+            case.check(case.run(backend), expected=case.expected(backend))
 
 
 @pytest.mark.parametrize("saved", ["save | sigmoid | mul_saved", "save | mish | mul_saved", "save | tanh | add_saved"])
@@ -114,7 +114,7 @@ def test_saved_values_over_their_whole_range(backend: str, saved: str) -> None:
     x = np.linspace(-40, 40, 3001, dtype=np.float32)[:, None]
     for chain in (f"linear | {saved}", f"linear | max | {saved}"):
         case = Case(chain, x, np.ones((1, 1), np.float32))
-        case.check(case.run(backend))
+        case.check(case.run(backend), expected=case.expected(backend))
 
 
 @pytest.mark.parametrize("math", ["tf32", "bf16"])
@@ -126,7 +126,7 @@ def test_coarser_products_stay_within_their_types(backend: str, math: str, data:
             y = case.run(backend, math=math)
         except rowfold.UnsupportedError as error:
             pytest.skip(str(error))
-        case.check(y, math, case.expected(products=math))
+        case.check(y, math, case.expected(backend, math))
 
 
 @pytest.mark.parametrize("y_dtype", ["float16", "bfloat16", "float32"])

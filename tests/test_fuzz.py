@@ -17,7 +17,7 @@ def check(case: Case, backend: str, **keywords: object) -> None:
         y = case.run(backend, **keywords)
     except rowfold.UnsupportedError:
         reject()
-    case.check(y, f"on {backend} with {keywords}")
+    case.check(y, f"on {backend} with {keywords}", case.expected(backend))
 
 
 @given(case=cases(), simplify=SIMPLIFY, threads=st.integers(1, 3))
