@@ -1,12 +1,18 @@
 /* The primitives of ops.h for nvcc: CUDA's full-accuracy functions. None of the files here is compiled with --use_fast_math, so expf is within
  * 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming Guide, mathematical functions), divisions and square roots are
- * rounded correctly and subnormals are kept. expf is one multiply-add pair and one ex2 of the special function unit already: the fold of
- * logsumexp needs no faster one. */
+ * rounded correctly and subnormals are kept. The terms of a logsumexp alone take
+ * the special function unit as it is: 2^-22 of a term, and 2^-24 of one for each unit that its exponent lies below the largest, which the sum does not show. */
 #ifndef ROWFOLD_CUDA_PRIMITIVES_CUH
 #define ROWFOLD_CUDA_PRIMITIVES_CUH
 
 #define RFI_MATH static __device__ __forceinline__
 RFI_MATH float rfi_exp_f32(float x) { return expf(x); }
+RFI_MATH float rfi_exp_term_f32(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x * 1.44269504f));
+    return r;
+}
+RFI_MATH float rfi_maxnum_f32(float v, float w) { return fmaxf(v, w); }
 RFI_MATH float rfi_expm1_f32(float x) { return expm1f(x); }
 RFI_MATH float rfi_log_f32(float x) { return logf(x); }
 RFI_MATH float rfi_log1p_f32(float x) { return log1pf(x); }
@@ -15,6 +21,8 @@ RFI_MATH float rfi_normcdf_f32(float x) { return normcdff(x); }
 RFI_MATH float rfi_sqrt_f32(float x) { return sqrtf(x); }
 RFI_MATH float rfi_abs_f32(float x) { return fabsf(x); }
 RFI_MATH double rfi_exp_f64(double x) { return exp(x); }
+RFI_MATH double rfi_exp_term_f64(double x) { return exp(x); }
+RFI_MATH double rfi_maxnum_f64(double v, double w) { return fmax(v, w); }
 RFI_MATH double rfi_expm1_f64(double x) { return expm1(x); }
 RFI_MATH double rfi_log_f64(double x) { return log(x); }
 RFI_MATH double rfi_log1p_f64(double x) { return log1p(x); }

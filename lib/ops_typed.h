@@ -2,6 +2,8 @@
 
 #define C(v) ((RFI_T)(v))
 #define EXP(v) RFI_TYPED(rfi_exp)(v)
+#define EXP_TERM(v) RFI_TYPED(rfi_exp_term)(v)
+#define MAXNUM(v, w) RFI_TYPED(rfi_maxnum)((v), (w))
 #define EXPM1(v) RFI_TYPED(rfi_expm1)(v)
 #define LOG(v) RFI_TYPED(rfi_log)(v)
 #define LOG1P(v) RFI_TYPED(rfi_log1p)(v)
@@ -140,6 +142,8 @@ RFI_FN RFI_T RFI_TYPED(rfi_state_finish)(int kind, RFI_TYPED(rfi_state) p, RFI_T
 
 #undef C
 #undef EXP
+#undef EXP_TERM
+#undef MAXNUM
 #undef EXPM1
 #undef LOG
 #undef LOG1P

@@ -69,4 +69,10 @@ RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sig
 #define RFI_NUM_ONE_MAX 20
 #include "vmath_typed.h"
 
+/* What a fold does to every logit: a GPU has shorter instructions for these. */
+RFI_MATH float rfi_exp_term_f32(float x) { return rfi_exp_f32(x); }
+RFI_MATH float rfi_maxnum_f32(float v, float w) { return w > v ? w : v; }
+RFI_MATH double rfi_exp_term_f64(double x) { return rfi_exp_f64(x); }
+RFI_MATH double rfi_maxnum_f64(double v, double w) { return w > v ? w : v; }
+
 #endif
