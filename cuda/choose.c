@@ -1,4 +1,5 @@
 #include "choose.h"
+#include "kernels.h"
 
 #include <string.h>
 
@@ -12,6 +13,8 @@ static const struct {
     {8, 0, 2048, 128, 128}, {8, 6, 512, 256, 4},    {8, 7, 1024, 256, 4},   {8, 9, 512, 256, 4},
     {9, 0, 2560, 256, 256}, {10, 0, 2560, 256, 128}, {12, 0, 1024, 256, 4},
 };
+
+static const double WGMMA16 = 4096; /* the same for the matrix instructions of sm_90a */
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
@@ -28,6 +31,12 @@ static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 
 /* One product: both sides as stored, or in one term. */
 static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1; }
+
+#ifdef RFI_BUILD_HOPPER
+static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return f->major == 9 && f->minor == 0 && runs_mma(p, f) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features;
+}
+#endif
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
@@ -62,7 +71,17 @@ int rfi_cuda_kernel_find(const char *name) {
     return -1;
 }
 
-static int uses_mma(int kernel) { return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single; }
+static int uses_hopper(int kernel) {
+#ifdef RFI_BUILD_HOPPER
+    return kernels[kernel].can_run == runs_hopper;
+#else
+    return (void)kernel, 0;
+#endif
+}
+
+static int uses_mma(int kernel) {
+    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single || uses_hopper(kernel);
+}
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
@@ -76,7 +95,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
     int mma = uses_mma(kernel), products = !mma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
-    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : mma ? rates[row].mma16 : rates[row].fma32;
+    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : uses_hopper(kernel) ? WGMMA16 : mma ? rates[row].mma16 : rates[row].fma32;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
     *c = (rfi_cuda_choice){
@@ -85,6 +104,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
+        .hopper = uses_hopper(kernel),
         .uses_terms = mma && p->x_terms > 0,
         .aligned_x = mma && !p->x_terms,
         .flops_per_second = rate * f->multiprocessors * f->clock_hz,

@@ -2,6 +2,7 @@
 #ifndef ROWFOLD_CUDA_CHOOSE_H
 #define ROWFOLD_CUDA_CHOOSE_H
 
+#include "config.h"
 #include "rowfold.h"
 
 typedef struct rfi_cuda_figures {
@@ -18,6 +19,7 @@ typedef struct rfi_cuda_problem {
     rf_dtype x_dtype, w_dtype;
     int w_terms;            /* binary16 terms that W is kept in: 0 (as stored), 1 or 2 */
     int x_terms;            /* and x is brought to where W is in terms */
+    int num_vectors;        /* per-feature vectors of the chain */
     int reduction;          /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
     int batch_invariant;
 } rfi_cuda_problem;
@@ -33,6 +35,7 @@ typedef struct rfi_cuda_choice {
     rfi_cuda_kernel_id kernel;
     const char *name;
     int tile_rows, tile_columns, fold_columns;
+    int hopper;        /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
     int uses_terms;    /* reads x in terms: it must be prepared */
     int aligned_x;     /* reads x as it is stored, in 16-byte pieces */
     double seconds;    /* expected, preparation of x included */

@@ -49,7 +49,13 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     l->ld_terms = round_up(spec->plan.in_features, DEPTH_ALIGN);
     l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
     take(&l->total, 1, sizeof(unsigned));
-    l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));
+    if (c->hopper) {
+        int64_t states = (n + c->fold_columns - 1) / c->fold_columns, groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP;
+        l->num_partials = round_up(l->num_partials, 2);
+        l->tickets = take(&l->total, (batch + 63) / 64 * (groups + 1), sizeof(unsigned));
+    } else {
+        l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));
+    }
     l->zeroed = l->total;
     if (c->uses_terms) {
         l->list = take(&l->total, batch, sizeof(int32_t));
@@ -169,6 +175,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .out_features = spec->plan.out_features,
         .bias = p->columns,
         .vectors = p->vectors,
+        .num_vectors = spec->plan.num_vectors,
         .y = piece->y,
         .ldy = piece->ldy,
         .y_dtype = call->y_dtype,

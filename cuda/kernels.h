@@ -15,6 +15,10 @@ extern "C" {
 /* Features in a partial state of the portable kernels, and the unit in which room for them is counted. */
 #define RFI_FOLD_COLUMNS 64
 
+/* The Hopper kernels: states of a row that are merged at a time, and per-feature vectors that a block keeps in shared memory. */
+#define RFI_HOPPER_GROUP 32
+#define RFI_HOPPER_VECTORS 4
+
 /* One step of the chain, its parameters in both compute types so that no kernel converts. */
 typedef struct rfi_cuda_step {
     int16_t kind;   /* rf_op_kind */
@@ -60,6 +64,7 @@ typedef struct rfi_cuda_fold {
     int64_t batch, in_features, out_features;
     const void *bias;    /* (N) of the compute type */
     const void *vectors; /* (num_vectors, N) of the compute type */
+    int32_t num_vectors;
     void *y;
     int64_t ldy;
     int32_t y_dtype;
@@ -116,6 +121,10 @@ cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* Of sm_90a alone. Partial states are of 256 columns and lie side by side from state 0 of a row on; `num_partials` is even, for 16-byte copies of two states.
+ * For each 64 rows there are a ticket for each RFI_HOPPER_GROUP partial states and one more. */
+cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -16,6 +16,11 @@ cuda_h = \
 	cuda/choose.h \
 	cuda/device.h \
 	cuda/epilogue.cuh \
+	cuda/hopper_config.cuh \
+	cuda/hopper_epilogue.cuh \
+	cuda/hopper_fold.cuh \
+	cuda/hopper_ptx.cuh \
+	cuda/hopper_wgmma.cuh \
 	cuda/kernels.def \
 	cuda/kernels.h \
 	cuda/launch.cuh \
@@ -23,7 +28,7 @@ cuda_h = \
 	cuda/primitives.cuh \
 	cuda/ptx.cuh \
 	cuda/typed.cuh
-cuda_hopper_cu =
+cuda_hopper_cu = cuda/hopper_fold.cu
 cuda_stub = cuda/stub.c
 
 if HAVE_CUDA

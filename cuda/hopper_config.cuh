@@ -1,0 +1,89 @@
+/* What the parts of a Hopper kernel agree on: the tiles, what lies where in shared memory, and the parameters of a launch. */
+#ifndef ROWFOLD_CUDA_HOPPER_CONFIG_CUH
+#define ROWFOLD_CUDA_HOPPER_CONFIG_CUH
+
+#include <cuda.h>
+
+#include "choose.h"
+#include "hopper_ptx.cuh"
+#include "kernels.h"
+
+namespace hopper {
+
+constexpr int GROUP = RFI_HOPPER_GROUP; /* states of a row that are merged at a time */
+constexpr int CHUNK = 16;               /* accumulators that a thread takes through the steps at a time: the branch on a step is paid once for these */
+constexpr int CONSUMERS = 2;            /* warpgroups that multiply */
+constexpr int THREADS = 128 * (1 + CONSUMERS);
+constexpr int SHARED_LIMIT = 232448;    /* of a block, less what is declared statically */
+
+struct Parameters {
+    CUtensorMap x[2], w[2]; /* of their terms; a box is what one block loads of a stage */
+    int32_t stages;         /* of a tile; a multiple of the kernel's batch */
+    int32_t m_tiles, n_tiles;
+    int32_t m_group;        /* clusters of row tiles that are walked before the next columns */
+    int32_t slots;          /* states of a row */
+    int32_t group_slot;     /* where the states of groups of them begin */
+    rfi_cuda_fold fold;
+};
+
+template <int X_TERMS_, int W_TERMS_, bool BF16_, int BATCH_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_> struct Config {
+    static constexpr int X_TERMS = X_TERMS_, W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
+    static constexpr bool BF16 = BF16_;
+    static constexpr int BATCH = BATCH_; /* stages whose products are added to float32 registers at a time: the tensor cores truncate when they add. 0: all */
+    static constexpr int BM = BM_, BN = BN_, CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
+    static constexpr bool PROMOTE = BATCH > 0;
+    static constexpr int PRODUCTS = X_TERMS + W_TERMS - 1;
+
+    static constexpr int K = PRODUCTS > 1 ? 32 : 64; /* columns of x and W in a stage */
+    static constexpr int ROW = 2 * K;                /* bytes of a row of a term in a stage, and the width of the swizzle */
+    static constexpr int A_TERM = BM * ROW, B_TERM = BN * ROW;
+    static constexpr int A_BYTES = X_TERMS * A_TERM, B_BYTES = W_TERMS * B_TERM, STAGE = A_BYTES + B_BYTES;
+    static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
+    static constexpr int SPLITS = BM == 64 ? 2 : 1;           /* warpgroups side by side along the columns */
+    static constexpr int WN = BN / SPLITS;                    /* columns of a warpgroup */
+    static constexpr int NT = PROMOTE && WN > 128 ? 128 : WN; /* columns of one wgmma */
+    static constexpr int COLUMN_ROWS = 2 + RFI_HOPPER_VECTORS; /* scale, bias, vectors */
+    static constexpr int COLUMN_BYTES = COLUMN_ROWS * BN * 4;
+    static constexpr int SCRATCH = 64 * 18 * 8;               /* states of 64 rows, see combine_states */
+    static constexpr int OTHER = 1024 + 2 * COLUMN_BYTES + CONSUMERS * SCRATCH + 1024;
+    static constexpr int FIT = (SHARED_LIMIT - OTHER) / STAGE;
+    static constexpr int STAGES = PROMOTE ? FIT / BATCH * BATCH : FIT;
+    static constexpr int SHARED = OTHER - 1024 + STAGES * STAGE;
+    static_assert(BM == 64 || BM == 128, "a consumer has 64 rows");
+    static_assert(STAGES >= 3, "loading, multiplying and being released at the same time");
+};
+
+/* Shared memory; barriers and stages by address. */
+template <class C> struct Shared {
+    uint32_t stages, full, empty, columns_full, columns_empty;
+    float *columns;   /* two buffers of COLUMN_ROWS x BN */
+    float2 *scratch;  /* of each consumer */
+    uint32_t *last;   /* of each consumer */
+};
+
+struct Tile {
+    int m, n;
+};
+
+template <class C> __device__ __forceinline__ int num_tiles(const Parameters &p) {
+    return ((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
+}
+
+/* Tile `index` of a cluster's walk, as its block `rank` has it. */
+template <class C> __device__ __forceinline__ Tile tile_at(const Parameters &p, int index, int rank) {
+    int m_clusters = (p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M, n_clusters = (p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N;
+    int group = index / (p.m_group * n_clusters), rest = index - group * p.m_group * n_clusters;
+    int height = min(p.m_group, m_clusters - group * p.m_group);
+    int m = group * p.m_group + rest % height, n = rest / height;
+    return {m * C::CLUSTER_M + rank % C::CLUSTER_M, n * C::CLUSTER_N + rank / C::CLUSTER_M};
+}
+
+/* What a consumer thread is. */
+struct Place {
+    int warpgroup, thread; /* of the consumers; of the warpgroup */
+    int row, column;       /* first row and column of this thread in the warpgroup's part of the tile */
+    int rank;              /* of the block in its cluster */
+};
+
+} // namespace hopper
+#endif

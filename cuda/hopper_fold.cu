@@ -1,0 +1,101 @@
+/* Launching the Hopper kernels: which instantiation, its tensor maps, its grid. */
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+#include <string.h>
+
+#include "hopper_fold.cuh"
+
+namespace {
+
+using hopper::Config;
+using hopper::Parameters;
+
+/* libcuda is not linked with: the library must load on machines without a driver. */
+cudaError_t find_encode(PFN_cuTensorMapEncodeTiled_v12000 *encode) {
+    static PFN_cuTensorMapEncodeTiled_v12000 found;
+    if (!found) {
+        void *symbol = NULL;
+        cudaDriverEntryPointQueryResult result;
+        cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000, cudaEnableDefault, &result);
+        if (error) return error;
+        if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+        found = (PFN_cuTensorMapEncodeTiled_v12000)symbol;
+    }
+    *encode = found;
+    return cudaSuccess;
+}
+
+/* Boxes of `box_rows` rows of `row_bytes` bytes of a matrix of 16-bit values. Reads outside of the matrix give zeros. */
+cudaError_t encode_map(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns, int row_bytes, int box_rows) {
+    PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
+    cudaError_t error = find_encode(&encode);
+    if (error) return error;
+    const CUtensorMapDataType type = matrix.dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)matrix.ld * 2};
+    const cuuint32_t box[2] = {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    const CUtensorMapSwizzle swizzle = row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+    CUresult result = encode(map, type, 2, const_cast<void *>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
+    memset(p, 0, sizeof *p);
+    p->fold = f;
+    p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
+    p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
+    constexpr int BATCH = C::PROMOTE ? C::BATCH : 1;
+    const int64_t stages = (f.in_features + C::K - 1) / C::K;
+    p->stages = (int32_t)((stages + BATCH - 1) / BATCH * BATCH);
+    p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
+    p->slots = p->n_tiles * C::SPLITS;
+    p->group_slot = (p->slots + 1) / 2 * 2;
+    cudaError_t error = encode_map(&p->x[0], f.x.data, f.x, f.batch, f.in_features, C::ROW, C::BM / C::CLUSTER_N);
+    if (!error) error = encode_map(&p->w[0], f.w.data, f.w, f.out_features, f.in_features, C::ROW, C::BN / C::CLUSTER_M);
+    if (!error && C::X_TERMS == 2) error = encode_map(&p->x[1], f.x.low, f.x, f.batch, f.in_features, C::ROW, C::BM / C::CLUSTER_N);
+    if (!error && C::W_TERMS == 2) error = encode_map(&p->w[1], f.w.low, f.w, f.out_features, f.in_features, C::ROW, C::BN / C::CLUSTER_M);
+    return error;
+}
+
+template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
+    Parameters p;
+    cudaError_t error = fill<C>(&p, f);
+    if (error) return error;
+    const void *kernel = (const void *)hopper::fold_kernel<C>;
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SHARED);
+    if (error) return error;
+    int device, blocks;
+    error = cudaGetDevice(&device);
+    if (!error) error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+    if (error) return error;
+    const int64_t clusters = (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
+    const int64_t most = blocks / C::CLUSTER;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = C::CLUSTER;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)((clusters < most ? clusters : most) * C::CLUSTER));
+    config.blockDim = dim3(hopper::THREADS);
+    config.dynamicSmemBytes = C::SHARED;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    void *arguments[] = {&p};
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
+    const int x_terms = f.x.low ? 2 : 1, w_terms = f.w.low ? 2 : 1;
+    if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (w_terms == 2) return launch<Config<1, 2, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 2) return launch<Config<2, 1, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, 0, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    return launch<Config<1, 1, false, 0, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+}
+
+} // namespace
+
+cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_for<128, 256, 2, 1>(*fold, stream); }

@@ -1,0 +1,219 @@
+/* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
+ *
+ * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns) and two consumers. It is persistent and walks
+ * tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. Blocks of a cluster share the tile of W
+ * (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
+ *
+ * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where there is more than one product. */
+#ifndef ROWFOLD_CUDA_HOPPER_FOLD_CUH
+#define ROWFOLD_CUDA_HOPPER_FOLD_CUH
+
+#include "hopper_epilogue.cuh"
+#include "hopper_wgmma.cuh"
+
+namespace hopper {
+
+/* This block's part of a tile, to every block of the cluster that `mask` names. */
+__device__ __forceinline__ void load_part(bool multicast, uint32_t to, const CUtensorMap *map, uint32_t full, int column, int row, uint16_t mask) {
+    if (multicast) tma_load_multicast(to, map, full, column, row, mask);
+    else tma_load(to, map, full, column, row);
+}
+
+/* x may come from the kernel before, which this one is launched to overlap with; W does not. */
+template <class C> __device__ __forceinline__ void produce_stages(const Parameters &p, const Shared<C> &sh, int rank) {
+    constexpr int A_PART = C::BM / C::CLUSTER_N, B_PART = C::BN / C::CLUSTER_M; /* rows that this block loads for the cluster */
+    const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M, tiles = num_tiles<C>(p);
+    uint16_t b_mask = ((1 << C::CLUSTER_M) - 1) << (rank_n * C::CLUSTER_M), a_mask = 0;
+    for (int i = 0; i < C::CLUSTER_N; i++) a_mask |= 1 << (rank_m + i * C::CLUSTER_M);
+    int stage = 0, phase = 1;
+    wait_for_previous_kernel();
+    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
+        const Tile tile = tile_at<C>(p, index, rank);
+        const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
+        for (int k = 0; k < p.stages; k++) {
+            const uint32_t full = sh.full + 8 * stage;
+            const uint32_t a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW, b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
+            mbarrier_wait(sh.empty + 8 * stage, phase);
+            mbarrier_arrive_expect(full, C::STAGE);
+            load_part(C::CLUSTER_M > 1, b, &p.w[0], full, k * C::K, b_row, b_mask);
+            load_part(C::CLUSTER_N > 1, a, &p.x[0], full, k * C::K, a_row, a_mask);
+            if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, k * C::K, b_row, b_mask);
+            if (C::X_TERMS == 2) load_part(C::CLUSTER_N > 1, a + C::A_TERM, &p.x[1], full, k * C::K, a_row, a_mask);
+            if (++stage == C::STAGES) stage = 0, phase ^= 1;
+        }
+    }
+}
+
+/* One warp fetches scale, bias and vectors of each tile's columns, a tile ahead of the consumers. */
+template <class C> __device__ __forceinline__ void produce_columns(const Parameters &p, const Shared<C> &sh, int rank) {
+    const rfi_cuda_fold &f = p.fold;
+    const int lane = threadIdx.x % 32, tiles = num_tiles<C>(p);
+    const float *bias = (const float *)f.bias, *vectors = (const float *)f.vectors;
+    int buffer = 0, phase = 1;
+    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
+        const Tile tile = tile_at<C>(p, index, rank);
+        mbarrier_wait(sh.columns_empty + 8 * buffer, phase);
+        float *to = sh.columns + buffer * C::COLUMN_ROWS * C::BN;
+        for (int j = lane; j < C::BN; j += 32) {
+            int64_t column = (int64_t)tile.n * C::BN + j;
+            if (column >= f.out_features) break;
+            to[j] = f.w.scale ? f.w.scale[column] : 1;
+            to[C::BN + j] = bias[column];
+            for (int v = 0; v < f.num_vectors; v++) to[(2 + v) * C::BN + j] = vectors[v * f.out_features + column];
+        }
+        mbarrier_arrive(sh.columns_full + 8 * buffer);
+        buffer ^= 1;
+        if (!buffer) phase ^= 1;
+    }
+}
+
+template <class C, int N> __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
+    if constexpr (C::BF16) wgmma_bf16(d, a, b, accumulate);
+    else wgmma_f16(d, a, b, accumulate);
+}
+
+/* The products of one term of x with one of W, for all columns of a stage. */
+template <class C, int N> __device__ __forceinline__ void multiply_terms(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
+#pragma unroll
+    for (int s = 0; s < C::K / 16; s++) multiply<C>(d, a + s * (32 >> 4), b + s * (32 >> 4), accumulate || s);
+}
+
+/* All products of COUNT stages from `stage` on, as one group. The small ones come first, so that little is lost when the large ones are added. `a` and `b` are descriptors
+ * of this warpgroup's part of the first stage of the ring. */
+template <class C, int COUNT, int N>
+__device__ __forceinline__ void multiply_stages(float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate) {
+    uint64_t at[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) at[i] = (uint64_t)((stage + i)) * (C::STAGE >> 4);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        if (C::X_TERMS == 2) multiply_terms<C>(d, a + at[i] + (C::A_TERM >> 4), b + at[i], accumulate || i);
+        if (C::W_TERMS == 2) multiply_terms<C>(d, a + at[i], b + at[i] + (C::B_TERM >> 4), accumulate || i || C::X_TERMS == 2);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) multiply_terms<C>(d, a + at[i], b + at[i], accumulate || i || C::PRODUCTS > 1);
+    wgmma_commit();
+}
+
+/* Every warp says for itself that it has read the stage, in each block whose TMA writes to this one. */
+template <class C> __device__ __forceinline__ void release(uint32_t empty) {
+    int lane = threadIdx.x % 32;
+    if (C::CLUSTER == 1) {
+        if (lane == 0) mbarrier_arrive(empty);
+    } else if (lane < C::CLUSTER) mbarrier_arrive_remote(empty, lane);
+}
+
+/* The ring as a consumer goes round it. */
+struct Ring {
+    int stage, phase;
+    template <class C> __device__ __forceinline__ void advance(int by) {
+        stage += by;
+        if (stage == C::STAGES) stage = 0, phase ^= 1;
+    }
+};
+
+/* The sums of a tile, BATCH stages at a time, half of the columns after the other: the tensor cores add what a batch gives, plain additions the batches. */
+template <class C, int N>
+__device__ __forceinline__ void multiply_in_batches(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
+    constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = 0;
+    for (int k = 0; k < p.stages; k += C::BATCH) {
+#pragma unroll
+        for (int i = 0; i < C::BATCH; i++) mbarrier_wait(sh.full + 8 * (ring.stage + i), ring.phase);
+#pragma unroll
+        for (int h = 0; h < PARTS; h++) {
+            float part[NR];
+            multiply_stages<C, C::BATCH>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
+            wgmma_wait<0>();
+            if (h == PARTS - 1)
+#pragma unroll
+                for (int i = 0; i < C::BATCH; i++) release<C>(sh.empty + 8 * (ring.stage + i));
+#pragma unroll
+            for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+        }
+        ring.advance<C>(C::BATCH);
+    }
+}
+
+/* The sums of a tile, added by the tensor cores alone. */
+template <class C, int N>
+__device__ __forceinline__ void multiply_through(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = 0;
+    int previous = 0;
+    for (int k = 0; k < p.stages; k++) {
+        mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+        multiply_stages<C, 1>(total, a, b, ring.stage, true);
+        wgmma_wait<1>();
+        if (k) release<C>(sh.empty + 8 * previous);
+        previous = ring.stage;
+        ring.advance<C>(1);
+    }
+    wgmma_wait<0>();
+    if (p.stages) release<C>(sh.empty + 8 * previous);
+}
+
+template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared<C> &sh, const Place &at) {
+    const uint64_t a = wgmma_descriptor<C::ROW>(sh.stages + (C::SPLITS == 1 ? at.warpgroup * 64 * C::ROW : 0));
+    const uint64_t b = wgmma_descriptor<C::ROW>(sh.stages + C::A_BYTES + (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN * C::ROW));
+    const int tiles = num_tiles<C>(p);
+    Ring ring = {0, 0};
+    int buffer = 0, phase = 0;
+    wait_for_previous_kernel();
+    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
+        float total[C::WN / 2];
+        if constexpr (C::PROMOTE) multiply_in_batches<C>(total, p, sh, ring, a, b);
+        else multiply_through<C>(total, p, sh, ring, a, b);
+        mbarrier_wait(sh.columns_full + 8 * buffer, phase);
+        epilogue<C>(p, at, tile_at<C>(p, index, at.rank), total, sh.columns + buffer * C::COLUMN_ROWS * C::BN, sh);
+        __syncwarp();
+        if (at.thread % 32 == 0) mbarrier_arrive(sh.columns_empty + 8 * buffer);
+        buffer ^= 1;
+        phase ^= !buffer;
+    }
+}
+
+template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
+    extern __shared__ uint8_t raw[];
+    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2];
+    __shared__ uint32_t last[CONSUMERS];
+    const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
+    uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
+    Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty),
+                    (float *)behind, (float2 *)(behind + 2 * C::COLUMN_BYTES), last};
+    const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < C::STAGES; i++) {
+            mbarrier_init(sh.full + 8 * i, 1);
+            mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * C::CLUSTER);
+        }
+        for (int i = 0; i < 2; i++) {
+            mbarrier_init(sh.columns_full + 8 * i, 32);
+            mbarrier_init(sh.columns_empty + 8 * i, 4 * CONSUMERS);
+        }
+        mbarrier_init_fence();
+        prefetch_map(&p.x[0]);
+        prefetch_map(&p.w[0]);
+    }
+    __syncthreads();
+    if (C::CLUSTER > 1) cluster_sync();
+    /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers. */
+    const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+        registers_lower<24>();
+        if (threadIdx.x == 0) produce_stages<C>(p, sh, rank);
+        else if (threadIdx.x / 32 == 1) produce_columns<C>(p, sh, rank);
+    } else {
+        registers_raise<240>();
+        const int thread = threadIdx.x % 128, lane = thread % 32;
+        const Place at = {warpgroup - 1, thread, thread / 32 * 16 + lane / 4, 2 * (lane % 4), rank};
+        consume<C>(p, sh, at);
+    }
+    __syncthreads();
+    if (C::CLUSTER > 1) cluster_sync(); /* no block leaves while another may still write to it */
+}
+
+} // namespace hopper
+#endif
