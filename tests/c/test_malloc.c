@@ -1,6 +1,7 @@
 /* Allocations: each may fail, none leaks, and a forward with its own workspace makes none. The program brings its own malloc in front of the C library's. */
 #include <rowfold.h>
 
+#include <malloc.h> /* memalign */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
