@@ -233,19 +233,17 @@ class Runner:
             )
             trial = replace(trial, chain="linear")
             best = (float("inf"), "")
-            reasons = []
             for core in CORE_TYPES:
                 self.say(f"trying OpenBLAS with OPENBLAS_CORETYPE={core or '(unset)'}")
                 environment = {"OPENBLAS_CORETYPE": core} if core else {}
                 try:
                     process = Process(replace(entry, environment=environment), trial, self.threads)
-                except WorkerError as error:
-                    reasons.append(str(error))
+                except WorkerError:
+                    if not core:  # it is not here, or has no such product: no core type will help
+                        raise
                     continue
                 best = min(best, (min(process.ask("time") for _ in range(3)), core))
                 process.close()
-            if best[0] == float("inf"):
-                raise WorkerError(reasons[0])
             self._core_types[key] = best[1]
         core = self._core_types[key]
         return {"OPENBLAS_CORETYPE": core} if core else {}

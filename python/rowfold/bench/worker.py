@@ -17,9 +17,9 @@ from .cases import Case
 from .contenders import CONTENDERS, Contender, Unavailable
 from .memory import growth
 
-# A sample lasts at least so long (seconds), by repeating the call: far above the clock's resolution and a timer
-# interrupt.
-SAMPLE_SECONDS = 0.01
+# A sample lasts at least so long (seconds), by repeating the call: far above the clock's resolution, and enough for
+# the threads to be awake and the processor to have its frequency.
+SAMPLE_SECONDS = 0.1
 
 
 class Worker:
