@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib
 import platform
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -127,7 +128,7 @@ def markdown(results: Sequence[CaseResult], threads: int) -> str:
     about = document(results, threads)
     machine, versions = about["machine"], about["versions"]
     parts = [
-        f"`{' '.join(about['command'])}` on {machine['cpu']}, {threads} threads, {about['date'][:10]}: "
+        f"`{shlex.join(about['command'])}` on {machine['cpu']}, {threads} threads, {about['date'][:10]}: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     ]
