@@ -50,8 +50,9 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
     take(&l->total, 1, sizeof(unsigned));
     if (c->hopper) {
-        int64_t states = (n + c->fold_columns - 1) / c->fold_columns, groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP;
-        l->num_partials = round_up(l->num_partials, 2);
+        int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
+        int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
+        l->num_partials = round_up(l->num_partials > needed ? l->num_partials : needed, 2);
         l->tickets = take(&l->total, (batch + 63) / 64 * (groups + 1), sizeof(unsigned));
     } else {
         l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));

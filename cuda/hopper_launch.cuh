@@ -1,35 +1,30 @@
-/* Launching the Hopper kernels: which instantiation, its tensor maps, its grid. */
+/* Launching a Hopper kernel: its tensor maps and its grid. Each tile has a file of its own, for they take long to compile. */
+#ifndef ROWFOLD_CUDA_HOPPER_LAUNCH_CUH
+#define ROWFOLD_CUDA_HOPPER_LAUNCH_CUH
+
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 #include <string.h>
 
 #include "hopper_fold.cuh"
 
+namespace hopper {
 namespace {
 
-using hopper::Config;
-using hopper::Parameters;
+using Encode = PFN_cuTensorMapEncodeTiled_v12000;
 
-/* libcuda is not linked with: the library must load on machines without a driver. */
-cudaError_t find_encode(PFN_cuTensorMapEncodeTiled_v12000 *encode) {
-    static PFN_cuTensorMapEncodeTiled_v12000 found;
-    if (!found) {
-        void *symbol = NULL;
-        cudaDriverEntryPointQueryResult result;
-        cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000, cudaEnableDefault, &result);
-        if (error) return error;
-        if (result != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-        found = (PFN_cuTensorMapEncodeTiled_v12000)symbol;
-    }
-    *encode = found;
-    return cudaSuccess;
+/* libcuda is not linked with: the library must load on machines without a driver. NULL if the driver has no such function. */
+Encode find_encode() {
+    void *symbol = NULL;
+    cudaDriverEntryPointQueryResult result;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000, cudaEnableDefault, &result);
+    return !error && result == cudaDriverEntryPointSuccess ? (Encode)symbol : NULL;
 }
 
 /* Boxes of `box_rows` rows of `row_bytes` bytes of a matrix of 16-bit values. Reads outside of the matrix give zeros. */
 cudaError_t encode_map(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns, int row_bytes, int box_rows) {
-    PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
-    cudaError_t error = find_encode(&encode);
-    if (error) return error;
+    static const Encode encode = find_encode();
+    if (!encode) return cudaErrorNotSupported;
     const CUtensorMapDataType type = matrix.dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)matrix.ld * 2};
     const cuuint32_t box[2] = {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows}, step[2] = {1, 1};
@@ -61,7 +56,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     Parameters p;
     cudaError_t error = fill<C>(&p, f);
     if (error) return error;
-    const void *kernel = (const void *)hopper::fold_kernel<C>;
+    const void *kernel = (const void *)fold_kernel<C>;
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SHARED);
     if (error) return error;
     int device, blocks;
@@ -78,7 +73,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)((clusters < most ? clusters : most) * C::CLUSTER));
-    config.blockDim = dim3(hopper::THREADS);
+    config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = C::SHARED;
     config.stream = stream;
     config.attrs = attributes;
@@ -87,6 +82,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
+/* By the terms that x and W are in. */
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = f.x.low ? 2 : 1, w_terms = f.w.low ? 2 : 1;
     if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
@@ -97,5 +93,5 @@ template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(c
 }
 
 } // namespace
-
-cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_for<128, 256, 2, 1>(*fold, stream); }
+} // namespace hopper
+#endif
