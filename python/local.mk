@@ -32,12 +32,25 @@ rowfold_commands_py = \
 	python/rowfold/commands/info.py \
 	python/rowfold/commands/options.py \
 	python/rowfold/commands/run.py
-EXTRA_DIST += $(rowfold_py) $(rowfold_bench_py) $(rowfold_commands_py) python/rowfold/py.typed python/rowfold.in
+rowfold_torch_py = \
+	python/rowfold/torch/__init__.py \
+	python/rowfold/torch/library.py \
+	python/rowfold/torch/linearize.py \
+	python/rowfold/torch/match.py \
+	python/rowfold/torch/module.py \
+	python/rowfold/torch/program.py \
+	python/rowfold/torch/rules.py \
+	python/rowfold/torch/spellings.py \
+	python/rowfold/torch/trace.py \
+	python/rowfold/torch/values.py
+EXTRA_DIST += $(rowfold_py) $(rowfold_bench_py) $(rowfold_torch_py) $(rowfold_commands_py) python/rowfold/py.typed python/rowfold.in
 
 if HAVE_PYTHON
 pkgpython_PYTHON = $(rowfold_py)
 benchdir = $(pkgpythondir)/bench
 bench_PYTHON = $(rowfold_bench_py)
+torchdir = $(pkgpythondir)/torch
+torch_PYTHON = $(rowfold_torch_py)
 commandsdir = $(pkgpythondir)/commands
 commands_PYTHON = $(rowfold_commands_py)
 nodist_pkgpython_PYTHON = python/_config.py

@@ -23,6 +23,10 @@ class ChainError(Error, ValueError):
     """The chain is wrong; the message points at the column of the text, or at the operator."""
 
 
+class FuseError(Error, ValueError):
+    """A PyTorch module cannot be fused; the message names the node, its source line and the reason."""
+
+
 class NotLoadedError(Error, RuntimeError):
     """The model has no weights yet."""
 

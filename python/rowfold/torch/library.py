@@ -1,0 +1,85 @@
+"""``torch.ops.rowfold.fused``: the fused forward as an operator that torch.compile, torch.export and CUDA graphs know.
+
+An exported graph that holds it runs in any process that has imported ``rowfold.torch``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+
+from ..errors import InvalidArgumentError
+from .program import Runner, check_dims, parse, signature
+
+_MOST_RECENT = 16  # programs that the operator itself keeps loaded; a Fused module keeps its own
+
+_Key = tuple[object, ...]
+_live: weakref.WeakValueDictionary[_Key, Runner] = weakref.WeakValueDictionary()
+_recent: OrderedDict[_Key, Runner] = OrderedDict()
+_lock = threading.Lock()
+
+
+def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
+    """A loaded program for these tensors as they are now: one that is there already, or a new one."""
+    key = (text, *(t.data_ptr() for t in leaves))
+    with _lock:
+        found = _live.get(key)
+        if found is None or found.signature != signature(leaves):
+            found = _live[key] = Runner(parse(text), leaves)
+            if key in _recent:
+                _recent[key] = found
+        return found
+
+
+def check_grad(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
+    """Raises InvalidArgumentError where PyTorch would record a gradient."""
+    if torch.is_grad_enabled():
+        for tensor, name in zip(tensors, names):
+            if tensor.requires_grad:
+                raise InvalidArgumentError(
+                    f"{name} requires grad and grad mode is on, but the fused forward computes no gradients; call it "
+                    "under torch.no_grad() or torch.inference_mode(), or freeze the module with requires_grad_(False)"
+                )
+
+
+@torch.library.custom_op("rowfold::fused", mutates_args=(), schema="(Tensor x, Tensor[] leaves, str program) -> Tensor")
+def fused(x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> torch.Tensor:
+    """The program on x, with the leaves' values."""
+    check_grad([x, *leaves], ["x", *parse(program).names])
+    found = runner(program, leaves)
+    key = (program, *(t.data_ptr() for t in leaves))
+    with _lock:
+        _recent[key] = found
+        _recent.move_to_end(key)
+        while len(_recent) > _MOST_RECENT:
+            _recent.popitem(last=False)
+    return found(x)
+
+
+@fused.register_fake
+def _(x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> torch.Tensor:
+    read = parse(program)
+    check_dims(x, read.dims, 1)
+    weight = leaves[read.weight.index]
+    columns = weight.shape[read.weight.methods.count("t") % 2]
+    lead = list(x.shape[:-1])
+    tail = [] if read.dropped else [1 if read.folded else columns]
+    return x.new_empty(lead + tail, dtype=read.result_dtype(leaves))
+
+
+def clear() -> None:
+    """Frees the programs that the operator keeps loaded for compiled and exported graphs."""
+    with _lock:
+        _recent.clear()
+
+
+def forget(text: str, leaves: Sequence[torch.Tensor]) -> None:
+    """Drops a loaded program, so that the next call loads it anew."""
+    key = (text, *(t.data_ptr() for t in leaves))
+    with _lock:
+        _live.pop(key, None)
+        _recent.pop(key, None)

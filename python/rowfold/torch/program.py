@@ -1,0 +1,307 @@
+"""A fused forward as plain data: the chain's steps, where their parameters come from, and what the output looks like.
+
+It is written as JSON, so that an exported graph holds all of it. Nothing here knows the module that it came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
+from ..model import Model
+from ..ops import Chain
+from .values import BatchNorm, Leaf, Param, Source, Step
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A chain whose parameters are tensors yet to be given, the leaves; ``names`` are theirs, for messages.
+
+    ``cast`` is the dtype the input is cast to, or empty. ``dims`` is how many dimensions the input must have, or None.
+    ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output.
+    """
+
+    names: tuple[str, ...]
+    weight: Leaf
+    bias: Leaf | None
+    steps: tuple[Step, ...]
+    cast: str
+    dims: int | None
+    dropped: bool
+    folded: bool
+    options: tuple[tuple[str, Any], ...]
+
+    @cached_property
+    def text(self) -> str:
+        """The program as JSON."""
+        return json.dumps(_encode(self))
+
+    def result_dtype(self, leaves: Sequence[torch.Tensor]) -> torch.dtype:
+        """The dtype that PyTorch would give the output. The leaves' values are not read."""
+        types = _Types(_evaluate(self.weight, leaves).dtype)
+        for step in self.steps:
+            for param in step.params:
+                if isinstance(param, Leaf):
+                    types.promote(_evaluate(param, leaves), self.names[param.index])
+            types.step(step)
+        return types.dtype
+
+    def load(self, leaves: Sequence[torch.Tensor]) -> Loaded:
+        """The chain for these tensors. Raises FuseError where they do not fit it."""
+        with torch.no_grad():
+            return _load(self, leaves)
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Program:
+    """The program of a JSON text."""
+    program = _decode(json.loads(text))
+    assert isinstance(program, Program)
+    return program
+
+
+_CLASSES = {kind.__name__: kind for kind in (Leaf, BatchNorm, Step, Program)}
+
+
+def _encode(value: Any) -> Any:
+    if type(value).__name__ in _CLASSES:
+        return {"": type(value).__name__, **{k: _encode(getattr(value, k)) for k in value.__dataclass_fields__}}
+    return [_encode(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _CLASSES[value.pop("")](**{k: _decode(v) for k, v in value.items()})
+    return tuple(_decode(v) for v in value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """The program with the values that its tensors have now."""
+
+    chain: str
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    vectors: dict[str, torch.Tensor]
+    x_dtype: torch.dtype | None  # None: any that casts exactly to the weights'
+    y_dtype: torch.dtype
+    least_dims: int
+
+    def model(self, options: tuple[tuple[str, Any], ...]) -> Model:
+        """A Model for this chain, without its weights."""
+        device = self.weight.device
+        place = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+        dtype, y_dtype = NAMES[self.weight.dtype], NAMES[self.y_dtype]
+        return Model(self.chain, dtype=dtype, y_dtype=y_dtype, device=place, **dict(options))
+
+
+def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
+    weight = _evaluate(program.weight, leaves)
+    name = program.names[program.weight.index]
+    if weight.ndim != 2:
+        raise FuseError(f"the weight {name} has shape {tuple(weight.shape)}; expected (out_features, in_features)")
+    if weight.dtype not in NAMES:
+        raise FuseError(f"the weight {name} has dtype {weight.dtype}; expected one of {', '.join(DTYPES)}")
+    writer = _Writer(program, leaves, weight)
+    for step in program.steps:
+        writer.step(step)
+    bias = None if program.bias is None else _evaluate(program.bias, leaves).detach()
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != weight.dtype):
+        raise FuseError(
+            f"the bias has shape {tuple(bias.shape)} and dtype {bias.dtype}; expected {tuple(weight.shape[:1])} and "
+            f"{weight.dtype}, the weight's"
+        )
+    if program.cast and program.cast != NAMES[weight.dtype]:
+        raise FuseError(f"the input is cast to {program.cast}, but the weight {name} has dtype {weight.dtype}")
+    try:
+        chain = str(Chain.parse(writer.chain))
+    except ValueError as error:
+        raise FuseError(f"the chain is not one that rowfold computes: {error}") from error
+    return Loaded(
+        chain=chain,
+        weight=weight.detach(),
+        bias=bias,
+        vectors=writer.vectors,
+        x_dtype=None if program.cast else weight.dtype,
+        y_dtype=writer.types.dtype,
+        least_dims=writer.least_dims,
+    )
+
+
+class _Types:
+    """Follows the dtype that PyTorch would give each value.
+
+    It refuses where the chain, which is computed in one type and rounded once, would not give the same.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.weight = self.dtype = self.saved = dtype
+        self.compute = torch.float64 if dtype is torch.float64 else torch.float32
+        self.rounds = ""  # a cast that must be the last step
+
+    def step(self, step: Step) -> None:
+        if self.rounds:
+            raise FuseError(
+                f"cannot fuse: {self.rounds} stands before {step.op}, but a chain of {NAMES[self.weight]} weights is "
+                f"computed in {NAMES[self.compute]} and rounded once, at the end"
+            )
+        if step.op == "cast":
+            dtype = DTYPES[step.dtype]
+            if dtype not in (self.dtype, self.compute):
+                self.rounds = f"the cast to {step.dtype}"
+            self.dtype = dtype
+        elif step.op == "save":
+            self.saved = self.dtype
+        elif step.op.endswith("_saved"):
+            self.dtype = torch.promote_types(self.dtype, self.saved)
+
+    def promote(self, vector: torch.Tensor, name: str) -> None:
+        """A tensor with a value for each column takes part in type promotion; one with a single value does not."""
+        if vector.numel() == 1 and vector.ndim == 0:
+            return
+        dtype = torch.promote_types(self.dtype, vector.dtype)
+        if dtype not in (self.dtype, self.compute):
+            raise FuseError(
+                f"cannot fuse: {name} has dtype {vector.dtype}, which makes PyTorch compute in {dtype}, but a chain of "
+                f"{NAMES[self.weight]} weights is computed in {NAMES[self.compute]}; convert it"
+            )
+        self.dtype = dtype
+
+
+class _Writer:
+    """Writes the chain step by step."""
+
+    def __init__(self, program: Program, leaves: Sequence[torch.Tensor], weight: torch.Tensor) -> None:
+        self.program, self.leaves, self.weight = program, leaves, weight
+        self.columns, self.folded = weight.shape[0], False
+        self.chain = f"linear({weight.shape[1]}, {weight.shape[0]})"
+        self.vectors: dict[str, torch.Tensor] = {}
+        self.types = _Types(weight.dtype)
+        self.least_dims = 1
+
+    def step(self, step: Step) -> None:
+        params = [self._param(step.op, p) for p in step.params]
+        self.types.step(step)
+        if step.op != "cast":
+            self.chain += f" | {step.op}" + (f"({', '.join(params)})" if params else "")
+        self.folded |= step.op in ("sum", "mean", "max", "min", "logsumexp")
+
+    def _param(self, op: str, param: Param) -> str:
+        if isinstance(param, (int, float)):
+            return repr(float(param))
+        value = _evaluate(param, self.leaves)
+        name = name_of(param, self.program.names)
+        if isinstance(param, Leaf):
+            self.types.promote(value, name)
+        if value.numel() == 1:
+            self.least_dims = max(self.least_dims, value.ndim + (1 if self.program.dropped else 0))
+            return repr(float(value.item()))
+        if value.shape[-1:] != (self.columns,) or value.numel() != self.columns:
+            raise FuseError(
+                f"{name}, which {op} takes, has shape {tuple(value.shape)}; expected () or ({self.columns},)"
+            )
+        if self.folded:
+            raise FuseError(
+                f"{name}, which {op} takes, has a value for each column; behind a reduction there is one column"
+            )
+        self.least_dims = max(self.least_dims, value.ndim)
+        return "@" + self._vector(param, name, value.reshape(-1).detach())
+
+    def _vector(self, param: Source, name: str, value: torch.Tensor) -> str:
+        if value.dtype not in NAMES or (value.dtype is torch.float64) != (self.types.compute is torch.float64):
+            value = value.to(self.types.compute)
+        if len(name) > 31 or not name.replace(".", "_").isidentifier() or not name.isascii():
+            name = f"vector{len(self.vectors)}"
+        held = self.vectors.setdefault(name, value)
+        if held is not value and not torch.equal(held, value):
+            name = f"vector{len(self.vectors)}"
+            self.vectors[name] = value
+        return name
+
+
+def name_of(param: Source, names: Sequence[str]) -> str:
+    """What a parameter is called in the chain."""
+    if isinstance(param, Leaf):
+        return names[param.index]
+    first = next(leaf for leaf in param.of if leaf is not None)
+    return f"{names[first.index].rpartition('.')[0] or 'batch_norm'}.{param.part}"
+
+
+def _evaluate(source: Source, leaves: Sequence[torch.Tensor]) -> torch.Tensor:
+    if isinstance(source, Leaf):
+        value = leaves[source.index]
+        if source.methods:
+            methods = list(source.methods)
+            # A transpose of a transpose is the tensor itself, and keeps its memory.
+            while methods[-2:] == ["t", "t"]:
+                del methods[-2:]
+            for name in methods:
+                value = getattr(value, name)()
+        return value
+    mean, variance, weight, bias = (None if leaf is None else _evaluate(leaf, leaves).double() for leaf in source.of)
+    assert mean is not None and variance is not None
+    scale = torch.rsqrt(variance + source.eps)
+    scale = scale if weight is None else scale * weight
+    if source.part == "scale":
+        return scale
+    return -mean * scale if bias is None else bias - mean * scale
+
+
+class Runner:
+    """A loaded program: the model, and the tensors as they were when it was loaded."""
+
+    def __init__(self, program: Program, leaves: Sequence[torch.Tensor]) -> None:
+        self.program = program
+        for name, tensor in zip(program.names, leaves):
+            if tensor.is_inference():
+                raise FuseError(
+                    f"{name} was made in inference mode, and changes of it could not be noticed; make it outside "
+                    "of torch.inference_mode()"
+                )
+        if any(t.is_cuda for t in leaves) and torch.cuda.is_current_stream_capturing():
+            raise FuseError("the weights cannot be loaded while a CUDA graph is captured; call the module once before")
+        self.signature = signature(leaves)
+        # While these are held, no other tensor can come to the same address.
+        self.held = [t.detach() for t in leaves]
+        loaded = program.load(leaves)
+        self.loaded = loaded
+        self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
+        self.least_dims, self.dims, self.dropped = loaded.least_dims, program.dims, program.dropped
+        self.model = loaded.model(program.options)
+        borrow = loaded.weight.is_cuda and loaded.weight.dtype in (torch.float16, torch.bfloat16)
+        with torch.no_grad():
+            self.model.load_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=borrow)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The fused forward of x (..., in_features)."""
+        if x.dtype is not self.x_dtype and self.x_dtype is not None:
+            raise ArgumentTypeError(f"x has dtype {x.dtype}; expected {self.x_dtype}, the module's")
+        if x.device != self.device:
+            raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
+        check_dims(x, self.dims, self.least_dims)
+        y: torch.Tensor = self.model(x)
+        return y.squeeze(-1) if self.dropped else y
+
+
+def check_dims(x: torch.Tensor, dims: int | None, least: int) -> None:
+    """Raises InvalidArgumentError unless x has the dimensions that the forward was written for."""
+    if (dims is not None and x.ndim != dims) or x.ndim < least:
+        expected = f"{dims}, as the forward names dim={dims - 1}" if dims is not None else f"at least {least}"
+        raise InvalidArgumentError(f"x has {x.ndim} dimensions; expected {expected}")
+
+
+def signature(leaves: Sequence[torch.Tensor]) -> list[Any]:
+    """What tells a tensor that was changed or replaced: its memory, version, type, place and layout."""
+    found: list[Any] = []
+    for t in leaves:
+        found += (t.data_ptr(), t._version, t.dtype, t.device, t.shape, t.stride())
+    return found

@@ -1,0 +1,150 @@
+"""From a module or function to a torch.fx graph in which every node knows its source line."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import operator
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import FuseError
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+SOURCE = "rowfold_source"  # key of node.meta
+
+IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
+
+
+class _Proxy(fx.Proxy):
+    """A proxy that also records what fx.Proxy does not: abs(), and operators in place, which change their operand."""
+
+    def __abs__(self) -> Any:
+        return self.tracer.create_proxy("call_function", operator.abs, (self,), {})
+
+
+def _record(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: _Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    return method
+
+
+for _function in IN_PLACE_OPERATORS:
+    setattr(_Proxy, f"__{_function.__name__}__", _record(_function))
+
+
+class _Tracer(fx.Tracer):
+    """Notes source lines, and takes tensors that are no attribute of the module as leaves of their own."""
+
+    proxy_buffer_attributes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.captured: dict[str, torch.Tensor] = {}
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        node = super().create_node(*args, **kwargs)
+        node.meta[SOURCE] = _source(inspect.currentframe())
+        return node
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if isinstance(attr_val, torch.Tensor) and attr_val in self.tensor_attrs:
+            return self.create_proxy("get_attr", str(self.tensor_attrs[attr_val]), (), {})
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, torch.Tensor) and not self._is_attribute(a):
+            name = next((n for n, t in self.captured.items() if t is a), f"captured_{len(self.captured)}")
+            self.captured[name] = a
+            return self.create_node("get_attr", name, (), {})
+        return super().create_arg(a)
+
+    def _is_attribute(self, a: torch.Tensor) -> bool:
+        named = (*self.root.named_parameters(), *self.root.named_buffers())
+        return a in self.tensor_attrs or any(a is tensor for _, tensor in named)
+
+
+class _NothingIsComputed(TorchDispatchMode):
+    """Refuses what would be computed once, while tracing, and be a constant ever after.
+
+    That is random numbers, and values of tensors that may change. Constants made from nothing, as torch.tensor(2.0) or
+    torch.ones(3) * 2, are fine.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, torch.Tensor] = {}  # held, so that no other tensor gets the same id
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        where = _source(inspect.currentframe())
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise FuseError(f"cannot fuse {func.name()} at {where}: it is random, and would be drawn once")
+        given = [v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        if func is not torch.ops.aten.lift_fresh.default and any(id(v) not in self.made for v in given):
+            raise FuseError(
+                f"cannot fuse {func.name()} at {where}: it computes from a tensor that is no parameter, buffer or "
+                "attribute of the module, once, and would miss changes of it; compute it before and use the result"
+            )
+        result = func(*args, **(kwargs or {}))
+        self.made.update((id(v), v) for v in pytree.tree_leaves(result) if isinstance(v, torch.Tensor))
+        return result
+
+
+def _source(frame: Any) -> str:
+    """The innermost line that is neither PyTorch's nor this package's: ``model.py:12: x = 2 / x``."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, _HERE, "<")):
+            line = linecache.getline(name, frame.f_lineno).strip()
+            return f"{os.path.basename(name)}:{frame.f_lineno}" + (f": {line}" if line else "")
+        frame = frame.f_back
+    return ""
+
+
+def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, dict[str, torch.Tensor]]:
+    """The graph, the module that its attributes belong to, and tensors that belong to none.
+
+    Parameters with a default keep it. Raises FuseError where the forward cannot be traced, with the source line.
+    """
+    tracer = _Tracer()
+    function = target.forward if isinstance(target, nn.Module) else target
+    behind_the_first = list(inspect.signature(function).parameters.items())[1:]
+    defaults = {
+        name: parameter.default
+        for name, parameter in behind_the_first
+        if parameter.default is not inspect.Parameter.empty
+    }
+    try:
+        with torch.no_grad(), _NothingIsComputed():
+            graph = tracer.trace(target, concrete_args=defaults or None)
+    except FuseError:
+        raise
+    except Exception as error:
+        where = _source_of(error)
+        raise FuseError(f"the forward cannot be traced{where}: {type(error).__name__}: {error}") from error
+    return graph, tracer.root, tracer.captured
+
+
+def _source_of(error: BaseException) -> str:
+    frames = []
+    walk = error.__traceback__ or sys.exc_info()[2]
+    while walk is not None:
+        frames.append((walk.tb_frame.f_code.co_filename, walk.tb_lineno))
+        walk = walk.tb_next
+    for name, number in reversed(frames):
+        if not name.startswith((_TORCH, _HERE, "<")):
+            line = linecache.getline(name, number).strip()
+            return f" at {os.path.basename(name)}:{number}" + (f": {line}" if line else "")
+    return ""
