@@ -20,6 +20,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/cases.py \
 	python/rowfold/bench/command.py \
 	python/rowfold/bench/contenders.py \
+	python/rowfold/bench/gpu.py \
 	python/rowfold/bench/machine.py \
 	python/rowfold/bench/memory.py \
 	python/rowfold/bench/report.py \

@@ -7,14 +7,16 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..ops import presets
+from . import gpu
 from .cases import DATA, Case, default_cases
 from .machine import cores
 from .report import document, markdown, show
-from .runner import Entry, Runner
+from .runner import CaseResult, Entry, Runner
 
 COMPETITORS = ("numpy", "openblas", "torch", "torch-compile")
 SIMPLIFY = ("none", "exact", "algebraic")
@@ -22,6 +24,8 @@ EXAMPLES = """examples:
   rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
   rowfold bench --preset logsumexp_gelu --json new.json
   rowfold bench --chain 'linear | max' --batch 64 --in-features 4096 --out-features 32000 --dtype bfloat16
+  rowfold bench --device cuda --json gpu.json         the same on a GPU, beside PyTorch on it
+  rowfold bench --device cuda --preset logsumexp_gelu --dtype float32 --math tf32
   rowfold bench --data sigma5 --competitors torch --simplify none
 """
 
@@ -48,6 +52,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("float32", "float64", "float16", "bfloat16"),
         help="of x and W; may be repeated (float32)",
     )
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
+    parser.add_argument("--math", choices=("f32", "tf32", "bf16"), default="f32", help="of float32, on a GPU (f32)")
     parser.add_argument("--data", choices=sorted(DATA), default="kernelbench", help="(kernelbench)")
     parser.add_argument("--seed", type=int, default=0, help="(0)")
     parser.add_argument("--threads", type=_positive, help="of every contender (all cores this process may use)")
@@ -73,6 +79,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and reports; the exit status."""
+    if arguments.device != "cpu":
+        return _run_on_gpu(arguments)
     cases = _cases(arguments)
     entries = _entries(arguments)
     threads = arguments.threads or cores()
@@ -81,11 +89,34 @@ def run(arguments: argparse.Namespace) -> int:
     for case in cases:
         results.append(runner.measure(case, entries))
         show(results[-1])
-        if arguments.json:
-            _write(arguments.json, json.dumps(document(results, threads), indent=1) + "\n")
-        if arguments.markdown:
-            _write(arguments.markdown, markdown(results, threads))
+        _keep(arguments, results, threads)
     return 0 if all(result.results[0].seconds for result in results) else 1
+
+
+def _run_on_gpu(arguments: argparse.Namespace) -> int:
+    runner = gpu.Runner(arguments.device, arguments.repeat, lambda line: print(line, file=sys.stderr, flush=True))
+    wanted = [] if arguments.competitors == "none" else arguments.competitors.split(",")
+    competitors = [name for name in wanted if name.startswith("torch")]
+    drawn = {"data": arguments.data, "seed": arguments.seed}
+    if arguments.preset or arguments.chain or arguments.batch or arguments.dtype:
+        cases = [gpu.GpuCase(**vars(case), math=arguments.math) for case in _cases(arguments)]
+    else:
+        cases = [replace(case, **drawn) for case in gpu.default_cases()]
+    results = []
+    for case in cases:
+        simplify = arguments.simplify or ("none", "algebraic")
+        results.append(runner.measure(case, simplify, competitors, arguments.backend))
+        show(results[-1])
+        _keep(arguments, results, 0)
+    return 0 if all(result.results[0].seconds for result in results) else 1
+
+
+def _keep(arguments: argparse.Namespace, results: Sequence[CaseResult], threads: int) -> None:
+    """Writes what has been measured so far to the files asked for."""
+    if arguments.json:
+        _write(arguments.json, json.dumps(document(results, threads), indent=1) + "\n")
+    if arguments.markdown:
+        _write(arguments.markdown, markdown(results, threads))
 
 
 def _cases(arguments: argparse.Namespace) -> list[Case]:

@@ -126,9 +126,9 @@ def _show_plainly(result: CaseResult) -> None:
 def markdown(results: Sequence[CaseResult], threads: int) -> str:
     """The tables for a document, with the machine and the versions they were measured on."""
     about = document(results, threads)
-    machine, versions = about["machine"], about["versions"]
+    versions = about["versions"]
     parts = [
-        f"`{shlex.join(about['command'])}` on {machine['cpu']}, {threads} threads, {about['date'][:10]}: "
+        f"`{shlex.join(about['command'])}` on {results[0].where(threads)}, {about['date'][:10]}: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     ]

@@ -20,6 +20,7 @@ from .. import _lib
 from ..backends import CpuPeak
 from ..ops import Chain
 from .cases import Case
+from .machine import cpu_name
 from .unfused import largest_error, reference, sampled_rows
 
 Pick = Callable[[Sequence[float]], float]
@@ -95,6 +96,10 @@ class CaseResult:
     def best_fraction(self, result: Result) -> float | None:
         """The same of the machine's and the contender's best, which other load on the machine disturbs less."""
         return max(self.bounds(max)) / min(result.seconds) if result.seconds and not result.algebraic else None
+
+    def where(self, threads: int) -> str:
+        """The machine, for people."""
+        return f"{cpu_name()}, {threads} threads"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
