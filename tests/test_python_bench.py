@@ -277,3 +277,20 @@ def test_default_cases_are_the_presets_and_small_batches():
     assert [case.name for case in cases[:3]] == list(rowfold.presets())
     assert {case.batch for case in cases[3:]} == {1, 2, 4, 8}
     assert {case.dtype for case in cases[3:]} == {"float32", "bfloat16"}
+
+
+def test_gpu_cases_are_chains_of_the_library() -> None:
+    from rowfold.bench import gpu
+
+    cases = gpu.default_cases()
+    assert len({case.label for case in cases}) == len(cases)
+    for case in cases:
+        assert list(rowfold.Chain.parse(case.chain))
+    assert {case.math for case in cases} == {"f32", "tf32"}
+
+
+def test_gpu_without_a_device_says_so() -> None:
+    from rowfold.bench import gpu
+
+    with pytest.raises(SystemExit, match="cuda"):
+        gpu.Runner("cuda:99", 1, print)

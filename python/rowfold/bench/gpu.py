@@ -157,8 +157,10 @@ class Runner:
             self.torch: Any = importlib.import_module("torch")
         except ModuleNotFoundError:
             raise SystemExit("rowfold bench: --device cuda needs PyTorch, which is not installed") from None
-        if not self.torch.cuda.is_available():
-            raise SystemExit("rowfold bench: --device cuda: PyTorch finds no CUDA device")
+        try:
+            self.torch.zeros(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise SystemExit(f"rowfold bench: --device {device}: {str(error).splitlines()[0]}") from None
         self.device, self.repeat, self.say = device, repeat, say
 
     def measure(
@@ -211,12 +213,13 @@ class Runner:
             workspace: int = call.workspace_size(len(inputs.x[0]))
             return workspace
         self.torch.cuda.reset_peak_memory_stats()
-        before = self.torch.cuda.memory_allocated()
+        before: int = self.torch.cuda.memory_allocated()
         call(inputs.x[0])
         self.torch.cuda.synchronize()
         peak: int = self.torch.cuda.max_memory_allocated()
         result: int = y.nelement() * y.element_size()
-        return max(0, peak - before - result)
+        extra: int = max(0, peak - before - result)
+        return extra
 
     def _sampler(self, call: Call, inputs: Inputs) -> Callable[[], float]:
         """A function that returns the seconds of one call."""
@@ -249,4 +252,8 @@ class Runner:
 
         once = statistics.median(events(1) for _ in range(3)) * len(inputs.x)
         rounds = max(1, int(LEAST_SAMPLE_SECONDS / max(once, 1e-7)))
-        return lambda: events(rounds)
+
+        def sample(_owner: Call = call) -> float:  # a graph does not keep the model alive whose memory it reads
+            return events(rounds)
+
+        return sample
