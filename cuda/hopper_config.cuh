@@ -20,6 +20,7 @@ struct Parameters {
     CUtensorMap x[2], w[2]; /* of their terms; a box is what one block loads of a stage */
     int32_t stages;         /* of a tile; a multiple of the kernel's batch */
     int32_t m_tiles, n_tiles;
+    int32_t x_rows;         /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;        /* clusters of row tiles that are walked before the next columns */
     int32_t slots;          /* states of a row */
     int32_t group_slot;     /* where the states of groups of them begin */

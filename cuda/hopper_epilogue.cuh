@@ -255,7 +255,8 @@ __device__ __forceinline__ void epilogue(const Parameters &p, const Place &at, T
                 continue;
             }
             rfi_state_f32 chunk[2];
-            fold_columns<true>(reduction, v, (int)min(max(f.out_features - from, (int64_t)0), (int64_t)C::BN), chunk);
+            if (from + 2 * CHUNK <= f.out_features) fold_columns<false>(reduction, v, 0, chunk);
+            else fold_columns<true>(reduction, v, (int)max(f.out_features - from, (int64_t)0), chunk);
 #pragma unroll
             for (int r = 0; r < 2; r++) state[r] = rfi_state_merge_f32(reduction, state[r], chunk[r]);
         }

@@ -30,15 +30,18 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
     for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
         const Tile tile = tile_at<C>(p, index, rank);
         const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
+        /* Parts of x without rows are not loaded; what lies in their place is multiplied to rows that nobody reads. */
+        const int parts = (int)min((p.fold.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
+        const uint32_t bytes = C::B_BYTES + max(parts, 0) * p.x_rows * (C::ROW * C::X_TERMS);
         for (int k = 0; k < p.stages; k++) {
             const uint32_t full = sh.full + 8 * stage;
             const uint32_t a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW, b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
             mbarrier_wait(sh.empty + 8 * stage, phase);
-            mbarrier_arrive_expect(full, C::STAGE);
+            mbarrier_arrive_expect(full, bytes);
             load_part(C::CLUSTER_M > 1, b, &p.w[0], full, k * C::K, b_row, b_mask);
-            load_part(C::CLUSTER_N > 1, a, &p.x[0], full, k * C::K, a_row, a_mask);
             if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, k * C::K, b_row, b_mask);
-            if (C::X_TERMS == 2) load_part(C::CLUSTER_N > 1, a + C::A_TERM, &p.x[1], full, k * C::K, a_row, a_mask);
+            if (rank_n < parts) load_part(C::CLUSTER_N > 1, a, &p.x[0], full, k * C::K, a_row, a_mask);
+            if (C::X_TERMS == 2 && rank_n < parts) load_part(C::CLUSTER_N > 1, a + C::A_TERM, &p.x[1], full, k * C::K, a_row, a_mask);
             if (++stage == C::STAGES) stage = 0, phase ^= 1;
         }
     }

@@ -44,10 +44,12 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->stages = (int32_t)((stages + BATCH - 1) / BATCH * BATCH);
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = p->n_tiles * C::SPLITS;
+    constexpr int PART = C::BM / C::CLUSTER_N;
+    p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
-    cudaError_t error = encode_map(&p->x[0], f.x.data, f.x, f.batch, f.in_features, C::ROW, C::BM / C::CLUSTER_N);
+    cudaError_t error = encode_map(&p->x[0], f.x.data, f.x, f.batch, f.in_features, C::ROW, p->x_rows);
     if (!error) error = encode_map(&p->w[0], f.w.data, f.w, f.out_features, f.in_features, C::ROW, C::BN / C::CLUSTER_M);
-    if (!error && C::X_TERMS == 2) error = encode_map(&p->x[1], f.x.low, f.x, f.batch, f.in_features, C::ROW, C::BM / C::CLUSTER_N);
+    if (!error && C::X_TERMS == 2) error = encode_map(&p->x[1], f.x.low, f.x, f.batch, f.in_features, C::ROW, p->x_rows);
     if (!error && C::W_TERMS == 2) error = encode_map(&p->w[1], f.w.low, f.w, f.out_features, f.in_features, C::ROW, C::BN / C::CLUSTER_M);
     return error;
 }
