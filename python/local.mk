@@ -12,6 +12,7 @@ rowfold_py = \
 	python/rowfold/frameworks.py \
 	python/rowfold/kinds.py \
 	python/rowfold/model.py \
+	python/rowfold/npz.py \
 	python/rowfold/ops.py \
 	python/rowfold/quickstart.py \
 	python/rowfold/tensors.py

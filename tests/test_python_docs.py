@@ -67,7 +67,9 @@ def test_exceptions_say_their_kind():
             assert len(kinds & set(thing.__mro__)) == 1, name
 
 
-@pytest.mark.parametrize("name", ["Model", "Model.load_weights", "Model.__call__", "Model.from_file"])
+@pytest.mark.parametrize(
+    "name", ["Model", "Model.load_weights", "Model.__call__", "Model.from_file", "Model.from_state_dict"]
+)
 def test_docstrings_name_every_parameter(name):
     thing = rowfold
     for part in name.split("."):

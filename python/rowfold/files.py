@@ -1,4 +1,4 @@
-"""Weight files: safetensors, or the JSON index of a sharded model, as the native library reads them."""
+"""Weight files: safetensors, or the JSON index of a sharded model, as the native library reads them; and .npz."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _lib
+from . import _lib, npz
 from ._lib import DType, load
 from .arrays import numpy_dtype
 from .errors import ArgumentTypeError, InvalidArgumentError
@@ -24,11 +24,16 @@ class Tensor(NamedTuple):
     type_name: str
     dtype: DType | None
     path: str
-    offset: int  # of the data, in bytes from the start of ``path``
+    offset: int  # of the data, in bytes from the start of ``path``; -1 in an .npz, whose arrays may be compressed
 
 
 def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
     """All tensors of a file, in its order. Raises FileError (OSError) or InvalidFileError (ValueError)."""
+    if npz.is_npz(path):
+        return [
+            Tensor(name, shape, str(dtype), npz.model_dtype(dtype), os.fspath(path), -1)
+            for name, (shape, dtype) in npz.headers(path).items()
+        ]
     library = load()
     with _open(library, path) as file:
         found = []
@@ -49,7 +54,7 @@ def find(path: str | os.PathLike[str], name: str) -> Tensor:
 
 
 def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any], DType]:
-    """One tensor as an array that reads from the file, and its dtype; bfloat16 as uint16."""
+    """One tensor of a safetensors file as an array that reads from it, and its dtype."""
     tensor = find(path, name)
     if tensor.dtype is None:
         raise ArgumentTypeError(f"{tensor.path}: tensor {name!r} is {tensor.type_name}; expected a floating-point type")

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from . import _lib, arrays, files
+from . import _lib, arrays, files, npz
 from ._lib import DType, Memory, load
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
 from .kinds import kind_of
@@ -221,12 +221,12 @@ class Model:
         vectors: Mapping[str, str] | None = None,
         **keywords: Any,
     ) -> Model:
-        """A loaded model, its weights from a safetensors file or from the JSON index of a sharded one.
+        """A loaded model, its weights from a safetensors file, the JSON index of a sharded one, or an .npz.
 
         Parameters
         ----------
         path
-            The file. It is mapped, validated in full, and closed again.
+            The file. It is mapped, validated in full, and closed again; of an .npz only the arrays named are read.
         chain
             As for Model. Sizes it does not say are those of the tensor ``weight``.
         weight, bias
@@ -241,14 +241,16 @@ class Model:
         FileError (OSError), InvalidFileError (ValueError), and what Model and load_weights raise.
 
         """
+        named = vectors or {}
+        if npz.is_npz(path):
+            wanted = [weight, *([] if bias is None else [bias]), *named.values()]
+            state = npz.arrays(path, wanted)
+            return cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
         tensor = files.find(path, weight)
-        if len(tensor.shape) == 2 and 0 not in tensor.shape:
-            keywords.setdefault("out_features", tensor.shape[0])
-            keywords.setdefault("in_features", tensor.shape[1])
+        _say_sizes(keywords, tensor.shape)
         if tensor.dtype is not None:
             keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
         model = cls(chain, **keywords)
-        named = vectors or {}
         names = _lib.FileNames(
             size=ctypes.sizeof(_lib.FileNames),
             weight=encode(weight, "weight"),
@@ -261,6 +263,51 @@ class Model:
         handle = model._open()
         model._library.rf_model_load_file(handle.pointer, os.fsencode(path), ctypes.byref(names))
         return model
+
+    @classmethod
+    def from_state_dict(
+        cls,
+        state_dict: Mapping[str, Any],
+        chain: str | Chain | Op | Operator | Iterable[Op | Operator],
+        *,
+        weight: str,
+        bias: str | None = None,
+        vectors: Mapping[str, str] | None = None,
+        borrow: bool = False,
+        **keywords: Any,
+    ) -> Model:
+        """A loaded model, its weights from a mapping of names to arrays.
+
+            Model.from_state_dict(module.state_dict(), "linear | logsumexp", weight="head.weight", bias="head.bias")
+
+        Parameters
+        ----------
+        state_dict
+            A PyTorch module's ``state_dict()``, or any mapping to arrays that ``load_weights`` takes. Other entries
+            are not looked at.
+        chain
+            As for Model. Sizes it does not say are those of the array ``weight``.
+        weight, bias
+            Names of the arrays, (out_features, in_features) and (out_features,).
+        vectors
+            For each per-feature vector of the chain the name of its array, (out_features,).
+        borrow
+            As for ``load_weights``.
+        keywords
+            Those of Model. ``dtype`` is the array's, unless it holds bfloat16 as uint16.
+
+        Raises
+        ------
+        InvalidArgumentError for a name that is not there, and what Model and load_weights raise.
+
+        """
+        matrix = _entry(state_dict, weight, "weight")
+        _say_sizes(keywords, tuple(getattr(matrix, "shape", ())))
+        if hasattr(matrix, "dtype") and "dtype" not in keywords:
+            keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
+        row = None if bias is None else _entry(state_dict, bias, "bias")
+        named = {name: _entry(state_dict, key, f"vector {name!r}") for name, key in (vectors or {}).items()}
+        return cls(chain, **keywords).load_weights(matrix, row, named, borrow=borrow)
 
     def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
         shape = (self._out_features,)
@@ -477,6 +524,22 @@ class Model:
 
 def _release(_owner: Any) -> None:
     """Holds a borrowed array until its model is gone: a finaliser keeps its arguments until it has run."""
+
+
+def _say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
+    if len(shape) == 2 and 0 not in shape:
+        keywords.setdefault("out_features", int(shape[0]))
+        keywords.setdefault("in_features", int(shape[1]))
+
+
+def _entry(state_dict: Mapping[str, Any], name: str, argument: str) -> Any:
+    try:
+        return state_dict[name]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"{argument} is {name!r}, which is not among the {len(state_dict)} arrays given"
+        ) from None
 
 
 def _as_chain(chain: Chain | Op | Operator | Iterable[Op | Operator]) -> Chain:
