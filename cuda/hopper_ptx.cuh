@@ -62,7 +62,6 @@ __device__ __forceinline__ void cluster_sync() {
 
 /* programmatic dependent launch */
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void launch_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 /* TMA */
 __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
@@ -77,8 +76,6 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMa
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
                  "l"(map), "r"(bar), "r"(column), "r"(row), "h"(mask) : "memory");
 }
-/* Makes ordinary writes to shared memory visible to TMA and wgmma. */
-__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* 16 bytes from global memory, past the first-level cache, to shared memory. */
 __device__ __forceinline__ void copy_async_16(uint32_t to, const void *from) {
