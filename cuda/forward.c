@@ -183,6 +183,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .fold_columns = l->choice.fold_columns,
         .partials = workspace + l->partials,
         .num_partials = l->num_partials,
+        .shared_per_block = (int32_t)p->figures.shared_per_block,
         .tickets = spec->plan.reduction ? (unsigned *)(workspace + l->tickets) : NULL,
         .chain = p->chain,
     };

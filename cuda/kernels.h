@@ -72,6 +72,7 @@ typedef struct rfi_cuda_fold {
     void *partials;       /* (batch, num_partials) states, num_partials = max(1, ceil(N / RFI_FOLD_COLUMNS)). Feature j is in state
                              j / fold_columns * (fold_columns / RFI_FOLD_COLUMNS) */
     int64_t num_partials;
+    int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;             /* one for each row of tiles, zero before the launch; NULL: write partial states only */
     rfi_cuda_irregular irregular;  /* flag NULL: no row is irregular, or the kernel computes all */
     int32_t only_irregular;        /* 1: compute the rows of irregular.list alone */

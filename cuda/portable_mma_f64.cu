@@ -12,13 +12,30 @@ constexpr int STAGE = (ROWS + COLUMNS) * LD, TILE_LD = COLUMNS + 4;
 constexpr size_t SHARED_BYTES = sizeof(double) * (STAGES * STAGE > ROWS * TILE_LD ? STAGES * STAGE : ROWS * TILE_LD);
 
 template <int TILE_ROWS>
-__device__ __forceinline__ void copy_tile(double *to, const rfi_cuda_rows &rows, int64_t row0, int64_t count, int64_t k0, int64_t depth) {
+__device__ __forceinline__ void copy_single(double *to, const rfi_cuda_rows &rows, int64_t row0, int64_t count, int64_t k0, int64_t depth) {
     const int k = threadIdx.x % DEPTH;
 #pragma unroll
     for (int r = threadIdx.x / DEPTH; r < TILE_ROWS; r += THREADS / DEPTH) {
         const bool there = row0 + r < count && k0 + k < depth;
         const double *from = (const double *)rows.data + (there ? (row0 + r) * rows.ld + k0 + k : 0);
         rfi_copy_async_8(rfi_shared_address(to + r * LD + k), from, there ? 8 : 0);
+    }
+}
+
+/* Two values at a time where every second one is at an address that is a multiple of 16. */
+template <int TILE_ROWS>
+__device__ __forceinline__ void copy_tile(double *to, const rfi_cuda_rows &rows, int64_t row0, int64_t count, int64_t k0, int64_t depth) {
+    if (rows.ld % 2 || (uintptr_t)rows.data % 16) {
+        copy_single<TILE_ROWS>(to, rows, row0, count, k0, depth);
+        return;
+    }
+    const int k = threadIdx.x % (DEPTH / 2) * 2;
+    const int bytes = k0 + k >= depth ? 0 : k0 + k + 1 == depth ? 8 : 16;
+#pragma unroll
+    for (int r = threadIdx.x / (DEPTH / 2); r < TILE_ROWS; r += THREADS / (DEPTH / 2)) {
+        const int there = row0 + r < count ? bytes : 0;
+        const double *from = (const double *)rows.data + (there ? (row0 + r) * rows.ld + k0 + k : 0);
+        rfi_copy_async_16(rfi_shared_address(to + r * LD + k), from, there);
     }
 }
 
@@ -48,7 +65,7 @@ __device__ __forceinline__ void multiply_stage(double (&sum)[M_TILES][N_TILES][4
     }
 }
 
-__global__ void __launch_bounds__(THREADS, 1) fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
+__global__ void __launch_bounds__(THREADS, 2) fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) double ring[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

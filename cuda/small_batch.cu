@@ -43,13 +43,14 @@ template <int TERMS> __device__ __forceinline__ void load(piece<TERMS> &w, const
     }
 }
 
-template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[8], const piece<TERMS> &w, int c) {
+/* Eight values of W, scaled back: unscaled they might overflow in the sum. All exact, unless they are subnormal. */
+template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[8], const piece<TERMS> &w, int c, float scale) {
     const uint32_t high[4] = {w.term[0][c].x, w.term[0][c].y, w.term[0][c].z, w.term[0][c].w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float2 two = widen<E>(high[i]);
-        v[2 * i] = two.x;
-        v[2 * i + 1] = two.y;
+        v[2 * i] = two.x * scale;
+        v[2 * i + 1] = two.y * scale;
     }
     if (TERMS == 1) return;
     const uint4 &l = w.term[TERMS - 1][c];
@@ -57,17 +58,17 @@ template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float2 two = widen<E>(low[i]);
-        v[2 * i] += two.x; /* exact: 22 bits together */
-        v[2 * i + 1] += two.y;
+        v[2 * i] = fmaf(two.x, scale, v[2 * i]);
+        v[2 * i + 1] = fmaf(two.y, scale, v[2 * i + 1]);
     }
 }
 
 template <class E, int TERMS, int ROWS>
-__device__ __forceinline__ void multiply(float (&sum)[WARP_COLUMNS][ROWS], const piece<TERMS> &w, const float *x, int k) {
+__device__ __forceinline__ void multiply(float (&sum)[WARP_COLUMNS][ROWS], const piece<TERMS> &w, const float (&scale)[WARP_COLUMNS], const float *x, int k) {
     const float4 *at = (const float4 *)(x + k) + threadIdx.x % 32;
     float v[WARP_COLUMNS][8];
 #pragma unroll
-    for (int c = 0; c < WARP_COLUMNS; c++) unpack<E>(v[c], w, c);
+    for (int c = 0; c < WARP_COLUMNS; c++) unpack<E>(v[c], w, c, scale[c]);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const float4 a = at[r * (X_DEPTH / 4)], b = at[r * (X_DEPTH / 4) + WARP_DEPTH / 8];
@@ -79,12 +80,28 @@ __device__ __forceinline__ void multiply(float (&sum)[WARP_COLUMNS][ROWS], const
     }
 }
 
-/* Columns [k0, k0 + X_DEPTH) of x to shared memory, zeros beyond the last. */
-template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_cuda_fold &p, int64_t k0) {
+/* Four values of row r of x from k on, zero beyond the last row and column. `whole`: read at once where all are there. */
+__device__ __forceinline__ float4 load_four(const rfi_cuda_fold &p, int r, int64_t k, bool whole) {
+    float v[4] = {};
+    const int64_t at = r * p.x.ld + k;
+    if (r >= p.batch) return make_float4(0, 0, 0, 0);
+    if (whole && k + 4 <= p.in_features) return *(const float4 *)((const float *)p.x.data + at);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        for (int k = threadIdx.x; k < X_DEPTH; k += THREADS)
-            x[r * X_DEPTH + place(k)] = r < p.batch && k0 + k < p.in_features ? rfi_load_as<float>(p.x.data, p.x.dtype, r * p.x.ld + k0 + k) : 0;
+    for (int i = 0; i < 4; i++)
+        if (k + i < p.in_features) v[i] = rfi_load_as<float>(p.x.data, p.x.dtype, at + i);
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* Columns [k0, k0 + X_DEPTH) of x to shared memory: all loads first, then all stores. */
+template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_cuda_fold &p, int64_t k0) {
+    static_assert(X_DEPTH == THREADS * 4, "a thread takes four values of each row");
+    const bool whole = p.x.dtype == RF_FLOAT32 && p.x.ld % 4 == 0 && (uintptr_t)p.x.data % 16 == 0;
+    const int k = threadIdx.x * 4;
+    float4 v[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) v[r] = load_four(p, r, k0 + k, whole);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) *(float4 *)&x[r * X_DEPTH + place(k)] = v[r];
 }
 
 template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREADS, 1) fold_stream(const __grid_constant__ rfi_cuda_fold p) {
@@ -93,8 +110,13 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
     const int lane = threadIdx.x % 32, warp_column = threadIdx.x / 32 * WARP_COLUMNS;
     const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;
     int64_t row[WARP_COLUMNS]; /* of W; beyond the last feature the last once more */
+    float scale[WARP_COLUMNS];
 #pragma unroll
-    for (int c = 0; c < WARP_COLUMNS; c++) row[c] = min(column0 + warp_column + c, p.out_features - 1) * p.w.ld;
+    for (int c = 0; c < WARP_COLUMNS; c++) {
+        const int64_t column = min(column0 + warp_column + c, p.out_features - 1);
+        row[c] = column * p.w.ld;
+        scale[c] = p.w.scale ? p.w.scale[column] : 1;
+    }
     float sum[WARP_COLUMNS][ROWS] = {};
     piece<TERMS> next;
     load(next, p, row, lane * LANE_DEPTH);
@@ -105,17 +127,15 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
         for (int k = 0; k < X_DEPTH && k0 + k < p.in_features; k += WARP_DEPTH) {
             const piece<TERMS> now = next;
             load(next, p, row, k0 + k + WARP_DEPTH + lane * LANE_DEPTH);
-            multiply<E>(sum, now, x, k);
+            multiply<E>(sum, now, scale, x, k);
         }
     }
 #pragma unroll
     for (int c = 0; c < WARP_COLUMNS; c++) {
-        const int64_t column = column0 + warp_column + c;
-        const float scale = p.w.scale && column < p.out_features ? p.w.scale[column] : 1;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             for (int step = 1; step < 32; step *= 2) sum[c][r] += __shfl_xor_sync(~0u, sum[c][r], step);
-            if (lane == 0) tile[r][warp_column + c] = sum[c][r] * scale;
+            if (lane == 0) tile[r][warp_column + c] = sum[c][r];
         }
     }
     __syncthreads(); /* the tile is written */
