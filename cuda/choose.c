@@ -1,5 +1,4 @@
 #include "choose.h"
-#include "kernels.h"
 
 #include <string.h>
 

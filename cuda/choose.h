@@ -5,6 +5,10 @@
 #include "config.h"
 #include "rowfold.h"
 
+/* The Hopper kernels: states of a row that are merged at a time, and per-feature vectors that a block keeps in shared memory. */
+#define RFI_HOPPER_GROUP 32
+#define RFI_HOPPER_VECTORS 4
+
 typedef struct rfi_cuda_figures {
     char name[64];
     int major, minor; /* compute capability */

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "choose.h"
 #include "rowfold.h"
 
 #ifdef __cplusplus
@@ -14,10 +15,6 @@ extern "C" {
 
 /* Features in a partial state of the portable kernels, and the unit in which room for them is counted. */
 #define RFI_FOLD_COLUMNS 64
-
-/* The Hopper kernels: states of a row that are merged at a time, and per-feature vectors that a block keeps in shared memory. */
-#define RFI_HOPPER_GROUP 32
-#define RFI_HOPPER_VECTORS 4
 
 /* One step of the chain, its parameters in both compute types so that no kernel converts. */
 typedef struct rfi_cuda_step {

@@ -10,12 +10,15 @@ public_programs = \
 	tests/c/version
 # C programs that look inside the library.
 internal_programs = \
+	tests/c/test_choose \
 	tests/c/test_collapse \
 	tests/c/test_explain \
 	tests/c/test_plan \
 	tests/c/test_vmath
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
+tests_c_test_choose_SOURCES = tests/c/test_choose.c cuda/choose.c
+tests_c_test_choose_LDADD =
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_explain_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_explain_LDADD = lib/libplan.la $(JANSSON_LIBS)

@@ -1,0 +1,134 @@
+/* Which CUDA kernel for which problem: a pure function, tested without a GPU. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../../cuda/choose.h"
+
+static int failures;
+
+#define CHECK(condition, ...)                               \
+    do {                                                    \
+        if (!(condition)) {                                 \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+            fprintf(stderr, __VA_ARGS__);                   \
+            fprintf(stderr, "\n");                          \
+            failures++;                                     \
+        }                                                   \
+    } while (0)
+
+static const rfi_cuda_figures large = {"large", 8, 0, 108, 1.41e9, 1.94e12, 40 << 20, 163 << 10};
+static const rfi_cuda_figures hopper = {"hopper", 9, 0, 132, 1.98e9, 4.8e12, 50 << 20, 227 << 10};
+static const rfi_cuda_figures small = {"small", 8, 6, 28, 1.7e9, 3.6e11, 3 << 20, 99 << 10};
+static const rfi_cuda_figures narrow = {"too little shared memory", 8, 0, 28, 1.7e9, 3.6e11, 3 << 20, 48 << 10};
+
+static rfi_cuda_problem problem_of(int64_t batch, int64_t k, int64_t n, rf_dtype w, rf_dtype x, rf_math math) {
+    rfi_cuda_problem p = {.batch = batch, .in_features = k, .out_features = n, .w_dtype = w, .x_dtype = x, .reduction = RF_OP_LOGSUMEXP};
+    p.compute_dtype = w == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
+    p.w_terms = rfi_cuda_weight_terms(w, x, math, k);
+    p.x_terms = p.w_terms ? rfi_cuda_x_terms(x, math) : 0;
+    return p;
+}
+
+static rfi_cuda_choice choose(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int forced) {
+    rfi_cuda_choice c;
+    memset(&c, 0, sizeof c);
+    rfi_cuda_choose(p, f, forced, &c);
+    return c;
+}
+
+static int is(const rfi_cuda_choice *c, const char *prefix) { return !strncmp(c->name, prefix, strlen(prefix)); }
+
+static void test_terms(void) {
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT64, RF_FLOAT64, RF_MATH_F32, 8192) == 0, "float64 stays as it is");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 8192) == 2, "float32 takes two terms");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32, 8192) == 1, "tf32 takes one");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 8) == 0, "short dot products are rounded once a product");
+    CHECK(rfi_cuda_weight_terms(RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32, 8192) == 0, "16-bit values of one type multiply as they are");
+    CHECK(rfi_cuda_weight_terms(RF_BFLOAT16, RF_FLOAT16, RF_MATH_F32, 8192) == 1, "of two types, in one term");
+    CHECK(rfi_cuda_x_terms(RF_FLOAT32, RF_MATH_F32) == 2 && rfi_cuda_x_terms(RF_FLOAT16, RF_MATH_F32) == 1, "x likewise");
+}
+
+/* Every problem has a kernel of its compute type, with an expectation that is a number. */
+static void test_all_have_one(void) {
+    static const rf_dtype types[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16};
+    static const int64_t sizes[] = {0, 1, 7, 31, 32, 64, 65, 1000, 8192};
+    static const rfi_cuda_figures *const devices[] = {&large, &small, &hopper, &narrow};
+    for (size_t d = 0; d < 4; d++)
+        for (size_t i = 0; i < 9; i++)
+            for (size_t j = 0; j < 9; j++)
+                for (size_t t = 0; t < 10; t++) {
+                    rf_dtype w = t < 9 ? types[t / 3] : RF_FLOAT64, x = t < 9 ? types[t % 3] : RF_FLOAT64;
+                    for (int64_t n = 0; n < 300; n += 99) {
+                        rfi_cuda_problem p = problem_of(sizes[i], sizes[j], n, w, x, RF_MATH_F32);
+                        rfi_cuda_choice c = choose(&p, devices[d], -1);
+                        CHECK(c.name && c.seconds > 0 && c.seconds < 1e3, "no kernel for batch %d, K %d, N %d, W %d, x %d", (int)sizes[i], (int)sizes[j], (int)n, w, x);
+                        CHECK(c.fold_columns > 0 && c.tile_columns % c.fold_columns == 0 && c.tile_rows > 0, "%s: tiles", c.name);
+                        CHECK(!c.uses_terms || p.x_terms, "%s asks for terms that W is not kept in", c.name);
+                        CHECK(!!strstr(c.name, "f64") == (w == RF_FLOAT64), "%s for a compute type that is not its own", c.name);
+                        CHECK(d < 3 || !is(&c, "mma_1"), "%s does not fit the device", c.name);
+                    }
+                }
+}
+
+static void test_expected(void) {
+    rfi_cuda_problem p = problem_of(1024, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+    rfi_cuda_choice c = choose(&p, &large, -1);
+    CHECK(is(&c, "mma_128x128") && c.uses_terms, "a large float32 problem got %s", c.name);
+    CHECK(c.flops == 3 * 2.0 * 1024 * 8192 * 8192, "three products are %g operations", c.flops);
+    double three = c.seconds;
+    p = problem_of(1024, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32);
+    c = choose(&p, &large, -1);
+    CHECK(c.seconds < 0.6 * three, "one product should take about a third of three: %g and %g", c.seconds, three);
+#ifdef RFI_BUILD_HOPPER
+    c = choose(&p, &hopper, -1);
+    CHECK(is(&c, "hopper"), "sm_90 got %s", c.name);
+#endif
+    p = problem_of(1, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+    c = choose(&p, &large, -1);
+    CHECK(is(&c, "stream") && !c.uses_terms, "one row got %s", c.name);
+    CHECK(c.seconds > 4.0 * 8192 * 8192 / large.memory_bytes_per_second, "%g s is faster than W can be read", c.seconds);
+    p = problem_of(1024, 8192, 8192, RF_FLOAT64, RF_FLOAT64, RF_MATH_F32);
+    c = choose(&p, &large, -1);
+    CHECK(is(&c, "mma_f64"), "float64 got %s", c.name);
+    p = problem_of(100, 300, 500, RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32);
+    p.w_terms = p.x_terms = 0; /* irregular weights stay as they are stored */
+    c = choose(&p, &large, -1);
+    CHECK(is(&c, "fma"), "irregular weights got %s", c.name);
+}
+
+static void test_forced(void) {
+    CHECK(rfi_cuda_kernel_find("no such kernel") == -1, "an unknown name was found");
+    int kernel = rfi_cuda_kernel_find("fma_64x128");
+    CHECK(kernel >= 0, "fma_64x128 is not there");
+    rfi_cuda_problem p = problem_of(1024, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+    rfi_cuda_choice c = choose(&p, &large, kernel);
+    CHECK((int)c.kernel == kernel && !c.uses_terms, "forced fma_64x128 gave %s", c.name);
+    p = problem_of(1024, 8192, 8192, RF_FLOAT64, RF_FLOAT64, RF_MATH_F32);
+    c = choose(&p, &large, kernel);
+    CHECK((int)c.kernel != kernel, "a float32 kernel was forced on float64");
+    kernel = rfi_cuda_kernel_find("stream_8x64");
+    p = problem_of(9, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+    c = choose(&p, &large, kernel);
+    CHECK((int)c.kernel != kernel, "eight rows at most was forced on nine");
+}
+
+static void test_batch_invariant(void) {
+    for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
+        rfi_cuda_problem p = problem_of(1, 512, 700, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+        p.batch_invariant = 1;
+        rfi_cuda_choice one = choose(&p, &large, kernel);
+        for (p.batch = 2; p.batch < 5000; p.batch = p.batch * 2 + 1) {
+            rfi_cuda_choice c = choose(&p, &large, kernel);
+            CHECK(c.kernel == one.kernel, "batch %d takes %s, batch 1 %s", (int)p.batch, c.name, one.name);
+        }
+    }
+}
+
+int main(void) {
+    test_terms();
+    test_all_have_one();
+    test_expected();
+    test_forced();
+    test_batch_invariant();
+    return failures != 0;
+}
