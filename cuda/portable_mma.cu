@@ -3,7 +3,7 @@
  * Of two terms a side three products are taken, low * high + high * low + high * high; with two terms on one side, two. The tensor cores add with
  * few bits more than float32 has and truncate, so a long sum drifts, by half a unit of its last place for every 16 values of K. With several products
  * every stage therefore starts from zero, the small products first, and is then added to the sums, rounded. One product of 16-bit values does so every
- * PROMOTE_DEPTH values: 64 units at most, what float32 sums of as many values lose at random, and the sums so far can wait outside the registers.
+ * PROMOTE_DEPTH values: 16 units at most, less than float32 sums of as many values lose, and the sums so far can wait outside the registers.
  *
  * Three stages or more of x and W tiles are on their way in shared memory by cp.async, which fills with zeros what is beyond the last row or column: ragged sizes
  * take no other code. Within a row of a stage the 16-byte pieces are permuted by the row's number, so that the eight rows of an 8 x 8 matrix lie in
@@ -18,7 +18,7 @@ namespace {
 constexpr int RING = 98304, LARGE_RING = 163840;
 
 /* Values of K that one product sums up before the sums are rounded to float32 properly. */
-constexpr int PROMOTE_DEPTH = 2048;
+constexpr int PROMOTE_DEPTH = 512;
 
 template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int RING_BYTES = RING> struct shape {
     typedef Element element;
