@@ -75,8 +75,9 @@ def _measure(model: Model, batch: int) -> float:
     if not info.loaded:
         weight = random.standard_normal((info.out_features, info.in_features), np.float32)
         names = [op.vector for op in Chain.parse(info.chain) if op.vector]
-        vectors = {name: random.random(info.out_features, np.float32) for name in names}
-        model.load_weights(stored(weight, parse_dtype(info.dtype, "dtype")), vectors=vectors)
+        dtype = parse_dtype(info.dtype, "dtype")
+        vectors = {name: stored(random.random(info.out_features, np.float32), dtype) for name in names}
+        model.load_weights(stored(weight, dtype), vectors=vectors)
     x = random.standard_normal((batch, info.in_features), np.float64 if info.dtype == "float64" else np.float32)
     times = []
     for _ in range(1 + REPEAT):

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import arrays
 from .._lib import DType
-from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..errors import ArgumentTypeError, Error, FileError, InvalidArgumentError
 from ..files import mapped
 from ..model import Model
 from . import options
@@ -63,16 +63,21 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.output.parent.is_dir():
         raise InvalidArgumentError(f"{arguments.output.parent} is not a directory; the output goes there")
     x, dtype = _open_input(arguments.input)
-    more: dict[str, Any] = {"x_dtype": arrays.dtype_name(dtype)}
+    more: dict[str, Any] = {}
+    if dtype is DType.BFLOAT16:  # which numpy may only know as uint16
+        more["x_dtype"] = arrays.dtype_name(dtype)
     if arguments.dtype:
         more["y_dtype"] = arguments.dtype
-    if x.ndim and x.shape[-1]:
-        more["in_features"] = x.shape[-1]
     with options.load(arguments, **more) as model, _interruptible():
         rows = x.reshape(-1, x.shape[-1]) if x.ndim else x
         if rows.ndim != 2 or rows.shape[1] != model.info.in_features:
             expected = f"(..., {model.info.in_features})"
             raise InvalidArgumentError(f"{arguments.input} has shape {x.shape}; expected {expected}")
+        if (dtype is DType.FLOAT64) != (model.info.dtype == "float64"):
+            raise ArgumentTypeError(
+                f"{arguments.input} is {arrays.dtype_name(dtype)}; float64 goes with float64 weights only, "
+                f"and {arguments.weights} has {model.info.dtype} ones"
+            )
         batch = _batch(model, rows, arguments.max_memory)
         y_dtype = np.dtype(model.info.y_dtype)
         with _complete_or_absent(arguments.output) as file:
@@ -108,11 +113,14 @@ def _open_input(text: str) -> tuple[Array, DType]:
         raise InvalidArgumentError(f"--input {text}: is in Fortran order; its rows do not lie together")
     if not x.dtype.isnative:
         raise ArgumentTypeError(f"--input {text}: has dtype {x.dtype}, of the other byte order")
-    return x, arrays.parse_dtype(x.dtype, "--input")
+    return x, arrays.numpy_to_dtype(x.dtype, f"--input {text}", DType.DEFAULT)
 
 
 def _batch(model: Model, rows: Array, cap: int) -> int:
-    """The most rows whose x, y and workspace stay within the cap."""
+    """The most rows whose x, y and workspace stay within three quarters of the cap, or one row.
+
+    The rest is for what the system maps around the rows asked for, up to some MiB with large pages.
+    """
     info = model.info
     row: int = rows.shape[1] * rows.dtype.itemsize + info.output_features * np.dtype(info.y_dtype).itemsize
 
@@ -124,7 +132,7 @@ def _batch(model: Model, rows: Array, cap: int) -> int:
     low, high = LEAST_ROWS, min(max(len(rows), 1), MOST_ROWS)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if need(middle) <= cap else (low, middle - 1)
+        low, high = (middle, high) if need(middle) <= cap - cap // 4 else (low, middle - 1)
     return low
 
 
@@ -150,18 +158,23 @@ def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 @contextlib.contextmanager
 def _complete_or_absent(path: Path) -> Iterator[BinaryIO]:
     """A file beside ``path`` that takes its name when all went well, and goes otherwise."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            yield file  # type: ignore[misc]
-            file.flush()
-            os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(file.name, 0o666 & ~mask)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                yield file  # type: ignore[misc]
+                file.flush()
+                os.fsync(file.fileno())
+                mask = os.umask(0)
+                os.umask(mask)
+                os.chmod(file.name, 0o666 & ~mask)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except Error:
+        raise
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager

@@ -1,0 +1,370 @@
+"""The command line: info, explain and run. bench and quickstart are in test_python_bench.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rowfold
+
+PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
+CHAIN = "linear | logsumexp"
+K, N = 24, 50
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(PYTHON_DIR), "COLUMNS": "200"}
+
+
+def cli(*arguments, **keywords):
+    command = [sys.executable, "-m", "rowfold", *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, **keywords)
+
+
+def refused(done, status, *words):
+    """One sentence on standard error, no traceback, nothing on standard output."""
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    for word in words:
+        assert word in done.stderr
+    if status == 1:
+        assert done.stderr.startswith("rowfold: ")
+        assert done.stderr.count("\n") <= 3  # a chain's error shows the chain with a caret
+
+
+@pytest.fixture
+def weights(tmp_path):
+    rng = np.random.default_rng(3)
+    path = tmp_path / "w.npz"
+    np.savez(
+        path,
+        **{
+            "head.weight": rng.standard_normal((N, K), dtype=np.float32),
+            "head.bias": rng.standard_normal(N, dtype=np.float32),
+            "scale": rng.standard_normal(N, dtype=np.float32),
+        },
+    )
+    return path
+
+
+@pytest.fixture
+def x(tmp_path):
+    rows = np.random.default_rng(4).standard_normal((3, 7, K), dtype=np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    return rows
+
+
+def model(weights, chain=CHAIN, **keywords):
+    return rowfold.Model.from_file(weights, chain, weight="head.weight", **keywords)
+
+
+# help and wrong command lines
+
+
+@pytest.mark.parametrize("command", ["info", "explain", "run", "bench", "quickstart"])
+def test_each_command_has_help(command):
+    done = cli(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: rowfold {command}")
+    if command in ("explain", "run", "bench"):
+        assert "examples:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["walk"], "invalid choice"),
+        (["run", CHAIN], "--input"),
+        (["explain"], "CHAIN"),
+        (["explain", "linear(2, 3)", "--math", "f8"], "invalid choice"),
+        (["run", CHAIN, "--weights", "w", "--input", "x", "--output", "y", "--max-memory", "much"], "256M or 2G"),
+        (["run", CHAIN, "--weights", "w", "--input", "x", "--output", "y", "--max-memory", "0"], "256M or 2G"),
+        (["run", CHAIN, "--weights", "w", "--input", "x", "--output", "y", "--max-memory", "infK"], "256M or 2G"),
+    ],
+)
+def test_wrong_command_lines_have_status_2(arguments, message):
+    refused(cli(*arguments), 2, message)
+
+
+# info
+
+
+def test_info_lists_the_backends():
+    done = cli("info")
+    assert done.returncode == 0, done.stderr
+    for backend in rowfold.backends():
+        (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == [backend.name])
+        assert ("available" if backend.available else backend.reason) in line
+
+
+def test_info_as_json():
+    done = cli("info", "--json", "--measure")
+    found = json.loads(done.stdout)
+    assert found["version"] == rowfold.__version__
+    assert [backend["name"] for backend in found["backends"]] == [backend.name for backend in rowfold.backends()]
+    assert found["cpu"]["flops_per_second"] > 0
+    assert found["cpu"]["bytes_per_second"] > 0
+
+
+# explain
+
+
+def test_explain_is_the_library_s():
+    chain = "linear(24, 50) | mul(2) | logsumexp"
+    done = cli("explain", chain, "--batch", 5, "--backend", "reference")
+    assert done.returncode == 0, done.stderr
+    with rowfold.Model(chain, backend="reference") as expected:
+        assert done.stdout == expected.explain(5).rstrip() + "\n"
+
+
+def test_explain_as_json_with_a_measurement():
+    done = cli(
+        "explain", "preset:sum_pool", "--in-features", K, "--out-features", N, "--json", "--measure", "--batch", 3
+    )
+    document = json.loads(done.stdout)
+    with rowfold.Model.preset("sum_pool", K, N) as expected:
+        assert set(document) == {*expected.explain(3, "json"), "measured_seconds"}
+    assert document["measured_seconds"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_explain_measures_every_type(dtype):
+    done = cli("explain", "linear(24, 50) | mul(@s) | max", "--dtype", dtype, "--measure", "--batch", 3)
+    assert done.returncode == 0, done.stderr
+    assert "Measured" in done.stdout
+
+
+def test_explain_takes_sizes_from_weights(weights):
+    done = cli("explain", "linear | mul(@s) | max", "--weights", weights, "--vector", "s=scale", "--measure")
+    assert done.returncode == 0, done.stderr
+    assert f"{K}" in done.stdout
+    assert "Measured" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["linear(2, 3) | wat"], ["wat", "column"]),
+        (["linear | sum"], ["in_features"]),
+        (["linear(2, 3)", "--backend", "abacus"], ["abacus"]),
+        (["linear(2, 3)", "--batch", "-1"], ["-1"]),
+        (["linear(2, 3)", "--threads", "0"], ["threads"]),
+        (["linear", "--weights", "/nowhere/w.npz"], ["/nowhere/w.npz"]),
+        (["linear", "--weights", "/nowhere/w.safetensors"], ["/nowhere/w.safetensors"]),
+    ],
+)
+def test_explain_refuses_in_a_sentence(arguments, words):
+    refused(cli("explain", *arguments), 1, *words)
+
+
+# run
+
+
+def test_run_over_npy(tmp_path, weights, x):
+    done = cli("run", CHAIN, "--weights", weights, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    y = np.load(tmp_path / "y.npy")
+    with model(weights, bias="head.bias") as expected:  # the bias beside the weight is found
+        np.testing.assert_array_equal(y, expected(x))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.npz", "x.npy", "y.npy"]
+    assert (tmp_path / "y.npy").stat().st_mode & 0o777 == (tmp_path / "x.npy").stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize(
+    "options", [["--bias", "none"], ["--max-memory", "64K", "--threads", "1"], ["--dtype", "float64"]]
+)
+def test_run_with_options(tmp_path, weights, x, options):
+    files = ["--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    done = cli("run", CHAIN, "--weights", weights, *files, *options)
+    assert done.returncode == 0, done.stderr
+    keywords = {"y_dtype": "float64"} if "--dtype" in options else {}
+    with model(weights, bias=None if "none" in options else "head.bias", **keywords) as expected:
+        y = np.load(tmp_path / "y.npy")
+        assert y.dtype == expected.info.y_dtype
+        np.testing.assert_array_equal(y, expected(x))
+
+
+def test_run_without_a_reduction_and_with_a_vector(tmp_path, weights, x):
+    files = ["--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    done = cli("run", "linear | mul(@s)", "--weights", weights, "--vector", "s=scale", *files)
+    assert done.returncode == 0, done.stderr
+    with model(weights, "linear | mul(@s)", bias="head.bias", vectors={"s": "scale"}) as expected:
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected(x))
+
+
+def test_run_over_safetensors(tmp_path, x):
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((N, K), dtype=np.float32)
+    header = {
+        "w": {"dtype": "F32", "shape": [N, K], "data_offsets": [0, 4 * N * K]},
+        "hidden": {"dtype": "F32", "shape": list(x.shape), "data_offsets": [4 * N * K, 4 * (N * K + x.size)]},
+    }
+    text = json.dumps(header).encode()
+    path = tmp_path / "both.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + weight.tobytes() + x.tobytes())
+    files = ["--input", f"{path}:hidden", "--output", tmp_path / "y.npy"]
+    done = cli("run", CHAIN, "--weights", path, "--weight", "w", *files)
+    assert done.returncode == 0, done.stderr
+    with rowfold.Model.from_file(path, CHAIN, weight="w") as expected:
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected(x))
+
+
+def test_run_over_no_rows(tmp_path, weights):
+    np.save(tmp_path / "x.npy", np.empty((0, K), np.float32))
+    done = cli("run", CHAIN, "--weights", weights, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "y.npy").shape == (0, 1)
+
+
+def test_run_keeps_an_output_that_exists(tmp_path, weights, x):
+    (tmp_path / "y.npy").write_text("mine")
+    command = ["run", CHAIN, "--weights", weights, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    refused(cli(*command), 1, "exists; --force replaces it")
+    assert (tmp_path / "y.npy").read_text() == "mine"
+    assert cli(*command, "--force").returncode == 0
+    assert np.load(tmp_path / "y.npy").shape == (3, 7, 1)
+
+
+def bad_inputs(folder):
+    """What --input says, and words of the refusal."""
+    good = np.zeros((4, K), np.float32)
+    np.save(folder / "fortran.npy", np.asfortranarray(good))
+    np.save(folder / "swapped.npy", good.astype(">f4"))
+    np.save(folder / "integers.npy", good.astype(np.int32))
+    np.save(folder / "wide.npy", np.zeros((4, K + 1), np.float32))
+    np.save(folder / "scalar.npy", np.float32(1))
+    np.save(folder / "double.npy", good.astype(np.float64))
+    np.save(folder / "objects.npy", np.array([{}], object))
+    np.savez(folder / "many.npz", a=good)
+    (folder / "text.npy").write_text("1 2 3")
+    np.save(folder / "cut.npy", good)
+    (folder / "cut.npy").write_bytes((folder / "cut.npy").read_bytes()[:-8])
+    return [
+        ("fortran.npy", "Fortran order"),
+        ("swapped.npy", "byte order"),
+        ("integers.npy", "int32"),
+        ("wide.npy", str(K + 1)),
+        ("scalar.npy", "()"),
+        ("double.npy", "float64"),
+        ("objects.npy", ""),
+        ("many.npz", "one array"),
+        ("text.npy", ""),
+        ("cut.npy", ""),
+        ("none.npy", "No such file"),
+        ("none.safetensors:x", "cannot be opened"),
+    ]
+
+
+def test_run_refuses_inputs_in_a_sentence(tmp_path, weights):
+    for name, word in bad_inputs(tmp_path):
+        before = set(tmp_path.iterdir())
+        files = ["--input", tmp_path / name, "--output", tmp_path / "y.npy"]
+        refused(cli("run", CHAIN, "--weights", weights, *files), 1, name.partition(":")[0], word)
+        assert set(tmp_path.iterdir()) == before, name
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--max-memory", "8"], ["8 bytes; a single row takes"]),
+        (["--output", "/nowhere/y.npy"], ["/nowhere is not a directory"]),
+        (["--weight", "tail"], ["tail"]),
+        (["--bias", "tail"], ["tail"]),
+        (["--vector", "s"], ["expected VECTOR=NAME"]),
+        (["--vector", "s=scale"], ["s"]),
+    ],
+)
+def test_run_refuses_options_in_a_sentence(tmp_path, weights, x, options, words):
+    files = ["--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    refused(cli("run", CHAIN, "--weights", weights, *files, *options), 1, *words)
+    assert not (tmp_path / "y.npy").exists()
+
+
+def test_run_asks_which_of_several_weights(tmp_path, x):
+    np.savez(tmp_path / "two.npz", a=np.zeros((N, K), np.float32), b=np.zeros((N, K), np.float32))
+    files = ["--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    refused(cli("run", CHAIN, "--weights", tmp_path / "two.npz", *files), 1, "2 tensors", "--weight", "a, b")
+
+
+MEBIBYTE = 1 << 20
+WIDE = 1024
+
+
+@pytest.fixture
+def large(tmp_path):
+    """A weight of 256 KiB, and 192 MiB of input."""
+    np.savez(tmp_path / "w.npz", w=np.random.default_rng(6).standard_normal((64, WIDE)).astype(np.float32) / 32)
+    rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (192 * MEBIBYTE // 4 // WIDE, WIDE))
+    part = np.random.default_rng(7).standard_normal((1024, WIDE)).astype(np.float32)
+    for first in range(0, len(rows), len(part)):
+        rows[first : first + len(part)] = part
+    rows.flush()
+    return tmp_path
+
+
+def peak_of(arguments):
+    """Peak resident memory of the command, in bytes: of a process between that has no other child."""
+    code = (
+        "import resource, subprocess, sys\n"
+        "done = subprocess.run([sys.executable, '-m', 'rowfold', *sys.argv[1:]])\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
+        "sys.exit(done.returncode)"
+    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
+
+
+def test_run_stays_within_its_memory(large):
+    """192 MiB of input with a cap of 16: at most the cap more than a run over 1 MiB of input.
+
+    With that much input the smaller run starts the same threads and touches the same code.
+    """
+    np.save(large / "few.npy", np.zeros((256, WIDE), np.float32))
+    cap = ["--max-memory", "16M", "--quiet"]
+    weights = ["--weights", large / "w.npz"]
+    least = peak_of(["run", CHAIN, *weights, *cap, "--input", large / "few.npy", "--output", large / "y1.npy"])
+    most = peak_of(["run", CHAIN, *weights, *cap, "--input", large / "x.npy", "--output", large / "y.npy"])
+    assert most - least <= 16 * MEBIBYTE
+    y = np.load(large / "y.npy")
+    with rowfold.Model.from_file(large / "w.npz", CHAIN, weight="w") as expected:
+        np.testing.assert_array_equal(y[-1024:], expected(np.load(large / "x.npy", mmap_mode="r")[-1024:]))
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_half_file(large, signal_number):
+    files = ["--input", large / "x.npy", "--output", large / "y.npy", "--max-memory", "16K", "--threads", "1"]
+    command = [sys.executable, "-m", "rowfold", "run", CHAIN, "--weights", large / "w.npz", *files]
+    before = set(large.iterdir())
+    with subprocess.Popen([*map(str, command)], env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and set(large.iterdir()) == before:
+            time.sleep(0.005)
+        assert process.poll() is None, "it ended before it could be interrupted"
+        process.send_signal(signal_number)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert set(large.iterdir()) == before
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(large):
+    def small_files_only():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+
+    before = set(large.iterdir())
+    files = ["--input", large / "x.npy", "--output", large / "y.npy"]
+    done = cli("run", CHAIN, "--weights", large / "w.npz", *files, "--quiet", preexec_fn=small_files_only)
+    refused(done, 1, "y.npy")
+    assert set(large.iterdir()) == before
