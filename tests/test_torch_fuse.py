@@ -456,6 +456,15 @@ def test_a_needed_gradient_is_an_error(model):
         torch.testing.assert_close(fused(x), y)
 
 
+def test_autocast_is_an_error(model):
+    fused = rt.fuse(model).requires_grad_(False)
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ValueError, match="autocast is on, which the fused forward"),
+    ):
+        fused(torch.randn(3, 8))
+
+
 def test_inputs_are_checked(model):
     fused = rt.fuse(model).requires_grad_(False)
     with pytest.raises(TypeError, match="x has dtype torch.float64; expected torch.float32, the module's"):

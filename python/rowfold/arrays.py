@@ -44,11 +44,11 @@ class ArrayKind(Protocol):
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
 
-    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-        """A new array of this family on the device of ``like``."""
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
+        """A new dense array of this family on the device of ``like``, and itself as a matrix."""
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The array of ``empty`` or the caller's ``out``, checked: shape, dtype, layout, writable, not the input.
+        """The caller's ``out``, checked: shape, dtype, layout, writable, apart from the input.
 
         ``like`` is the owner that ``matrix`` gave for the input.
         """
@@ -132,9 +132,10 @@ class NumpyKind:
         check_shape(values.shape, argument, shape)
         return self.matrix(values, argument, shape[-1], said)
 
-    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array."""
-        return np.empty(shape, numpy_dtype(dtype))
+        y = np.empty(shape, numpy_dtype(dtype))
+        return y, Matrix(y.ctypes.data, shape[:-1], math.prod(shape[:-1]), 0, dtype, Memory.HOST, None, y)
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. ``like`` is what the input's Matrix owns."""

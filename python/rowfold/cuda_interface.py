@@ -69,9 +69,10 @@ class CudaInterfaceKind:
         check_shape(tuple(array.__cuda_array_interface__["shape"]), argument, shape)
         return self.matrix(array, argument, shape[-1], said)
 
-    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array of the same framework."""
-        return framework_of(like).empty(like, shape, numpy_dtype(dtype))
+        y = framework_of(like).empty(like, shape, numpy_dtype(dtype))
+        return y, self.output(y, like, shape, dtype)
 
     def finish(self, array: Any, like: Any) -> Any:
         """The array as it is."""

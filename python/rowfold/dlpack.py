@@ -232,24 +232,26 @@ class DlpackKind:
         check_shape(tuple(array.shape), argument, shape)
         return self.matrix(array, argument, shape[-1], said)
 
-    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array of the same framework on the device of ``like``."""
-        return framework_of(like).empty(like, shape, numpy_dtype(dtype))
+        y = framework_of(like).empty(like, shape, numpy_dtype(dtype))
+        return y, self._checked(y, like, shape, dtype)
 
     def finish(self, array: Any, like: Any) -> Any:
         """What the caller gets for the array of ``empty``, once the call has been made."""
         return framework_of(like).finish(array, like)
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The caller's ``out`` or the array of ``empty``, checked as far as DLPack says. ``like`` owns the input."""
-        if isinstance(array, np.ndarray):
-            return NUMPY.output(array, like, shape, dtype)
+        """The caller's ``out``, checked as far as DLPack says. ``like`` owns the input."""
         if type(array).__module__.startswith("jax"):
             raise ArgumentTypeError("out is a jax array, which is immutable; leave out= away")
+        return self._checked(array, getattr(like, "array", like), shape, dtype)
+
+    def _checked(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
+        if isinstance(array, np.ndarray):
+            return NUMPY.output(array, None, shape, dtype)
         if not self.accepts(array):
-            raise ArgumentTypeError(
-                f"out is a {type_name(array)}; expected an array of x's kind, {type_name(like.array)}"
-            )
+            raise ArgumentTypeError(f"out is a {type_name(array)}; expected an array of x's kind, {type_name(like)}")
         stream = _stream_of(array, "out")
         seen = view(array, "out", stream)
         if _dtype_of(seen, "out", dtype) is not dtype:

@@ -372,8 +372,10 @@ class Model:
         self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
         self._check_device("x", given)
         shape = given.lead + self._y_tail
-        y = kind.empty(x, shape, self._y_dtype) if out is None else out
-        result = kind.output(y, given.owner, shape, self._y_dtype)
+        if out is None:
+            y, result = kind.empty(x, shape, self._y_dtype)
+        else:
+            y, result = out, kind.output(out, given.owner, shape, self._y_dtype)
         if given.memory is Memory.HOST and given.dtype is self._x_dtype and not given.ld and not result.ld:
             self._forward(handle.pointer, given.pointer, given.batch, result.pointer)
         else:

@@ -72,10 +72,12 @@ class TorchKind:
         check_shape(tuple(array.shape), argument, shape)
         return self.matrix(array.detach(), argument, shape[-1], said)
 
-    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new tensor on the device of ``like``."""
         torch = _torch()
-        return torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
+        y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
+        lead, memory = shape[:-1], Memory.DEVICE if y.is_cuda else Memory.HOST
+        return y, Matrix(y.data_ptr(), lead, math.prod(lead), 0, dtype, memory, None, y, y.get_device())
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. The library itself refuses one that overlaps x."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ArgumentTypeError, FuseError
+from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from . import library
 from .linearize import linearize, program
 from .match import Matcher
@@ -16,6 +16,7 @@ from .program import Program, Runner, name_of, signature
 from .trace import SOURCE, trace
 from .values import Row, Step
 
+_AUTOCAST = ("cpu", "cuda")
 _PLAIN = (torch.Tensor, nn.Parameter)
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
@@ -48,11 +49,18 @@ class Fused(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The original's forward of x, fused.
 
-        Raises InvalidArgumentError where a gradient would be recorded, or for x of wrong shape or device;
-        ArgumentTypeError for its dtype; FuseError if the parameters no longer fit or a part was put in training mode.
+        Raises InvalidArgumentError where a gradient would be recorded, under autocast, or for x of wrong shape or
+        device; ArgumentTypeError for its dtype; FuseError if the parameters no longer fit, or a part is in training
+        mode.
         """
         leaves = self._leaves()
         self._check_mode()
+        device = x.device.type
+        if device in _AUTOCAST and torch.is_autocast_enabled(device):
+            raise InvalidArgumentError(
+                "autocast is on, which the fused forward would ignore; put it under "
+                "torch.autocast(..., enabled=False), or convert the module with to(dtype)"
+            )
         if torch.compiler.is_compiling() or type(x) not in _PLAIN or _dispatch_modes():
             library.check_grad([x, *leaves], ["x", *self._plan.names])
             result: torch.Tensor = torch.ops.rowfold.fused(x, leaves, self._text)
