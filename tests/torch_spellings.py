@@ -121,6 +121,8 @@ class Writer:
             ways = WAYS[op.name]
             if live:  # these work in place on, or save, a value of their own
                 ways = [w for w in ways if w.count("{x}") < 2 and "inplace" not in w]
+            if op.name == "hardtanh" and op.params[0] == op.params[1]:  # which nn.Hardtanh alone refuses
+                ways = [w for w in ways if not w.startswith("nn.")]
             live = live and not op.name.endswith("_saved")
             if folds and i == folds[-1]:
                 keep = self.draw(st.booleans())

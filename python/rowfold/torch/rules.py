@@ -136,16 +136,20 @@ def add(m: Matcher, node: fx.Node, value: Value, other: Any, alpha: Any = 1) -> 
     if isinstance(value, Row) and isinstance(other, Row):
         return extend(node, value, Step("mul", (2.0,))) if value is other else _join(node, "add", value, other)
     row, param = _sort(node, value, other)
-    if (
-        m.linear
-        and row.spine == [row]
-        and m.linear.bias is None
-        and isinstance(param, Leaf)
-        and m.tensor(param).ndim == 1
-    ):
+    if m.linear is not None and isinstance(param, Leaf) and _is_bias(m, m.linear, node, row, param):
         m.linear = m.linear._replace(bias=param)
         return Row(node)
     return extend(node, row, Step("add", (param,)))
+
+
+def _is_bias(m: Matcher, linear: Linear, node: fx.Node, row: Row, param: Leaf) -> bool:
+    """Whether this is the b of x @ W.t() + b, and nothing else reads the product without it."""
+    alone = row.node in node.all_input_nodes and len(row.node.users) == 1
+    if not alone or linear.bias is not None or row.spine != [row] or param.methods:
+        return False
+    weight, bias = m.tensor(linear.weight), m.tensor(param)
+    columns = weight.shape[linear.weight.methods.count("t") % 2]
+    return bias.shape == (columns,) and bias.dtype is weight.dtype
 
 
 def sub(m: Matcher, node: fx.Node, value: Value, other: Any, alpha: Any = 1) -> Row:
