@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..ops import presets
-from . import gpu
+from . import compare, gpu, plot
 from .cases import DATA, Case, default_cases
 from .machine import cores
 from .report import document, markdown, show
@@ -26,6 +26,8 @@ EXAMPLES = """examples:
   rowfold bench --chain 'linear | max' --batch 64 --in-features 4096 --out-features 32000 --dtype bfloat16
   rowfold bench --device cuda --json gpu.json         the same on a GPU, beside PyTorch on it
   rowfold bench --device cuda --preset logsumexp_gelu --dtype float32 --math tf32
+  rowfold bench --json new.json --plot new.png --compare old.json
+  rowfold bench --results presets.json --results small.json --plot all.png
   rowfold bench --data sigma5 --competitors torch --simplify none
 """
 
@@ -74,26 +76,59 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--openblas", metavar="FILE", help="the OpenBLAS library to use (the system's)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables to FILE as Markdown")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw times, errors and roofline (.png, .svg)")
+    parser.add_argument("--compare", type=Path, metavar="OLD", help="also say what changed since OLD, a --json file")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="measure nothing: --plot and --compare the results of FILE, an earlier --json; may be repeated to plot",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and reports; the exit status."""
-    if arguments.device != "cpu":
-        return _run_on_gpu(arguments)
+    if arguments.plot:
+        plot.require()
+    for path in filter(None, (arguments.plot, arguments.json, arguments.markdown)):
+        if not path.parent.is_dir():
+            raise SystemExit(f"rowfold bench: {path.parent} is not a directory")
+    old = compare.read(arguments.compare) if arguments.compare else None
+    if arguments.results:
+        status, documents = 0, [compare.read(path) for path in arguments.results]
+        if not (arguments.plot or old):
+            raise SystemExit("rowfold bench: --results goes with --plot or --compare")
+    else:
+        results, threads, status = _run_on_gpu(arguments) if arguments.device != "cpu" else _run_on_cpu(arguments)
+        documents = [document(results, threads)]
+    if arguments.plot:
+        plot.draw(documents, arguments.plot)
+    if old:
+        compare.show(old, documents[-1])
+    return status
+
+
+def _run_on_cpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, int]:
+    """Results, threads, and the exit status."""
     cases = _cases(arguments)
     entries = _entries(arguments)
     threads = arguments.threads or cores()
     runner = Runner(threads, arguments.repeat, lambda line: print(line, file=sys.stderr, flush=True))
-    results = []
+    results: list[CaseResult] = []
     for case in cases:
         results.append(runner.measure(case, entries))
         show(results[-1])
         _keep(arguments, results, threads)
+    return results, threads, _status(results)
+
+
+def _status(results: Sequence[CaseResult]) -> int:
     return 0 if all(result.results[0].seconds for result in results) else 1
 
 
-def _run_on_gpu(arguments: argparse.Namespace) -> int:
+def _run_on_gpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, int]:
     runner = gpu.Runner(arguments.device, arguments.repeat, lambda line: print(line, file=sys.stderr, flush=True))
     wanted = [] if arguments.competitors == "none" else arguments.competitors.split(",")
     competitors = [name for name in wanted if name.startswith("torch")]
@@ -102,13 +137,13 @@ def _run_on_gpu(arguments: argparse.Namespace) -> int:
         cases = [gpu.GpuCase(**vars(case), math=arguments.math) for case in _cases(arguments)]
     else:
         cases = [replace(case, **drawn) for case in gpu.default_cases()]
-    results = []
+    results: list[CaseResult] = []
     for case in cases:
         simplify = arguments.simplify or ("none", "algebraic")
         results.append(runner.measure(case, simplify, competitors, arguments.backend))
         show(results[-1])
         _keep(arguments, results, 0)
-    return 0 if all(result.results[0].seconds for result in results) else 1
+    return results, 0, _status(results)
 
 
 def _keep(arguments: argparse.Namespace, results: Sequence[CaseResult], threads: int) -> None:

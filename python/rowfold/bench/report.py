@@ -75,8 +75,8 @@ def _row(case: CaseResult, result: Result) -> tuple[str, ...]:
         rate = f"{case.case.bytes / median / 1e9:.1f} GB/s"
     return (
         result.label,
-        _seconds(median),
-        _seconds(min(result.seconds)),
+        seconds_text(median),
+        seconds_text(min(result.seconds)),
         f"{median / first.median:.2f}" if first.seconds else "",
         rate,
         _percent(case.fraction(result)),
@@ -99,27 +99,31 @@ def title(result: CaseResult) -> str:
 
 
 def show(result: CaseResult) -> None:
-    """Prints the table of one case, with rich where it is installed."""
+    """Prints the table of one case."""
+    show_table(title(result), COLUMNS, rows(result), left=TEXT_COLUMNS)
+
+
+def show_table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[str]) -> None:
+    """Prints a table, with rich where it is installed. ``left`` names the columns that hold text."""
     try:
         rich: Any = importlib.import_module("rich.table")
         console: Any = importlib.import_module("rich.console")
     except ImportError:
-        _show_plainly(result)
+        _show_plainly(title, columns, lines)
         return
-    drawn = rich.Table(title=title(result), title_justify="left")
-    for column in COLUMNS:
-        drawn.add_column(column, justify="left" if column in TEXT_COLUMNS else "right")
-    for line in rows(result):
+    drawn = rich.Table(title=title, title_justify="left")
+    for column in columns:
+        drawn.add_column(column, justify="left" if column in left else "right")
+    for line in lines:
         drawn.add_row(*line)
     # Where no terminal says how wide it is, nothing is to be cut off. Reasons may hold brackets, which are no markup.
     console.Console(width=None if sys.stdout.isatty() else WIDE, markup=False).print(drawn)
 
 
-def _show_plainly(result: CaseResult) -> None:
-    table = rows(result)
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *table)]
-    print(f"\n{title(result)}")
-    for line in (COLUMNS, *table):
+def _show_plainly(title: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(columns, *lines)]
+    print(f"\n{title}")
+    for line in (columns, *lines):
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
 
 
@@ -143,7 +147,8 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
+    """Three digits and a unit."""
     for scale, unit in ((1, "s"), (1e-3, "ms")):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"

@@ -1,0 +1,170 @@
+"""bench --compare, --plot and --results, on documents made here."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rowfold
+from rowfold.bench import compare, plot
+from rowfold.bench.report import SCHEMA
+
+PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
+CASE = {"name": "max", "chain": "linear | max", "batch": 4, "in_features": 30, "out_features": 20}
+CASE |= {"dtype": "float32", "data": "kernelbench", "seed": 0}
+
+
+def result(label, seconds, **fields):
+    return {"label": label, "seconds": seconds, "error": 1e-7, "algebraic": False, "product_only": False} | fields
+
+
+def document(*results, peaks=({"flops_per_second": 1e9, "bytes_per_second": 1e9},), **fields):
+    return {
+        "schema": SCHEMA,
+        "date": "2026-01-02T03:04:05+00:00",
+        "machine": {"cpu": "abacus", "threads": 2},
+        "versions": {"rowfold": "0.0"},
+        "cases": [{"case": CASE | fields, "peaks": list(peaks), "results": list(results)}],
+    }
+
+
+def write(path, value):
+    path.write_text(json.dumps(value))
+    return path
+
+
+def bench(*arguments, code="from rowfold.__main__ import main; import sys; sys.exit(main())"):
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON_DIR), "COLUMNS": "200"}
+    command = [sys.executable, "-c", code, "bench", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_the_chance_is_that_of_all_orders():
+    """Against counting, over every way to deal 7 ranks to samples of 3 and 4."""
+    deals = [(set(first), set(range(7)) - set(first)) for first in itertools.combinations(range(7), 3)]
+
+    def wrong(first, second):
+        u = sum(a < b for a in first for b in second)
+        return min(u, 12 - u)
+
+    for first, second in deals:
+        as_extreme = sum(wrong(*deal) <= wrong(first, second) for deal in deals) / len(deals)
+        assert compare.chance(list(first), list(second)) == pytest.approx(min(1, as_extreme))
+
+
+def test_the_chance_keeps_its_level():
+    rng = np.random.default_rng(1)
+    found = [compare.chance(rng.random(6).tolist(), rng.random(6).tolist()) <= compare.LEVEL for _ in range(2000)]
+    # A binomial of at most 1 %: five standard deviations above its mean.
+    assert sum(found) <= 20 + 5 * math.sqrt(20)
+    assert compare.chance([1.0] * 6, [1.0] * 6) == 1
+
+
+def test_changes_beyond_the_noise():
+    old = document(result("a", [10, 11, 12, 13, 14]), result("b", [1, 2, 3, 4, 5]), result("c", [1.0]), result("d", []))
+    new = document(result("a", [5, 6, 7, 8, 9]), result("b", [1.5, 2.5, 3.5, 4.5, 5.5]), result("c", [2.0]))
+    assert [(c.contender, c.verdict) for c in compare.changes(old, new)] == [
+        ("a", "faster"),
+        ("b", "within the noise"),
+        ("c", "too few samples to tell"),
+    ]
+    assert [c.verdict for c in compare.changes(new, old)][0] == "SLOWER"
+    assert not compare.changes(old, document(result("a", [1.0]), batch=5))
+
+
+def test_compare_prints_a_table(tmp_path):
+    old = write(tmp_path / "old.json", document(result("a", [10, 11, 12, 13, 14])))
+    new = write(tmp_path / "new.json", document(result("a", [5, 6, 7, 8, 9])))
+    done = bench("--results", new, "--compare", old)
+    assert done.returncode == 0, done.stderr
+    for word in ("max, 4 x 30 -> 20, float32", "0.58", "faster", "1 then 1 GFLOP/s"):
+        assert word in done.stdout
+    other = write(tmp_path / "other.json", document(result("a", [1.0]), batch=5))
+    assert "no case in common" in bench("--results", other, "--compare", old).stdout
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_plot(tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    results = [
+        result("rowfold (none)", [1e-3, 2e-3, 3e-3]),
+        result("rowfold (algebraic)", [1e-5], algebraic=True, error=0.0),
+        result("OpenBLAS", [2e-3], product_only=True, error=None),
+        result("a stranger", [2e-3]),
+        result("absent", []),
+    ]
+    cpu = write(tmp_path / "cpu.json", document(*results))
+    gpu = write(tmp_path / "gpu.json", document(results[0], peaks=(), math="tf32", dtype="bfloat16"))
+    for name, given in {"cpu": [cpu], "gpu": [gpu], "both": [cpu, gpu]}.items():
+        picture = tmp_path / f"{name}.{ending}"
+        done = bench(*itertools.chain(*(("--results", path) for path in given)), "--plot", picture)
+        assert done.returncode == 0, done.stderr
+        assert picture.stat().st_size > 10000
+
+
+def test_the_plot_shows_what_was_measured():
+    pytest.importorskip("matplotlib")
+    figures = []
+
+    class Keep(plot.require().Figure):
+        def savefig(self, path):
+            figures.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plot.require(), "Figure", Keep)
+        seconds = [1e-3, 2e-3, 5e-3]
+        plot.draw([document(result("rowfold (none)", seconds), result("absent", []))], Path("x.png"))
+    times, errors, roofline = figures[0].axes
+    (bar,) = times.containers
+    assert bar.lines[0].get_xdata() == pytest.approx([2.0])
+    (spread,) = bar.lines[2][0].get_segments()
+    assert spread[:, 0] == pytest.approx([1.0, 5.0])
+    assert errors.lines[0].get_xdata() == pytest.approx([1e-7])
+    point, roof = roofline.lines
+    assert point.get_xdata() == pytest.approx([2 * 4 / 4])
+    assert point.get_ydata() == pytest.approx([2 * 4 * 30 * 20 / 2e-3 / 1e9])
+    assert roof.get_ydata()[1:] == pytest.approx([1.0, 1.0])
+
+
+def test_refusals_are_a_sentence(tmp_path):
+    good = write(tmp_path / "good.json", document(result("a", [1.0])))
+    other = write(tmp_path / "other.json", {"schema": "else"})
+    text = tmp_path / "text.json"
+    text.write_text("{")
+    for arguments, word in [
+        (["--results", tmp_path / "none.json", "--compare", good], "none.json: No such file"),
+        (["--results", text, "--compare", good], "text.json: not JSON"),
+        (["--results", good, "--compare", other], "other.json: not a document of schema rowfold-bench/1"),
+        (["--json", tmp_path / "none" / "x.json"], "none is not a directory"),
+        (["--results", good], "--results goes with --plot or --compare"),
+    ]:
+        done = bench(*arguments)
+        assert done.returncode == 1
+        assert word in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_without_matplotlib_nothing_is_measured(tmp_path):
+    code = (
+        "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None\n"
+        "from rowfold.__main__ import main; sys.exit(main())"
+    )
+    done = bench("--plot", tmp_path / "x.png", code=code)
+    assert done.returncode == 1
+    assert done.stderr == "rowfold: --plot needs matplotlib, which is not installed: pip install matplotlib\n"
+
+
+def test_a_picture_of_unknown_type_is_refused(tmp_path):
+    pytest.importorskip("matplotlib")
+    good = write(tmp_path / "good.json", document(result("a", [1.0])))
+    done = bench("--results", good, "--plot", tmp_path / "x.wat")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rowfold: ")
+    assert "wat" in done.stderr
