@@ -45,7 +45,10 @@ header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
 test "$(echo 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w)" = 0.693147182 ||
     fail "examples/score_file.c does not give log(2)"
 
+test -s "$mandir/man3/librowfold.3" || fail "librowfold(3) is not installed"
+
 test "$PYTHON" = : && exit 0
+test -s "$mandir/man1/rowfold.1" || fail "rowfold(1) is not installed"
 # From an empty directory and without the variables of the build, so that nothing of the source or build tree is found by chance.
 unset ROWFOLD_LIBRARY PYTHONPATH
 cd "$work"

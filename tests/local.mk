@@ -36,7 +36,7 @@ AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;
 # Against what make install put down; make distcheck runs this too.
 installcheck-local:
 	srcdir='$(abs_srcdir)' programs='$(public_programs)' VERSION='$(PACKAGE_VERSION)' CC='$(CC)' CFLAGS='$(CFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' PYTHON='$(PYTHON)' \
-	bindir='$(DESTDIR)$(bindir)' includedir='$(DESTDIR)$(includedir)' libdir='$(DESTDIR)$(libdir)' \
+	bindir='$(DESTDIR)$(bindir)' includedir='$(DESTDIR)$(includedir)' libdir='$(DESTDIR)$(libdir)' mandir='$(DESTDIR)$(mandir)' \
 	pythondir='$(DESTDIR)$(pythondir)' $(SHELL) $(srcdir)/tests/installed.sh
 
 # Every Python file, whoever adds it.

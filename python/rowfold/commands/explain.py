@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("chain", metavar="CHAIN", help="chain text, or preset:NAME")
     parser.add_argument("--batch", type=int, default=1024, help="rows of x (1024)")
     parser.add_argument("--in-features", type=int, metavar="K", help="if neither chain nor weights say it")
-    parser.add_argument("--out-features", type=int, metavar="N")
+    parser.add_argument("--out-features", type=int, metavar="N", help="likewise")
     parser.add_argument("--dtype", choices=options.DTYPES, help="of the weights (float32, or the file's)")
     parser.add_argument("--measure", action="store_true", help="also measure, on random x (and W, without --weights)")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Writes the man pages: doc/rowfold.1 from the command line's parsers, doc/librowfold.3 from lib/rowfold.h.
+
+    python3 tools/manpages.py           in a checkout, after a change of either; a test compares
+
+The pages are committed, so that a build needs neither Python nor this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python"))
+
+from rowfold.__main__ import parser  # noqa: E402
+
+ENVIRONMENT_TABLE = re.compile(r"^\| `(ROWFOLD_\w+)` \| (.*) \|$", re.MULTILINE)  # of README.md
+
+
+def escaped(text: str) -> str:
+    """Text for troff: a backslash, a hyphen and a quote stand for themselves, also at the start of a line."""
+    text = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("^", "\\(ha").replace("~", "\\(ti")
+    )
+    return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.split("\n"))
+
+
+def verbatim(text: str) -> Iterator[str]:
+    """Lines as they are, in a fixed width where there is one."""
+    yield from (".PP", ".RS 4", ".EX", escaped(text.rstrip("\n")), ".EE", ".RE")
+
+
+def header(name: str, section: int, summary: str) -> Iterator[str]:
+    """Title and name."""
+    yield f'.TH {name.upper()} {section} "" "rowfold" "rowfold"'
+    yield from (".SH NAME", f"{name} \\- {escaped(summary)}")
+
+
+# rowfold(1)
+
+
+def command_page() -> str:
+    """rowfold(1)."""
+    top = parser()
+    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    lines = [*header("rowfold", 1, "run, explain and measure a linear layer fused with what follows it")]
+    lines += [".SH SYNOPSIS", ".B rowfold", "\\-\\-help | \\-\\-version"]
+    for name in commands.choices:
+        lines += [".br", f".B rowfold {name}", "[\\fIoption\\fR ...]" + _positionals(commands.choices[name])]
+    lines += [".SH DESCRIPTION", escaped(f"{top.description} A chain is text: linear, then operators joined by |.")]
+    lines += [escaped("The operators are in the README; rowfold explain says what becomes of each.")]
+    lines += [".SH COMMANDS"]
+    for name, command in commands.choices.items():
+        lines += _command(name, command)
+    lines += [".SH EXIT STATUS"]
+    for status, meaning in (
+        ("0", "All went well."),
+        ("1", "Something could not be done; one sentence on standard error says what and why."),
+        ("2", "The command line is wrong."),
+        ("130", "Interrupted. rowfold run leaves no half file."),
+    ):
+        lines += [".TP", status, escaped(meaning)]
+    lines += [".SH ENVIRONMENT"]
+    for variable, meaning in ENVIRONMENT_TABLE.findall((ROOT / "README.md").read_text()):
+        lines += [".TP", f".B {variable}", escaped(meaning.replace("`", ""))]
+    lines += [".SH SEE ALSO", ".BR librowfold (3)"]
+    return "\n".join(lines) + "\n"
+
+
+def _positionals(command: argparse.ArgumentParser) -> str:
+    named = [action.metavar or action.dest for action in command._actions if not action.option_strings]
+    return "".join(f" \\fI{name}\\fR" for name in named)
+
+
+def _command(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
+    yield f".SS {name}{_positionals(command)}"
+    yield escaped(command.description or "")
+    for action in command._actions:
+        if not isinstance(action, argparse._HelpAction):
+            yield from (".TP", _flags(action), escaped(_help(action)))
+    title, _, examples = (command.epilog or "").partition("\n")
+    if examples:
+        yield from (".PP", escaped(title.capitalize()))
+        yield from verbatim(re.sub("^  ", "", examples, flags=re.MULTILINE))
+
+
+def _flags(action: argparse.Action) -> str:
+    value = ""
+    if action.nargs != 0:
+        choices = None if action.choices is None else "|".join(map(str, action.choices))
+        metavar = str(action.metavar or choices or action.dest.upper().replace("_", "-"))
+        value = f"\\fI{escaped(metavar)}\\fR"
+    if not action.option_strings:
+        return value
+    flags = ", ".join(f"\\fB{escaped(flag)}\\fR" for flag in action.option_strings)
+    return f"{flags} {value}".rstrip()
+
+
+def _help(action: argparse.Action) -> str:
+    return action.help or ""
+
+
+# librowfold(3)
+
+COMMENT = re.compile(r"/\*(.*?)\*/\n?", re.DOTALL)
+NAME = re.compile(
+    r"\b(rf_\w+)\(|^(?:typedef )?(?:enum|struct) (rf_\w+)|#define (RF_\w+)|^typedef struct (rf_\w+)", re.MULTILINE
+)
+
+
+def library_page() -> str:
+    """librowfold(3): the header, its comments as text and its declarations as they are."""
+    source = (ROOT / "lib" / "rowfold.h").read_text()
+    intro = COMMENT.match(source)
+    assert intro, "rowfold.h begins with its manual"
+    body = source[source.index('extern "C" {') :].partition("#endif\n")[2].rpartition("#ifdef __cplusplus")[0]
+    lines = [*header("librowfold", 3, "a linear layer, elementwise operators and a row reduction as one operation")]
+    lines += [
+        ".SH SYNOPSIS",
+        ".B #include <rowfold.h>",
+        ".PP",
+        "cc \\fIprogram.c\\fR $(pkg\\-config \\-\\-cflags \\-\\-libs rowfold)",
+    ]
+    lines += [".SH DESCRIPTION", *_text(intro[1].partition("\n")[2])]
+    lines += [".SH FUNCTIONS AND TYPES"]
+    for block in re.split(r"\n\n+", body.strip("\n")):
+        lines += _block(block)
+    lines += [".SH SEE ALSO", ".BR rowfold (1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _block(block: str) -> Iterator[str]:
+    """A comment, if the block begins with one, and its declarations."""
+    comment = COMMENT.match(block)
+    code = block[comment.end() :] if comment else block
+    names = dict.fromkeys(name for found in NAME.findall(code) for name in found if name)
+    if names:
+        yield ".SS " + ", ".join(names)
+    if code.strip():
+        yield from verbatim(code)
+    if comment:
+        yield ".PP"
+        yield from _text(comment[1])
+
+
+def _text(comment: str) -> Iterator[str]:
+    """The text of a comment: paragraphs filled, indented lines as they are, and points as a list."""
+    lines = [re.sub(r"^ ?\* ?", "", line).rstrip() for line in comment.strip("\n").split("\n")]
+    lines[0] = lines[0].strip()
+    code: list[str] = []
+    for line in [*lines, ""]:
+        if line.startswith("    "):
+            code.append(line[4:])
+            continue
+        if code:
+            yield from (*verbatim("\n".join(code)), ".PP")
+            code = []
+        if line.startswith(" - "):
+            yield from (".IP \\(bu 2", escaped(line[3:]))
+        elif line.strip():
+            yield escaped(line.strip())
+        elif comment.strip():
+            yield ".PP"
+
+
+def pages() -> dict[Path, str]:
+    """Where each page goes, and its text."""
+    made = {"rowfold.1": command_page(), "librowfold.3": library_page()}
+    # A paragraph that ends where a list or a section begins is none.
+    return {ROOT / "doc" / name: re.sub(r"(\n\.PP)+\n(?=\.)", "\n", text) for name, text in made.items()}
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
