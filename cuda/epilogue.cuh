@@ -22,7 +22,7 @@ static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T
         if (step.vector >= 0) {
             const T *vector = (const T *)p.vectors + step.vector * p.out_features;
 #pragma unroll
-            for (int c = 0; c < COLS; c++) a[c] = vector[min(column(c), p.out_features - 1)];
+            for (int c = 0; c < COLS; c++) a[c] = column(c) < p.out_features ? vector[column(c)] : (T)0;
         }
         switch (step.kind) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                                   \

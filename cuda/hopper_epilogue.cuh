@@ -142,8 +142,9 @@ __device__ __forceinline__ rfi_state_f32 merge_block(int reduction, rfi_state_f3
     return state;
 }
 
-/* Merges states [first, first + count) of each of 64 rows, in their order; two threads a row, both get the result. `scratch` holds 16 states of each row. */
-__device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, const float2 *states, int first, int count, int warpgroup, float2 *scratch) {
+/* Merges states [first, first + count) of each of 64 rows, in their order; two threads a row, both get the result. `scratch` holds 16 states of each row.
+ * Rows from `rows` on are not there: their states are not read, and what comes of them is not used. */
+__device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, const float2 *states, int rows, int first, int count, int warpgroup, float2 *scratch) {
     constexpr int BLOCK = 16, PITCH = BLOCK + 2; /* the padding spreads rows over the banks */
     const int thread = thread_in_warpgroup(), row = thread / 2, half = thread % 2;
     rfi_state_f32 state = rfi_state_empty_f32(f.chain.reduction);
@@ -153,7 +154,7 @@ __device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, 
 #pragma unroll
         for (int i = 0; i < BLOCK / 4; i++) {
             int r = thread / 8 + i * 16, pair = thread % 8 * 2;
-            if (done + pair < count) copy_async_16(shared_address(scratch + r * PITCH + pair), states + r * f.num_partials + first + done + pair);
+            if (r < rows && done + pair < count) copy_async_16(shared_address(scratch + r * PITCH + pair), states + r * f.num_partials + first + done + pair);
         }
         copy_async_wait();
         barrier_sync(1 + warpgroup, 128);
@@ -212,14 +213,15 @@ __device__ __forceinline__ void finish_tile(const Parameters &p, const Place &at
     const int groups = (p.slots + GROUP - 1) / GROUP, group = slot / GROUP, first = group * GROUP, count = min(p.slots - first, GROUP);
     unsigned *tickets = f.tickets + (int64_t)block * (groups + 1);
     if (!last_to_finish(tickets + group, count, at.warpgroup, sh.last)) return;
-    rfi_state_f32 all = combine_states(f, states, first, count, at.warpgroup, scratch);
+    const int rows = (int)min(f.batch - first_row, (int64_t)64);
+    rfi_state_f32 all = combine_states(f, states, rows, first, count, at.warpgroup, scratch);
     const int thread = thread_in_warpgroup();
     const int64_t row = first_row + thread / 2;
     const bool mine = thread % 2 == 0 && row < f.batch;
     if (groups > 1) {
         if (mine && !is_irregular(f, row)) states[thread / 2 * f.num_partials + p.group_slot + group] = {all.m, all.t};
         if (!last_to_finish(tickets + groups, groups, at.warpgroup, sh.last)) return;
-        all = combine_states(f, states, p.group_slot, groups, at.warpgroup, scratch);
+        all = combine_states(f, states, rows, p.group_slot, groups, at.warpgroup, scratch);
     }
     if (!mine) return;
     if (is_irregular(f, row)) all = combine_irregular(f, row);
