@@ -142,6 +142,11 @@ static rf_status read_entries(rfi_safetensors *file, json_t *header, int64_t dat
     return check_cover(file, data);
 }
 
+int rfi_json_no_memory(const json_error_t *error) {
+    /* It sets no text at all where building a value fails. */
+    return json_error_code(error) == json_error_out_of_memory || !*error->text;
+}
+
 static rf_status read_header(rfi_safetensors *file) {
     uint64_t length = 0;
     for (int i = 7; i >= 0; i--) length = length << 8 | file->map[i];
@@ -151,7 +156,7 @@ static rf_status read_header(rfi_safetensors *file) {
     json_error_t error;
     json_t *header = json_loadb((const char *)file->map + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
     if (!header) {
-        if (json_error_code(&error) == json_error_out_of_memory) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->path);
+        if (rfi_json_no_memory(&error)) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->path);
         return rfi_error(RF_INVALID_FILE, "%s: the header is not valid JSON: %s (byte %d)", file->path, error.text, error.position);
     }
     rf_status status = read_entries(file, header, 8 + (int64_t)length);

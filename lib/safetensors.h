@@ -28,6 +28,10 @@ typedef struct rfi_safetensors {
 rf_status rfi_safetensors_open(const char *path, rfi_safetensors **file);
 void rfi_safetensors_close(rfi_safetensors *file);
 
+/* Whether a parse failed for want of memory. Jansson does not always say so: in the middle of a string it takes it for a wrong token. */
+struct json_error_t;
+int rfi_json_no_memory(const struct json_error_t *error);
+
 /* Still as long as it was? A mapped file that shrank would raise SIGBUS when read. */
 rf_status rfi_safetensors_check(const rfi_safetensors *file);
 

@@ -83,9 +83,9 @@ static rf_status open_index(rf_file *file) {
     json_error_t error;
     json_t *index = json_load_file(file->path, JSON_REJECT_DUPLICATES, &error);
     if (!index) {
-        enum json_error_code code = json_error_code(&error);
-        if (code == json_error_cannot_open_file) return rfi_error(RF_IO_ERROR, "%s: %s", file->path, error.text);
-        return rfi_error(code == json_error_out_of_memory ? RF_OUT_OF_MEMORY : RF_INVALID_FILE, "%s: line %d: %s", file->path, error.line, error.text);
+        if (rfi_json_no_memory(&error)) return no_memory(file->path);
+        if (json_error_code(&error) == json_error_cannot_open_file) return rfi_error(RF_IO_ERROR, "%s: %s", file->path, error.text);
+        return rfi_error(RF_INVALID_FILE, "%s: line %d: %s", file->path, error.line, error.text);
     }
     rf_status status = read_weight_map(file, json_object_get(index, "weight_map"));
     json_decref(index);

@@ -74,11 +74,18 @@ def test_errors_name_the_file_and_the_tensor(tmp_path, tensors):
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(path.read_bytes()[:-1])
     chain = "linear | sum"
+    index = tmp_path / "index.json"
+    index.write_text(json.dumps({"weight_map": {"head.weight": "none.safetensors"}}))
     cases = [
+        (index, {"weight": "head.weight"}, OSError, "none.safetensors: cannot be opened"),
         (tmp_path / "none.safetensors", {"weight": "head.weight"}, OSError, "none.safetensors"),
         (broken, {"weight": "head.weight"}, ValueError, "broken.safetensors"),
         (path, {"weight": "head"}, ValueError, "head"),
-        (path, {"weight": "ids"}, ValueError, ""),
+        (path, {"weight": "head.weight\0"}, ValueError, "NUL"),
+        (f"{path}\0", {"weight": "head.weight"}, ValueError, "NUL"),
+        (path, {"weight": "head.weight", "bias": 3}, TypeError, "bias is a int; expected a str"),
+        (tmp_path, {"weight": "head.weight"}, OSError, "not a regular file"),
+        (path, {"weight": "ids"}, ValueError, "ids"),
         (path, {"weight": "head.weight", "bias": "ids"}, ValueError, "ids"),
         (path, {"weight": "head.weight", "dtype": "float64"}, ValueError, "head.weight"),
         (path, {"weight": "head.weight", "in_features": K + 1}, ValueError, "head.weight"),
@@ -89,3 +96,29 @@ def test_errors_name_the_file_and_the_tensor(tmp_path, tensors):
             rowfold.Model.from_file(file, chain, **keywords)
         assert isinstance(caught.value, rowfold.Error), caught.value
         assert message in str(caught.value)
+
+
+def test_a_sharded_model_is_the_model_of_one_file(tmp_path, tensors):
+    whole = write(tmp_path / "model.safetensors", tensors)
+    shards = {"head.weight": "1.safetensors", "head.bias": "2.safetensors", "scale": "2.safetensors"}
+    for shard in set(shards.values()):
+        write(tmp_path / shard, {name: tensors[name] for name, where in shards.items() if where == shard})
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+    names = {"weight": "head.weight", "bias": "head.bias", "vectors": {"s": "scale"}}
+    x = np.random.default_rng(9).standard_normal((5, K), dtype=np.float32)
+    with (
+        rowfold.Model.from_file(whole, "linear | mul(@s) | max", **names) as one,
+        rowfold.Model.from_file(index, "linear | mul(@s) | max", **names) as several,
+    ):
+        np.testing.assert_array_equal(one(x), several(x))
+    for tensor in files.tensors(index):
+        np.testing.assert_array_equal(files.mapped(index, tensor.name)[0], tensors[tensor.name])
+
+
+def test_what_cannot_be_mapped_says_so(tmp_path, tensors):
+    path = write(tmp_path / "model.safetensors", {**tensors, "empty": np.empty((0, 3), np.float32)})
+    with pytest.raises(rowfold.ArgumentTypeError, match="'ids' is I64"):
+        files.mapped(path, "ids")
+    with pytest.raises(rowfold.InvalidArgumentError, match=r"'empty' has shape \(0, 3\)"):
+        files.mapped(path, "empty")

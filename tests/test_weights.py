@@ -86,6 +86,7 @@ def test_errors_of_npz_name_the_file(tmp_path):
         rowfold.Model.from_file(tmp_path / "none.npz", "linear | sum", weight="head.weight")
     with pytest.raises(rowfold.InvalidArgumentError, match="whole.npz: there is no array 'tail' among its 4"):
         rowfold.Model.from_file(tmp_path / "whole.npz", "linear | sum", weight="tail")
+    np.savez(tmp_path / "whole.npz", ids=np.arange(6).reshape(2, 3))
     with pytest.raises(rowfold.ArgumentTypeError, match=r"'ids' is dtype\('int64'\)"):
         rowfold.Model.from_file(tmp_path / "whole.npz", "linear | sum", weight="ids")
 
@@ -105,6 +106,8 @@ def test_a_mapping_without_the_name():
     ]:
         with pytest.raises(rowfold.InvalidArgumentError, match=f"{argument}, which is not among the 4"):
             rowfold.Model.from_state_dict(state(), CHAIN, **keywords)
+    with pytest.raises(rowfold.InvalidArgumentError, match=r"'head.bias' has shape \(4,\); expected"):
+        rowfold.Model.from_state_dict(state(), CHAIN, weight="head.bias")
     with pytest.raises(rowfold.ArgumentTypeError, match="weight is a list"):
         rowfold.Model.from_state_dict({"w": [[1.0]]}, "linear(1, 1)", weight="w")
 

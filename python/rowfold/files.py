@@ -14,6 +14,7 @@ from . import _lib, npz
 from ._lib import DType, load
 from .arrays import numpy_dtype
 from .errors import ArgumentTypeError, InvalidArgumentError
+from .ops import encode
 
 
 class Tensor(NamedTuple):
@@ -49,7 +50,7 @@ def find(path: str | os.PathLike[str], name: str) -> Tensor:
     library = load()
     with _open(library, path) as file:
         info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
-        library.rf_file_find(file, name.encode(), ctypes.byref(info))
+        library.rf_file_find(file, encode(name, "name"), ctypes.byref(info))
         return _tensor(info)
 
 
@@ -64,10 +65,18 @@ def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any]
     return np.memmap(tensor.path, kind, "r", tensor.offset, tensor.shape), tensor.dtype
 
 
+def encode_path(path: str | os.PathLike[str]) -> bytes:
+    """A path for the library: without a NUL, at which C would end it."""
+    raw = os.fsencode(path)
+    if b"\0" in raw:
+        raise InvalidArgumentError(f"path is {path!r}, which holds a NUL character")
+    return raw
+
+
 @contextmanager
 def _open(library: Any, path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
     file = _lib.FilePointer()
-    library.rf_file_open(ctypes.byref(file), os.fsencode(path))
+    library.rf_file_open(ctypes.byref(file), encode_path(path))
     try:
         yield file
     finally:

@@ -247,6 +247,11 @@ class Model:
             state = npz.arrays(path, wanted)
             return cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
         tensor = files.find(path, weight)
+        if len(tensor.shape) != 2:
+            shape = arrays.shape_text(tensor.shape)
+            raise InvalidArgumentError(
+                f"{tensor.path}: tensor {weight!r} has shape {shape}; expected (out_features, in_features)"
+            )
         _say_sizes(keywords, tensor.shape)
         if tensor.dtype is not None:
             keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
@@ -261,7 +266,7 @@ class Model:
             num_vectors=len(named),
         )
         handle = model._open()
-        model._library.rf_model_load_file(handle.pointer, os.fsencode(path), ctypes.byref(names))
+        model._library.rf_model_load_file(handle.pointer, files.encode_path(path), ctypes.byref(names))
         return model
 
     @classmethod
@@ -302,7 +307,12 @@ class Model:
 
         """
         matrix = _entry(state_dict, weight, "weight")
-        _say_sizes(keywords, tuple(getattr(matrix, "shape", ())))
+        shape = tuple(getattr(matrix, "shape", ()))
+        if hasattr(matrix, "shape") and len(shape) != 2:
+            raise InvalidArgumentError(
+                f"{weight!r} has shape {arrays.shape_text(shape)}; expected (out_features, in_features)"
+            )
+        _say_sizes(keywords, shape)
         if hasattr(matrix, "dtype") and "dtype" not in keywords:
             keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
         row = None if bias is None else _entry(state_dict, bias, "bias")

@@ -56,6 +56,7 @@ static const struct {
     {"one tensor", "{" F32("w", "[2,3]", 0, 24) "}", 24, RF_OK, ""},
     {"padded with spaces", "{" F32("w", "[2,3]", 0, 24) "}   ", 24, RF_OK, ""},
     {"scalar and empty tensors", "{" F32("s", "[]", 0, 4) "," F32("e", "[0,7]", 4, 4) "}", 4, RF_OK, ""},
+    {"empty in front of another", "{" F32("s", "[]", 0, 4) "," F32("e", "[0,7]", 0, 0) "}", 4, RF_OK, ""},
     {"metadata", "{\"__metadata__\":{\"format\":\"pt\"}," F32("w", "[1]", 0, 4) "}", 4, RF_OK, ""},
     {"order of names is free", "{" F32("b", "[1]", 4, 8) "," F32("a", "[1]", 0, 4) "}", 8, RF_OK, ""},
     {"not JSON", "{\"w\":", 0, RF_INVALID_FILE, "not valid JSON"},
@@ -182,19 +183,83 @@ static void loading(void) {
     CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT, "no weight name");
     names.weight = "w";
     CHECK(load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "scale"), "a missing vector");
+    static const struct {
+        const char *label, *chain;
+        rf_file_vector vector;
+        size_t num_vectors;
+        const char *says;
+    } vectors[] = {
+        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {"scale", "u"}, 1, "no tensor \"u\""},
+        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {"scale", "w"}, 1, "has shape (2, 3); expected (2)"},
+        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {NULL, "v"}, 1, "names.vectors[0] has a NULL name"},
+        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {"scale", NULL}, 1, "names.vectors[0] has a NULL name"},
+        {"a vector too many", "linear(3, 2) | sum", {"scale", "v"}, 1, "scale"},
+        {"more vectors than a chain has", "linear(3, 2) | sum", {"scale", "v"}, RF_MAX_OPS + 1, "names.num_vectors is 65"},
+    };
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        names.vectors = &vectors[i].vector, names.num_vectors = vectors[i].num_vectors;
+        CHECK(load(vectors[i].chain, path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), vectors[i].says), "%s: %s",
+              vectors[i].label, rf_last_error());
+    }
+    names.vectors = NULL, names.num_vectors = 1;
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "names.vectors is NULL"), "%s", rf_last_error());
     CHECK(y == -1, "y was written on failure");
+}
+
+/* A type that no model takes, one that this model does not take, and arguments that are none. */
+static void wrong_loads(void) {
+    const char *header = "{\"i\":{\"dtype\":\"I32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"h\":{\"dtype\":\"F16\",\"shape\":[2,3],\"data_offsets\":[24,36]}}";
+    write_file("types", header, strlen(header), 36);
+    float y = -1;
+    rf_file_names names = {.weight = "i"};
+    CHECK(load("linear(3, 2) | sum", path_of("types"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "is I32; expected a floating-point type"), "%s", rf_last_error());
+    names.weight = "h";
+    CHECK(load("linear(3, 2) | sum", path_of("types"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "is float16; the model was created for float32"), "%s", rf_last_error());
+    CHECK(load("linear(3, 2) | sum", path_of("missing"), &names, &y) == RF_IO_ERROR, "%s", rf_last_error());
+    CHECK(y == -1, "y was written on failure");
+    rf_model *model = NULL;
+    rf_config config = {.size = sizeof config, .chain = "linear(3, 2) | sum"};
+    CHECK(!rf_model_create(&model, &config), "%s", rf_last_error());
+    names.size = sizeof names - 1;
+    CHECK(rf_model_load_file(model, path_of("types"), &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "names.size"), "%s", rf_last_error());
+    CHECK(rf_model_load_file(model, path_of("types"), NULL) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "names is NULL"), "%s", rf_last_error());
+    CHECK(rf_model_load_file(NULL, path_of("types"), &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "model is NULL"), "%s", rf_last_error());
+    names.size = sizeof names;
+    CHECK(rf_model_load_file(model, NULL, &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "path is NULL"), "%s", rf_last_error());
+    rf_model_destroy(model);
+
+    rf_file *file = NULL;
+    rf_tensor_info info = {.size = sizeof info};
+    CHECK(!rf_file_open(&file, path_of("types")), "%s", rf_last_error());
+    CHECK(!rf_file_tensor(file, 1, &info) && !strcmp(info.name, "h") && info.dtype == RF_FLOAT16, "by index");
+    CHECK(rf_file_tensor(NULL, 0, &info) == RF_INVALID_ARGUMENT && rf_file_tensor(file, 0, NULL) == RF_INVALID_ARGUMENT, "NULL");
+    CHECK(rf_file_find(NULL, "h", &info) == RF_INVALID_ARGUMENT && rf_file_find(file, NULL, &info) == RF_INVALID_ARGUMENT && rf_file_find(file, "h", NULL) == RF_INVALID_ARGUMENT, "NULL");
+    CHECK(rf_file_tensor_count(NULL) == 0, "count of NULL");
+    rf_file_close(file);
 }
 
 static void shards(void) {
     const char *first = "{" F32("w", "[2,3]", 0, 24) "}", *second = "{" F32("b", "[2]", 0, 8) "}";
+    const char *both = "{" F32("b", "[2]", 24, 32) "," F32("w", "[2,3]", 0, 24) "}";
     write_file("s1", first, strlen(first), 24);
     write_file("s2", second, strlen(second), 8);
+    write_file("s3", both, strlen(both), 32);
+    write_bytes("s4", "1234567", 7, "", 0);
     static const struct {
         const char *label, *text;
         rf_status status;
         const char *says;
     } indexes[] = {
         {"two shards", "{\"metadata\":{},\"weight_map\":{\"w\":\"s1\",\"b\":\"s2\"}}", RF_OK, ""},
+        {"one shard of two", "{\"weight_map\":{\"w\":\"s3\",\"b\":\"s3\"}}", RF_OK, ""},
+        {"no such shard", "{\"weight_map\":{\"w\":\"s9\"}}", RF_IO_ERROR, "s9: cannot be opened"},
+        {"a shard that is broken", "{\"weight_map\":{\"w\":\"s1\",\"b\":\"s4\"}}", RF_INVALID_FILE, "s4: shorter"},
+        {"no name", "{\"weight_map\":{\"w\":\"\"}}", RF_INVALID_FILE, "plain name"},
+        {"the folder", "{\"weight_map\":{\"w\":\"..\"}}", RF_INVALID_FILE, "plain name"},
+        {"an array", "[]", RF_INVALID_FILE, "weight_map is missing"},
+        {"a map that is none", "{\"weight_map\":[]}", RF_INVALID_FILE, "weight_map is missing or not an object"},
+        {"not JSON", "{\"weight_map\":", RF_INVALID_FILE, "line 1"},
+        {"nothing", "", RF_INVALID_FILE, "line 1"},
         {"not in its shard", "{\"weight_map\":{\"w\":\"s2\"}}", RF_INVALID_FILE, "\"w\""},
         {"leads elsewhere", "{\"weight_map\":{\"w\":\"../s1\"}}", RF_INVALID_FILE, "plain name"},
         {"no map", "{}", RF_INVALID_FILE, "weight_map"},
@@ -217,8 +282,9 @@ int main(void) {
     headers();
     tensors();
     loading();
+    wrong_loads();
     shards();
-    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "index.json"};
+    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "s3", "s4", "types", "index.json"};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) unlink(path_of(made[i]));
     rmdir(folder);
     return failures != 0;
