@@ -3,6 +3,7 @@ rowfold_py = \
 	python/rowfold/__init__.py \
 	python/rowfold/__main__.py \
 	python/rowfold/_lib.py \
+	python/rowfold/arguments.py \
 	python/rowfold/arrays.py \
 	python/rowfold/backends.py \
 	python/rowfold/cuda_interface.py \

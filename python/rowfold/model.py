@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import json
-import operator
 import os
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from math import prod
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from . import _lib, arrays, files, npz
+from . import _lib, arguments, arrays, files, npz
 from ._lib import DType, Memory, load
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
-
-_E = TypeVar("_E", bound=IntEnum)
 
 
 @dataclass(frozen=True)
@@ -124,18 +120,18 @@ class Model:
         if isinstance(chain, str):
             config.chain = encode(chain, "chain")
         else:
-            built = _as_chain(chain)
+            built = arguments.as_chain(chain)
             config.ops, config.num_ops = built.native(), len(built)
-        config.in_features = _size(in_features, "in_features")
-        config.out_features = _size(out_features, "out_features")
+        config.in_features = arguments.size(in_features, "in_features")
+        config.out_features = arguments.size(out_features, "out_features")
         config.weight_dtype = arrays.parse_dtype(dtype, "dtype")
         config.x_dtype = DType.DEFAULT if x_dtype is None else arrays.parse_dtype(x_dtype, "x_dtype")
         config.y_dtype = DType.DEFAULT if y_dtype is None else arrays.parse_dtype(y_dtype, "y_dtype")
-        config.math = _choice(_lib.Math, math, "math")
-        config.simplify = _choice(_lib.Simplify, simplify, "simplify")
+        config.math = arguments.choice(_lib.Math, math, "math")
+        config.simplify = arguments.choice(_lib.Simplify, simplify, "simplify")
         config.backend = None if backend is None else encode(backend, "backend")
         config.device = None if device is None else encode(device, "device")
-        config.threads = 0 if threads is None else _integer(threads, "threads", 32, least=1)
+        config.threads = 0 if threads is None else arguments.integer(threads, "threads", 32, least=1)
         config.flags = _lib.BATCH_INVARIANT if batch_invariant else 0
         self._handle: _Handle | None = _Handle(library, config)
 
@@ -252,7 +248,7 @@ class Model:
             raise InvalidArgumentError(
                 f"{tensor.path}: tensor {weight!r} has shape {shape}; expected (out_features, in_features)"
             )
-        _say_sizes(keywords, tensor.shape)
+        arguments.say_sizes(keywords, tensor.shape)
         if tensor.dtype is not None:
             keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
         model = cls(chain, **keywords)
@@ -306,17 +302,17 @@ class Model:
         InvalidArgumentError for a name that is not there, and what Model and load_weights raise.
 
         """
-        matrix = _entry(state_dict, weight, "weight")
+        matrix = arguments.entry(state_dict, weight, "weight")
         shape = tuple(getattr(matrix, "shape", ()))
         if hasattr(matrix, "shape") and len(shape) != 2:
             raise InvalidArgumentError(
                 f"{weight!r} has shape {arrays.shape_text(shape)}; expected (out_features, in_features)"
             )
-        _say_sizes(keywords, shape)
+        arguments.say_sizes(keywords, shape)
         if hasattr(matrix, "dtype") and "dtype" not in keywords:
             keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
-        row = None if bias is None else _entry(state_dict, bias, "bias")
-        named = {name: _entry(state_dict, key, f"vector {name!r}") for name, key in (vectors or {}).items()}
+        row = None if bias is None else arguments.entry(state_dict, bias, "bias")
+        named = {name: arguments.entry(state_dict, key, f"vector {name!r}") for name, key in (vectors or {}).items()}
         return cls(chain, **keywords).load_weights(matrix, row, named, borrow=borrow)
 
     def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
@@ -469,7 +465,7 @@ class Model:
         """Bytes of working memory that one call with ``batch`` rows takes and frees. Raises NotLoadedError."""
         size = ctypes.c_size_t()
         handle = self._open()
-        self._library.rf_model_workspace_size(handle.pointer, _integer(batch, "batch", 64), ctypes.byref(size))
+        self._library.rf_model_workspace_size(handle.pointer, arguments.integer(batch, "batch", 64), ctypes.byref(size))
         return size.value
 
     @overload
@@ -486,9 +482,9 @@ class Model:
 
         ``format`` is ``"text"`` for a str or ``"json"`` for a dict. Works before the weights are loaded.
         """
-        wanted = _choice(_lib.Format, format, "format")
+        wanted = arguments.choice(_lib.Format, format, "format")
         handle = self._open()
-        call = partial(self._library.rf_model_explain, handle.pointer, _integer(batch, "batch", 64), wanted)
+        call = partial(self._library.rf_model_explain, handle.pointer, arguments.integer(batch, "batch", 64), wanted)
         text = _lib.read_text(call)
         if wanted is _lib.Format.JSON:
             document: dict[str, Any] = json.loads(text)
@@ -536,59 +532,3 @@ class Model:
 
 def _release(_owner: Any) -> None:
     """Holds a borrowed array until its model is gone: a finaliser keeps its arguments until it has run."""
-
-
-def _say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
-    """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
-    if len(shape) == 2 and 0 not in shape:
-        keywords.setdefault("out_features", int(shape[0]))
-        keywords.setdefault("in_features", int(shape[1]))
-
-
-def _entry(state_dict: Mapping[str, Any], name: str, argument: str) -> Any:
-    try:
-        return state_dict[name]
-    except KeyError:
-        raise InvalidArgumentError(
-            f"{argument} is {name!r}, which is not among the {len(state_dict)} arrays given"
-        ) from None
-
-
-def _as_chain(chain: Chain | Op | Operator | Iterable[Op | Operator]) -> Chain:
-    if isinstance(chain, Chain):
-        return chain
-    if isinstance(chain, (Op, Operator)):
-        return Chain([chain])
-    if isinstance(chain, Iterable):
-        return Chain(chain)
-    raise ArgumentTypeError(f"chain is a {type(chain).__qualname__}; expected text, or operators of rowfold.ops")
-
-
-def _choice(kind: type[_E], value: str, argument: str) -> _E:
-    if isinstance(value, str) and value == value.lower():
-        found = kind.__members__.get(value.upper())
-        if found is not None and found.name != "DEFAULT":
-            return found
-    expected = ", ".join(repr(member.name.lower()) for member in kind if member.name != "DEFAULT")
-    raise InvalidArgumentError(f"{argument} is {value!r}; expected one of {expected}")
-
-
-def _integer(value: Any, argument: str, bits: int, least: int = 0) -> int:
-    """An int that C's signed integer of so many bits holds: ctypes would wrap others silently."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentTypeError(f"{argument} is {value!r}; expected an int") from None
-    if not least <= number < 2 ** (bits - 1):
-        raise InvalidArgumentError(f"{argument} is {number}; expected {least} to 2**{bits - 1} - 1")
-    return number
-
-
-def _size(value: int | None, argument: str) -> int:
-    if value is None:
-        return 0
-    if value == 0:
-        raise InvalidArgumentError(
-            f"{argument} is 0; a layer without inputs or outputs is written in the chain, as in linear(0, 5)"
-        )
-    return _integer(value, argument, 64)

@@ -1,0 +1,73 @@
+"""Arguments of Model as the library takes them. Errors name the argument, what came and what was expected."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from .errors import ArgumentTypeError, InvalidArgumentError
+from .ops import Chain, Op, Operator
+
+_E = TypeVar("_E", bound=IntEnum)
+
+
+def as_chain(chain: Chain | Op | Operator | Iterable[Op | Operator]) -> Chain:
+    """A chain from any way to write one but text."""
+    if isinstance(chain, Chain):
+        return chain
+    if isinstance(chain, (Op, Operator)):
+        return Chain([chain])
+    if isinstance(chain, Iterable):
+        return Chain(chain)
+    raise ArgumentTypeError(f"chain is a {type(chain).__qualname__}; expected text, or operators of rowfold.ops")
+
+
+def choice(kind: type[_E], value: str, argument: str) -> _E:
+    """A member of an enumeration by its name in lower case."""
+    if isinstance(value, str) and value == value.lower():
+        found = kind.__members__.get(value.upper())
+        if found is not None and found.name != "DEFAULT":
+            return found
+    expected = ", ".join(repr(member.name.lower()) for member in kind if member.name != "DEFAULT")
+    raise InvalidArgumentError(f"{argument} is {value!r}; expected one of {expected}")
+
+
+def integer(value: Any, argument: str, bits: int, least: int = 0) -> int:
+    """An int that C's signed integer of so many bits holds: ctypes would wrap others silently."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{argument} is {value!r}; expected an int") from None
+    if not least <= number < 2 ** (bits - 1):
+        raise InvalidArgumentError(f"{argument} is {number}; expected {least} to 2**{bits - 1} - 1")
+    return number
+
+
+def size(value: int | None, argument: str) -> int:
+    """A size as the library takes it, where 0 is for the chain to say."""
+    if value is None:
+        return 0
+    if value == 0:
+        raise InvalidArgumentError(
+            f"{argument} is 0; a layer without inputs or outputs is written in the chain, as in linear(0, 5)"
+        )
+    return integer(value, argument, 64)
+
+
+def say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
+    if len(shape) == 2 and 0 not in shape:
+        keywords.setdefault("out_features", int(shape[0]))
+        keywords.setdefault("in_features", int(shape[1]))
+
+
+def entry(state_dict: Mapping[str, Any], name: str, argument: str) -> Any:
+    """The array of that name; InvalidArgumentError if there is none."""
+    try:
+        return state_dict[name]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"{argument} is {name!r}, which is not among the {len(state_dict)} arrays given"
+        ) from None
