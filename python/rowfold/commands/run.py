@@ -105,7 +105,9 @@ def _open_input(text: str) -> tuple[Array, DType]:
         return mapped(path, tensor)
     try:
         x = np.load(text, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise FileError(f"--input {text}: {error.strerror or error}") from None
+    except ValueError as error:
         raise InvalidArgumentError(f"--input {text}: {error}") from None
     if not isinstance(x, np.ndarray):
         raise InvalidArgumentError(f"--input {text}: expected one array, as numpy.save writes it")
