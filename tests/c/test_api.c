@@ -7,17 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int failures;
+#include "check.h"
 
-#define CHECK(condition, ...)                               \
-    do {                                                    \
-        if (!(condition)) {                                 \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
-            fprintf(stderr, __VA_ARGS__);                   \
-            fprintf(stderr, "\n");                          \
-            failures++;                                     \
-        }                                                   \
-    } while (0)
 #define OK(call)                                                                            \
     do {                                                                                    \
         rf_status status_ = (call);                                                         \

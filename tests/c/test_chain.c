@@ -7,17 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int failures;
-
-#define CHECK(condition, ...)                                 \
-    do {                                                      \
-        if (!(condition)) {                                   \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);   \
-            fprintf(stderr, __VA_ARGS__);                     \
-            fprintf(stderr, "\n");                            \
-            failures++;                                       \
-        }                                                     \
-    } while (0)
+#include "check.h"
+#include "random.h"
 
 static const char *format(const rf_op *ops, size_t num_ops) {
     static char text[8192];
@@ -225,14 +216,6 @@ static void op_table(void) {
     const char *name, *chain;
     CHECK(rf_preset_get(rf_preset_count(), &name, &chain) == RF_INVALID_ARGUMENT, "a preset outside");
     CHECK(rf_preset_get(0, NULL, &chain) == RF_INVALID_ARGUMENT, "NULL");
-}
-
-static uint64_t seed = 20240229;
-static uint64_t next_random(void) { /* SplitMix64 */
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
 }
 
 /* Any double comes back bit for bit, in any locale. */

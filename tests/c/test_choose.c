@@ -2,19 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "check.h"
 #include "../../cuda/choose.h"
-
-static int failures;
-
-#define CHECK(condition, ...)                               \
-    do {                                                    \
-        if (!(condition)) {                                 \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
-            fprintf(stderr, __VA_ARGS__);                   \
-            fprintf(stderr, "\n");                          \
-            failures++;                                     \
-        }                                                   \
-    } while (0)
 
 static const rfi_cuda_figures large = {"large", 8, 0, 108, 1.41e9, 1.94e12, 40 << 20, 163 << 10};
 static const rfi_cuda_figures hopper = {"hopper", 9, 0, 132, 1.98e9, 4.8e12, 50 << 20, 227 << 10};

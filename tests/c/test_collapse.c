@@ -5,29 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "collapse.h"
 #include "dtype.h"
 #include "ops.h"
+#include "random.h"
 
-static int failures;
-
-#define CHECK(condition, ...)                                 \
-    do {                                                      \
-        if (!(condition)) {                                   \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);   \
-            fprintf(stderr, __VA_ARGS__);                     \
-            fprintf(stderr, "\n");                            \
-            failures++;                                       \
-        }                                                     \
-    } while (0)
-
-static uint64_t seed = 20240229;
-static uint64_t next_random(void) { /* SplitMix64 */
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
 static double uniform(void) { return (double)(next_random() >> 11) * 0x1p-52 - 1; }
 
 enum { MOST = 40, LONGEST = MOST * MOST / 2 };

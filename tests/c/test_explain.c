@@ -4,19 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "explain.h"
-
-static int failures;
-
-#define CHECK(condition, ...)                                 \
-    do {                                                      \
-        if (!(condition)) {                                   \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);   \
-            fprintf(stderr, __VA_ARGS__);                     \
-            fprintf(stderr, "\n");                            \
-            failures++;                                       \
-        }                                                     \
-    } while (0)
 
 static rfi_spec spec_of(const char *text, rf_simplify simplify) {
     rfi_chain chain;

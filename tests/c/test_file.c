@@ -6,18 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static int failures;
-static char folder[] = "/tmp/rowfold-file-XXXXXX";
+#include "check.h"
 
-#define CHECK(condition, ...)                                     \
-    do {                                                          \
-        if (!(condition)) {                                       \
-            failures++;                                           \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-            fprintf(stderr, __VA_ARGS__);                         \
-            fprintf(stderr, "\n");                                \
-        }                                                         \
-    } while (0)
+static char folder[] = "/tmp/rowfold-file-XXXXXX";
 
 static char *path_of(const char *name) {
     static char path[4][256];

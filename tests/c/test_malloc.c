@@ -12,6 +12,8 @@
 int main(void) { return 77; } /* needs glibc's entry points behind malloc, and to be the only one that replaces it */
 #else
 
+#include "check.h"
+
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *old, size_t size);
@@ -56,18 +58,6 @@ void free(void *block) {
     if (block) living--;
     __libc_free(block);
 }
-
-static int failures;
-
-#define CHECK(condition, ...)                               \
-    do {                                                    \
-        if (!(condition)) {                                 \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
-            fprintf(stderr, __VA_ARGS__);                   \
-            fprintf(stderr, "\n");                          \
-            failures++;                                     \
-        }                                                   \
-    } while (0)
 
 /* Large enough that two threads have something to do. */
 enum { BATCH = 32, K = 200, N = 700 };

@@ -4,20 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "ops.h"
 #include "plan.h"
-
-static int failures;
-
-#define CHECK(condition, ...)                                 \
-    do {                                                      \
-        if (!(condition)) {                                   \
-            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);   \
-            fprintf(stderr, __VA_ARGS__);                     \
-            fprintf(stderr, "\n");                            \
-            failures++;                                       \
-        }                                                     \
-    } while (0)
+#include "random.h"
 
 static int make(const char *text, rf_simplify simplify, rfi_plan *plan) {
     rfi_chain chain;
@@ -189,14 +179,6 @@ static void constants(void) {
         rf_preset_get(i, &name, &chain);
         if (make(chain, RF_SIMPLIFY_NONE, &plan)) CHECK(!*plan.constant, "%s is constant: %s", name, plan.constant);
     }
-}
-
-static uint64_t seed = 20240229;
-static uint64_t next_random(void) { /* SplitMix64 */
-    uint64_t z = seed += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
 }
 
 /* Values at every edge of either type. */
