@@ -34,6 +34,7 @@ lib_librowfold_la_SOURCES = \
 	lib/cpu/reference.c \
 	lib/forward.c \
 	lib/load.c \
+	lib/mapping.c \
 	lib/model.c \
 	lib/safetensors.c \
 	lib/version.c \
@@ -58,6 +59,7 @@ noinst_HEADERS += \
 	lib/explain.h \
 	lib/explain_parts.h \
 	lib/lexical.h \
+	lib/mapping.h \
 	lib/model.h \
 	lib/number.h \
 	lib/ops.def \

@@ -254,7 +254,8 @@ typedef struct rf_file_names {
     size_t num_vectors;
 } rf_file_names;
 
-/* rf_model_load_weights from a file, with no copy on the way but the model's own. Statuses of rf_file_open and rf_model_load_weights. */
+/* rf_model_load_weights from a file, with no copy on the way but the model's own and that of a tensor that the file does not align to its type.
+ * Statuses of rf_file_open and rf_model_load_weights. */
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
 
 typedef struct rf_forward_args {

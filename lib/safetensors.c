@@ -1,13 +1,8 @@
 #include "safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "error.h"
 
@@ -25,22 +20,8 @@ static const struct {
 };
 
 static rf_status invalid(const rfi_safetensors *file, const char *tensor, const char *reason) {
-    if (tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\": %s", file->path, tensor, reason);
-    return rfi_error(RF_INVALID_FILE, "%s: %s", file->path, reason);
-}
-
-static rf_status map_file(rfi_safetensors *file) {
-    struct stat info;
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (file->fd < 0) return rfi_error(RF_IO_ERROR, "%s: cannot be opened: %s", file->path, strerror(errno));
-    if (fstat(file->fd, &info)) return rfi_error(RF_IO_ERROR, "%s: %s", file->path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return rfi_error(RF_IO_ERROR, "%s: not a regular file", file->path);
-    if (info.st_size < 8) return invalid(file, NULL, "shorter than the 8 bytes of the header's length");
-    void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, file->fd, 0);
-    if (map == MAP_FAILED) return rfi_error(errno == ENOMEM ? RF_OUT_OF_MEMORY : RF_IO_ERROR, "%s: cannot be mapped: %s", file->path, strerror(errno));
-    file->map = map;
-    file->size = info.st_size;
-    return RF_OK;
+    if (tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\": %s", file->map.path, tensor, reason);
+    return rfi_error(RF_INVALID_FILE, "%s: %s", file->map.path, reason);
 }
 
 static rf_status read_type(const rfi_safetensors *file, json_t *entry, rfi_tensor *tensor, int *bits) {
@@ -53,7 +34,7 @@ static rf_status read_type(const rfi_safetensors *file, json_t *entry, rfi_tenso
             *bits = types[i].bits;
             return RF_OK;
         }
-    return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\": dtype \"%.40s\" is not one of the format", file->path, tensor->name, name);
+    return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\": dtype \"%.40s\" is not one of the format", file->map.path, tensor->name, name);
 }
 
 /* *bits goes in as those of one element and comes out as those of the tensor. */
@@ -77,7 +58,7 @@ static rf_status read_offsets(const rfi_safetensors *file, json_t *entry, rfi_te
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end)) return invalid(file, tensor->name, "data_offsets is not a pair of whole numbers");
     json_int_t first = json_integer_value(begin), last = json_integer_value(end);
     if (first < 0 || last < first) return invalid(file, tensor->name, "data_offsets are negative or reversed");
-    if (last > file->size - data) return invalid(file, tensor->name, "data_offsets lie beyond the end of the file");
+    if (last > file->map.size - data) return invalid(file, tensor->name, "data_offsets lie beyond the end of the file");
     if (bits % 8 || bits / 8 != last - first) return invalid(file, tensor->name, "shape and dtype do not make the number of bytes that data_offsets say");
     tensor->begin = data + first;
     tensor->end = data + last;
@@ -86,7 +67,7 @@ static rf_status read_offsets(const rfi_safetensors *file, json_t *entry, rfi_te
 
 static rf_status read_tensor(const rfi_safetensors *file, const char *name, json_t *entry, int64_t data, rfi_tensor *tensor) {
     tensor->name = strdup(name);
-    if (!tensor->name) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->path);
+    if (!tensor->name) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
     if (!json_is_object(entry)) return invalid(file, name, "its entry is not an object");
     const char *key;
     json_t *value;
@@ -125,12 +106,12 @@ static rf_status check_cover(const rfi_safetensors *file, int64_t data) {
         if (tensor->begin != at) return invalid(file, tensor->name, tensor->begin > at ? "there is a gap in front of its bytes" : "its bytes overlap another tensor's");
         at = tensor->end;
     }
-    return at == file->size ? RF_OK : invalid(file, NULL, "the file goes on behind the last tensor");
+    return at == file->map.size ? RF_OK : invalid(file, NULL, "the file goes on behind the last tensor");
 }
 
 static rf_status read_entries(rfi_safetensors *file, json_t *header, int64_t data) {
     file->tensors = calloc(json_object_size(header) + 1, sizeof *file->tensors);
-    if (!file->tensors) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->path);
+    if (!file->tensors) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
     const char *name;
     json_t *entry;
     json_object_foreach(header, name, entry) {
@@ -149,15 +130,16 @@ int rfi_json_no_memory(const json_error_t *error) {
 
 static rf_status read_header(rfi_safetensors *file) {
     uint64_t length = 0;
-    for (int i = 7; i >= 0; i--) length = length << 8 | file->map[i];
-    if (length > MAX_HEADER) return rfi_error(RF_INVALID_FILE, "%s: the header's length is %llu; the format allows 100000000 bytes", file->path, (unsigned long long)length);
-    if ((int64_t)length > file->size - 8) return invalid(file, NULL, "the header goes beyond the end of the file");
-    if (!length || file->map[8] != '{') return invalid(file, NULL, "the header does not begin with '{'");
+    if (file->map.size < 8) return invalid(file, NULL, "shorter than the 8 bytes of the header's length");
+    for (int i = 7; i >= 0; i--) length = length << 8 | file->map.bytes[i];
+    if (length > MAX_HEADER) return rfi_error(RF_INVALID_FILE, "%s: the header's length is %llu; the format allows 100000000 bytes", file->map.path, (unsigned long long)length);
+    if ((int64_t)length > file->map.size - 8) return invalid(file, NULL, "the header goes beyond the end of the file");
+    if (!length || file->map.bytes[8] != '{') return invalid(file, NULL, "the header does not begin with '{'");
     json_error_t error;
-    json_t *header = json_loadb((const char *)file->map + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
+    json_t *header = json_loadb((const char *)file->map.bytes + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
     if (!header) {
-        if (rfi_json_no_memory(&error)) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->path);
-        return rfi_error(RF_INVALID_FILE, "%s: the header is not valid JSON: %s (byte %d)", file->path, error.text, error.position);
+        if (rfi_json_no_memory(&error)) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->map.path);
+        return rfi_error(RF_INVALID_FILE, "%s: the header is not valid JSON: %s (byte %d)", file->map.path, error.text, error.position);
     }
     rf_status status = read_entries(file, header, 8 + (int64_t)length);
     json_decref(header);
@@ -166,12 +148,8 @@ static rf_status read_header(rfi_safetensors *file) {
 
 rf_status rfi_safetensors_open(const char *path, rfi_safetensors **out) {
     rfi_safetensors *file = calloc(1, sizeof *file);
-    if (file) file->fd = -1;
-    if (!file || !(file->path = strdup(path))) {
-        rfi_safetensors_close(file);
-        return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory to open it", path);
-    }
-    rf_status status = map_file(file);
+    if (!file) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory to open it", path);
+    rf_status status = rfi_mapping_open(path, &file->map);
     if (!status) status = read_header(file);
     if (status) {
         rfi_safetensors_close(file);
@@ -185,16 +163,6 @@ void rfi_safetensors_close(rfi_safetensors *file) {
     if (!file) return;
     for (size_t i = 0; i < file->num_tensors; i++) free(file->tensors[i].name);
     free(file->tensors);
-    if (file->map) munmap((void *)file->map, (size_t)file->size);
-    if (file->fd >= 0) close(file->fd);
-    free(file->path);
+    rfi_mapping_close(&file->map);
     free(file);
-}
-
-rf_status rfi_safetensors_check(const rfi_safetensors *file) {
-    struct stat info;
-    if (fstat(file->fd, &info)) return rfi_error(RF_IO_ERROR, "%s: %s", file->path, strerror(errno));
-    if (info.st_size < file->size)
-        return rfi_error(RF_IO_ERROR, "%s: shrank from %lld to %lld bytes since it was opened", file->path, (long long)file->size, (long long)info.st_size);
-    return RF_OK;
 }

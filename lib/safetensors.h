@@ -3,7 +3,7 @@
 #ifndef ROWFOLD_SAFETENSORS_H
 #define ROWFOLD_SAFETENSORS_H
 
-#include "rowfold.h"
+#include "mapping.h"
 
 typedef struct rfi_tensor {
     char *name;            /* owned */
@@ -15,10 +15,7 @@ typedef struct rfi_tensor {
 } rfi_tensor;
 
 typedef struct rfi_safetensors {
-    char *path;            /* owned */
-    int fd;
-    const unsigned char *map; /* the whole file, read-only */
-    int64_t size;
+    rfi_mapping map;       /* owned */
     rfi_tensor *tensors;   /* in the order of their bytes */
     size_t num_tensors;
 } rfi_safetensors;
@@ -31,8 +28,5 @@ void rfi_safetensors_close(rfi_safetensors *file);
 /* Whether a parse failed for want of memory. Jansson does not always say so: in the middle of a string it takes it for a wrong token. */
 struct json_error_t;
 int rfi_json_no_memory(const struct json_error_t *error);
-
-/* Still as long as it was? A mapped file that shrank would raise SIGBUS when read. */
-rf_status rfi_safetensors_check(const rfi_safetensors *file);
 
 #endif

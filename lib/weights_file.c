@@ -47,7 +47,7 @@ static rf_status open_shard(rf_file *file, const char *name, rfi_safetensors **s
     if (!path) return no_memory(file->path);
     snprintf(path, size, "%.*s%s", folder, file->path, name);
     for (size_t i = 0; i < file->num_shards; i++)
-        if (!strcmp(file->shards[i]->path, path)) {
+        if (!strcmp(file->shards[i]->map.path, path)) {
             *shard = file->shards[i];
             free(path);
             return RF_OK;
@@ -73,21 +73,25 @@ static rf_status read_weight_map(rf_file *file, json_t *map) {
         if (status) return status;
         e->shard = shard;
         e->tensor = find_in_shard(shard, name);
-        if (!e->tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\" is not in the file that weight_map names", shard->path, name);
+        if (!e->tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\" is not in the file that weight_map names", shard->map.path, name);
         file->num_entries++;
     }
     return RF_OK;
 }
 
 static rf_status open_index(rf_file *file) {
+    rfi_mapping map;
     json_error_t error;
-    json_t *index = json_load_file(file->path, JSON_REJECT_DUPLICATES, &error);
+    json_t *index = NULL;
+    rf_status status = rfi_mapping_open(file->path, &map);
+    if (!status) index = json_loadb(map.size ? (const char *)map.bytes : "", (size_t)map.size, JSON_REJECT_DUPLICATES, &error);
+    rfi_mapping_close(&map);
+    if (status) return status;
     if (!index) {
         if (rfi_json_no_memory(&error)) return no_memory(file->path);
-        if (json_error_code(&error) == json_error_cannot_open_file) return rfi_error(RF_IO_ERROR, "%s: %s", file->path, error.text);
         return rfi_error(RF_INVALID_FILE, "%s: line %d: %s", file->path, error.line, error.text);
     }
-    rf_status status = read_weight_map(file, json_object_get(index, "weight_map"));
+    status = read_weight_map(file, json_object_get(index, "weight_map"));
     json_decref(index);
     return status;
 }
@@ -141,17 +145,17 @@ static rf_status check_info(const rf_tensor_info *info) {
 }
 
 static rf_status describe(const entry *e, rf_tensor_info *info) {
-    rf_status status = rfi_safetensors_check(e->shard);
+    rf_status status = rfi_mapping_check(&e->shard->map);
     if (status) return status;
     const rfi_tensor *tensor = e->tensor;
     *info = (rf_tensor_info){
         .size = sizeof *info,
         .name = tensor->name,
         .type_name = tensor->type_name,
-        .path = e->shard->path,
+        .path = e->shard->map.path,
         .dtype = tensor->dtype,
         .num_dims = tensor->num_dims,
-        .data = e->shard->map + tensor->begin,
+        .data = e->shard->map.bytes + tensor->begin,
         .bytes = tensor->end - tensor->begin,
         .offset = tensor->begin,
     };

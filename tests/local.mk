@@ -6,6 +6,7 @@ public_programs = \
 	tests/c/test_cpu_invariance \
 	tests/c/test_cpu_threads \
 	tests/c/test_file \
+	tests/c/test_file_faults \
 	tests/c/test_malloc \
 	tests/c/version
 # C programs that look inside the library.

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -75,6 +76,11 @@ static const struct {
     {"negative offsets", "{" F32("w", "[1]", -4, 0) "}", 4, RF_INVALID_FILE, "negative"},
     {"beyond the end", "{" F32("w", "[2]", 0, 8) "}", 4, RF_INVALID_FILE, "beyond the end"},
     {"size does not fit the shape", "{" F32("w", "[2]", 0, 4) "}", 4, RF_INVALID_FILE, "do not make the number of bytes"},
+    {"half a byte", "{\"w\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 1, RF_INVALID_FILE, "do not make the number of bytes"},
+    {"offsets that are no numbers", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,\"4\"]}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
+    {"offsets that are no list", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
+    {"a shape that is no list", "{\"w\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "shape is missing or not an array"},
+    {"a NUL in a name", "{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "not valid JSON"},
     {"gap", "{" F32("a", "[1]", 0, 4) "," F32("b", "[1]", 8, 12) "}", 12, RF_INVALID_FILE, "\"b\": there is a gap"},
     {"gap in front", "{" F32("a", "[1]", 4, 8) "}", 8, RF_INVALID_FILE, "\"a\": there is a gap"},
     {"overlap", "{" F32("a", "[2]", 0, 8) "," F32("b", "[2]", 4, 12) "}", 12, RF_INVALID_FILE, "\"b\": its bytes overlap"},
@@ -106,11 +112,34 @@ static void headers(void) {
     open_as("header over the format's cap", path_of("huge"), RF_INVALID_FILE, "the format allows");
     write_file("zero", "{}", 0, 0);
     open_as("no header", path_of("zero"), RF_INVALID_FILE, "does not begin with '{'");
-    open_as("missing file", path_of("missing"), RF_IO_ERROR, "cannot be opened");
-    open_as("a folder", folder, RF_IO_ERROR, "not a regular file");
+    open_as("missing file", path_of("missing"), RF_IO_ERROR, "cannot be opened: No such file");
     rf_file *file = NULL;
     CHECK(rf_file_open(NULL, "x") == RF_INVALID_ARGUMENT && rf_file_open(&file, NULL) == RF_INVALID_ARGUMENT, "NULL");
     rf_file_close(NULL);
+}
+
+/* What a path may lead to that is no file of weights, alone and as an index. */
+static void not_files(void) {
+    open_as("a folder", folder, RF_IO_ERROR, "not a regular file");
+    CHECK(!mkdir(path_of("folder.json"), 0700), "mkdir");
+    open_as("a folder as an index", path_of("folder.json"), RF_IO_ERROR, "not a regular file");
+    rmdir(path_of("folder.json"));
+    /* Opening one to read waits for a writer, unless it is asked not to. */
+    CHECK(!mkfifo(path_of("pipe"), 0600) && !mkfifo(path_of("pipe.json"), 0600), "mkfifo");
+    open_as("a pipe", path_of("pipe"), RF_IO_ERROR, "not a regular file");
+    open_as("a pipe as an index", path_of("pipe.json"), RF_IO_ERROR, "not a regular file");
+    unlink(path_of("pipe")), unlink(path_of("pipe.json"));
+    open_as("a device", "/dev/null", RF_IO_ERROR, "not a regular file");
+    write_bytes("empty", "", 0, "", 0);
+    open_as("an empty file", path_of("empty"), RF_INVALID_FILE, "shorter than the 8 bytes");
+    if (!access("/proc/self/status", R_OK)) open_as("a file whose size the system gives as 0", "/proc/self/status", RF_INVALID_FILE, "shorter than the 8 bytes");
+    CHECK(!symlink(path_of("nowhere"), path_of("link")), "symlink");
+    open_as("a link to nothing", path_of("link"), RF_IO_ERROR, "cannot be opened: No such file");
+    unlink(path_of("link"));
+    CHECK(!chmod(path_of("empty"), 0), "chmod");
+    if (geteuid()) open_as("no permission", path_of("empty"), RF_IO_ERROR, "cannot be opened: Permission denied");
+    else puts("a file without permission: skipped, root may read everything (test_file_faults has it)");
+    unlink(path_of("empty"));
 }
 
 static void tensors(void) {
@@ -246,7 +275,8 @@ static void shards(void) {
         {"no such shard", "{\"weight_map\":{\"w\":\"s9\"}}", RF_IO_ERROR, "s9: cannot be opened"},
         {"a shard that is broken", "{\"weight_map\":{\"w\":\"s1\",\"b\":\"s4\"}}", RF_INVALID_FILE, "s4: shorter"},
         {"no name", "{\"weight_map\":{\"w\":\"\"}}", RF_INVALID_FILE, "plain name"},
-        {"the folder", "{\"weight_map\":{\"w\":\"..\"}}", RF_INVALID_FILE, "plain name"},
+        {"the folder itself", "{\"weight_map\":{\"w\":\".\"}}", RF_INVALID_FILE, "plain name"},
+        {"the folder above", "{\"weight_map\":{\"w\":\"..\"}}", RF_INVALID_FILE, "plain name"},
         {"an array", "[]", RF_INVALID_FILE, "weight_map is missing"},
         {"a map that is none", "{\"weight_map\":[]}", RF_INVALID_FILE, "weight_map is missing or not an object"},
         {"not JSON", "{\"weight_map\":", RF_INVALID_FILE, "line 1"},
@@ -265,12 +295,19 @@ static void shards(void) {
         if (!got) CHECK(rf_file_tensor_count(file) == 2, "count");
         rf_file_close(file);
     }
-    open_as("missing index", path_of("none.json"), RF_IO_ERROR, "none.json");
+    open_as("missing index", path_of("none.json"), RF_IO_ERROR, "cannot be opened: No such file");
+    /* Relative paths, and one too short to end in ".json". */
+    write_bytes("index.json", indexes[0].text, strlen(indexes[0].text), "", 0);
+    CHECK(!chdir(folder), "chdir");
+    open_as("an index beside the shards, without a folder", "index.json", RF_OK, "");
+    open_as("a shard without a folder", "s1", RF_OK, "");
+    CHECK(!chdir("/"), "chdir");
 }
 
 int main(void) {
     if (!mkdtemp(folder)) return perror(folder), 1;
     headers();
+    not_files();
     tensors();
     loading();
     wrong_loads();
