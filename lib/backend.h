@@ -46,6 +46,8 @@ typedef struct rfi_estimate {
     double flops_per_second, bytes_per_second;
     double fused_seconds, unfused_seconds;
     double flops, bytes;  /* of the fused way */
+    int64_t weight_reads; /* how often it reads W from memory, 0 where that is not known: once for each block of so many rows */
+    int64_t block_rows;
     int collapsed;        /* a collapsible plan is run as one dot product a row */
 } rfi_estimate;
 

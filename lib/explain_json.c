@@ -9,6 +9,7 @@ static const char *const place_names[] = {
 
 /* Every json_ function takes NULL and fails, and `new` ones eat their argument: one check at the end is enough. */
 static json_t *known_or_null(double value) { return value >= 0 ? json_real(value) : json_null(); }
+static json_t *known_count(int64_t value) { return value ? json_integer((json_int_t)value) : json_null(); }
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
 
 /* A whole number, as long as it fits. */
@@ -73,6 +74,8 @@ char *rfi_explain_json(const rfi_explanation *about) {
     failed |= json_object_set_new(root, "collapsed", json_boolean(about->collapsed));
     failed |= json_object_set_new(root, "constant", text_or_null(plan->constant));
     failed |= json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)about->workspace));
+    failed |= json_object_set_new(root, "weight_reads", known_count(about->estimate ? about->estimate->weight_reads : 0));
+    failed |= json_object_set_new(root, "block_rows", known_count(about->estimate ? about->estimate->block_rows : 0));
     failed |= json_object_set_new(root, "fused", cost_of(&about->fused));
     failed |= json_object_set_new(root, "unfused", cost_of(&about->unfused));
     failed |= json_object_set_new(root, "machine", machine_of(about->estimate));

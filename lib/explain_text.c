@@ -96,6 +96,14 @@ static void say_rewrites(FILE *out, const rfi_explanation *about) {
                      "  Weights that are not finite, and rows where a logit might overflow, take the full way.\n");
 }
 
+/* Why the fused way may read more than the unfused one. */
+static void say_weight_reads(FILE *out, const rfi_estimate *estimate) {
+    if (!estimate || estimate->weight_reads < 2) return;
+    const int hidden = estimate->flops * estimate->bytes_per_second > estimate->bytes * estimate->flops_per_second;
+    fprintf(out, "  The fused way reads W %lld times, once for each block of %lld rows, to keep a block's logits in the cache%s.\n", (long long)estimate->weight_reads,
+            (long long)estimate->block_rows, hidden ? "; the reading hides behind the arithmetic" : "");
+}
+
 static void say_costs(FILE *out, const rfi_explanation *about) {
     const rfi_cost *fused = &about->fused, *unfused = &about->unfused;
     const rfi_estimate *estimate = about->estimate;
@@ -111,6 +119,7 @@ static void say_costs(FILE *out, const rfi_explanation *about) {
     } else {
         fprintf(out, "  Expected times: not known for this backend.\n");
     }
+    say_weight_reads(out, estimate);
 }
 
 static void say(FILE *out, const rfi_explanation *about) {

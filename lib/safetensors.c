@@ -160,7 +160,6 @@ rf_status rfi_safetensors_open(const char *path, rfi_safetensors **out) {
 }
 
 void rfi_safetensors_close(rfi_safetensors *file) {
-    if (!file) return;
     for (size_t i = 0; i < file->num_tensors; i++) free(file->tensors[i].name);
     free(file->tensors);
     rfi_mapping_close(&file->map);

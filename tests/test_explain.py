@@ -23,3 +23,20 @@ def test_explain_needs_no_weights(backend: str, chain: str, batch: int) -> None:
         weights = np.ones((info.out_features, info.in_features), np.float32)
         model.load_weights(weights)
         assert backend in model.explain(batch=batch)
+
+
+def test_the_readings_of_the_weights_fill_the_batch(backend: str) -> None:
+    """A CPU kernel reads W once for each block of rows; the blocks make the batch, and the bytes the readings."""
+    batch, size = 1000, 512
+    with rowfold.Model(f"linear({size}, {size}) | logsumexp", backend=backend) as model:
+        about = model.explain(batch=batch, format="json")
+        text = model.explain(batch=batch)
+    reads, rows = about["weight_reads"], about["block_rows"]
+    if not backend.startswith("cpu-"):
+        assert reads is None and rows is None
+        assert "reads W" not in text
+        return
+    assert 1 < reads <= batch
+    assert (reads - 1) * rows < batch <= reads * rows
+    assert about["fused"]["bytes"] == 4 * (reads * size * size + batch * size + batch)
+    assert f"reads W {reads} times, once for each block of {rows} rows" in text

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 SHOWN = re.findall(r"```text\n\$ rowfold (explain .*)\n((?:.*\n)*?)```", README)
 # What depends on the machine: its instruction set and caches, and what they make of blocks and times.
-MACHINE_LINES = ("backend ", "  Expected times rest on")
+MACHINE_LINES = ("backend ", "  The fused way reads W", "  Expected times rest on")
 MACHINE_FIGURES = ("  memory read and written", "  memory held", "  expected time")
 
 

@@ -44,6 +44,8 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     double weight = n * k * (double)rfi_dtype_size(spec->weight_dtype), x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
     double y = rows * (double)plan->width * (double)rfi_dtype_size(spec->y_dtype), product = 2 * rows * n * k;
     out->flops = out->collapsed ? 2 * rows * k : product;
+    out->weight_reads = out->collapsed ? 0 : b.row_blocks;
+    out->block_rows = out->collapsed ? 0 : b.rows;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)b.row_blocks) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
     double passes = 1 + 2.0 * plan->num_pre + (plan->reduction ? 1 : 0), value = (double)rfi_dtype_size(spec->compute_dtype);
