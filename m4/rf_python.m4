@@ -16,3 +16,14 @@ print("$" + "{prefix}" + below[[0]][[len(prefix):]] if below else "")' "$rf_pref
     pkgpythondir=$rf_site/$PACKAGE])
   rf_dir=`prefix=$rf_prefix PYTHON_PREFIX=$rf_prefix; eval "echo $pythondir"`
   rf_python_summary="$PYTHON ($PYTHON_VERSION), package in $rf_dir"])])
+
+# RF_COMPLETION
+# Shell completion is written by the shtab package from the command line's parsers, which need numpy; a build without is complete but for that.
+AC_DEFUN([RF_COMPLETION],
+[AC_REQUIRE([RF_PYTHON])
+AC_MSG_CHECKING([for what writes shell completion])
+AS_IF([test "$PYTHON" != : && $PYTHON -c 'import numpy, shtab' 2>/dev/null],
+  [rf_completion=yes rf_completion_summary="bash, zsh, fish"],
+  [rf_completion=no rf_completion_summary="no (the Python packages shtab and numpy were not found)"])
+AC_MSG_RESULT([$rf_completion])
+AM_CONDITIONAL([HAVE_COMPLETION], [test $rf_completion = yes])])

@@ -74,3 +74,19 @@ python/_config.py: lib/librowfold.la
 python/bin/rowfold: python/rowfold.in Makefile
 	@$(MKDIR_P) $(@D)
 	$(AM_V_GEN)$(SED) -e 's|@PYTHON[@]|$(PYTHON)|' -e 's|@pythondir[@]|$(pythondir)|g' $(srcdir)/python/rowfold.in > $@ && chmod +x $@
+
+# Where each shell looks for completions of its own accord. The parsers load no library, so nothing of the build is needed to write them.
+if HAVE_COMPLETION
+bashcompletiondir = $(datadir)/bash-completion/completions
+zshcompletiondir = $(datadir)/zsh/site-functions
+fishcompletiondir = $(datadir)/fish/vendor_completions.d
+bashcompletion_DATA = python/completion/rowfold
+zshcompletion_DATA = python/completion/_rowfold
+fishcompletion_DATA = python/completion/rowfold.fish
+completions = $(bashcompletion_DATA) $(zshcompletion_DATA) $(fishcompletion_DATA)
+CLEANFILES += $(completions)
+$(completions): tools/completion.py lib/presets.def $(rowfold_py) $(rowfold_bench_py) $(rowfold_commands_py)
+	@$(MKDIR_P) $(@D)
+	$(AM_V_GEN)shell=bash; case $@ in */_rowfold) shell=zsh ;; *.fish) shell=fish ;; esac; \
+	PYTHONDONTWRITEBYTECODE=1 $(PYTHON) $(srcdir)/tools/completion.py $$shell > $@.tmp && mv $@.tmp $@
+endif

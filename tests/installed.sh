@@ -1,6 +1,6 @@
 #!/bin/sh
 # What make install put down works as a user would use it: C programs compiled through pkg-config against the installed header alone, and
-# the Python package with the rowfold command. make installcheck sets the variables.
+# the Python package with the rowfold command. make installcheck sets the variables; with DESTDIR they lead below it.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -8,6 +8,8 @@ fail() { echo "installcheck: $*" >&2; exit 1; }
 
 PKG_CONFIG_PATH=$libdir/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 export PKG_CONFIG_PATH
+# Paths in rowfold.pc are those of the system that was packed below DESTDIR. A package manager calls that one's root a sysroot.
+test -z "$DESTDIR" || export PKG_CONFIG_SYSROOT_DIR="$DESTDIR"
 test "$("$PKG_CONFIG" --modversion rowfold)" = "$VERSION" || fail "rowfold.pc has another version than $VERSION"
 
 # compile FILE: to $work/NAME, unquoted where a variable is a list of words.
@@ -48,6 +50,9 @@ test "$(echo 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w)" = 0.69
 test -s "$mandir/man3/librowfold.3" || fail "librowfold(3) is not installed"
 
 test "$PYTHON" = : && exit 0
+for file in $completions; do
+    grep -q max-memory "$file" || fail "$file does not know the options of rowfold run"
+done
 test -s "$mandir/man1/rowfold.1" || fail "rowfold(1) is not installed"
 # From an empty directory and without the variables of the build, so that nothing of the source or build tree is found by chance.
 unset ROWFOLD_LIBRARY PYTHONPATH
@@ -56,7 +61,15 @@ if ! "$PYTHON" -c 'import numpy' 2>/dev/null; then
     echo "installcheck: skipped the Python package: $PYTHON has no numpy"
     exit 0
 fi
-"$bindir/rowfold" --version >"$work/log" || fail "the rowfold command does not run"
+# Below DESTDIR neither the command nor the package is where it will be.
+if test -n "$DESTDIR"; then
+    ROWFOLD_LIBRARY=$(find "$libdir" -name 'librowfold.so.*' -type l)
+    export ROWFOLD_LIBRARY
+    rowfold() { PYTHONPATH=$pythondir "$PYTHON" "$bindir/rowfold" "$@"; }
+else
+    rowfold() { "$bindir/rowfold" "$@"; }
+fi
+rowfold --version >"$work/log" || fail "the rowfold command does not run"
 grep -qF "$VERSION" "$work/log" || fail "rowfold --version does not say $VERSION: $(cat "$work/log")"
 PYTHONPATH=$pythondir "$PYTHON" -c '
 import sys, numpy, rowfold

@@ -35,11 +35,15 @@ EXTRA_DIST += tests/installed.sh
 TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
 AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;
 
+if HAVE_COMPLETION
+installed_completions = $(DESTDIR)$(bashcompletiondir)/rowfold $(DESTDIR)$(zshcompletiondir)/_rowfold $(DESTDIR)$(fishcompletiondir)/rowfold.fish
+endif
+
 # Against what make install put down; make distcheck runs this too.
 installcheck-local:
 	srcdir='$(abs_srcdir)' programs='$(public_programs)' VERSION='$(PACKAGE_VERSION)' CC='$(CC)' CFLAGS='$(CFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' PYTHON='$(PYTHON)' \
 	bindir='$(DESTDIR)$(bindir)' includedir='$(DESTDIR)$(includedir)' libdir='$(DESTDIR)$(libdir)' mandir='$(DESTDIR)$(mandir)' \
-	pythondir='$(DESTDIR)$(pythondir)' $(SHELL) $(srcdir)/tests/installed.sh
+	pythondir='$(DESTDIR)$(pythondir)' DESTDIR='$(DESTDIR)' completions='$(installed_completions)' $(SHELL) $(srcdir)/tests/installed.sh
 
 # Every Python file, whoever adds it.
 EXTRA_DIST += $(wildcard $(srcdir)/tests/*.py)
