@@ -11,6 +11,7 @@ where none does, so it tells the unknown 8 and 9 from the known digits, better t
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import rowfold
@@ -19,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
+Array = np.ndarray[Any, Any]
 UNKNOWN = (8, 9)
 
 
@@ -50,13 +52,13 @@ def main() -> None:
         draw(known, unknown, picture)
 
 
-def draw(known: np.ndarray, unknown: np.ndarray, picture: str) -> None:
+def draw(known: Array, unknown: Array, picture: str) -> None:
     """Both histograms of the energy."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.5), layout="constrained", dpi=110)
     axes = figure.add_subplot()
-    bins = np.linspace(min(known.min(), unknown.min()), max(known.max(), unknown.max()), 41)
+    bins = np.linspace(min(known.min(), unknown.min()), max(known.max(), unknown.max()), 41).tolist()
     axes.hist(known, bins, density=True, alpha=0.7, color="#0072B2", label="0 to 7, as in training")
     axes.hist(unknown, bins, density=True, alpha=0.7, color="#D55E00", label="8 and 9, never seen")
     axes.set_xlabel("energy, -logsumexp of the logits")

@@ -33,7 +33,7 @@ def tokens(folder: Path) -> list[int]:
     return [numbers[word] for word in re.findall(r"\w+|[^\w\s]", TEXT.lower()) if word in numbers]
 
 
-def hidden(file: Path, numbers: list[int]) -> np.ndarray:
+def hidden(file: Path, numbers: list[int]) -> np.ndarray[Any, Any]:
     """(tokens, 384): word, position and type embeddings, normalised with the weights of the file."""
 
     def tensor(name: str) -> torch.Tensor:
@@ -42,7 +42,8 @@ def hidden(file: Path, numbers: list[int]) -> np.ndarray:
     words = tensor("word_embeddings.weight")[numbers]
     total = words + tensor("position_embeddings.weight")[: len(numbers)] + tensor("token_type_embeddings.weight")[0]
     scale, shift = tensor("LayerNorm.weight"), tensor("LayerNorm.bias")
-    return torch.nn.functional.layer_norm(total, scale.shape, scale, shift, eps=1e-12).numpy()
+    states: np.ndarray[Any, Any] = torch.nn.functional.layer_norm(total, scale.shape, scale, shift, eps=1e-12).numpy()
+    return states
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:

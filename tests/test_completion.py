@@ -14,8 +14,14 @@ from rowfold.__main__ import parser
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
-# What bash does when Tab is pressed behind the words given: it fills in COMP_WORDS, and calls the function that was registered.
-PRESS_TAB = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_rowfold; printf "%s\\n" "${COMPREPLY[@]}"'
+# What bash does when Tab is pressed behind the words given: it fills in COMP_WORDS and calls the function that the
+# script registered.
+PRESS_TAB = """
+source "$1"; shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_shtab_rowfold
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
 
 
 @pytest.fixture(params=["bash", "zsh", "fish"])

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,13 +29,14 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 
 def seconds(forward: Forward, x: torch.Tensor, budget: float) -> float:
     """The median of as many calls as fit into the budget, three at least."""
+    event: Any = torch.cuda.Event
     for _ in range(2):
         forward(x)
     samples: list[float] = []
     end = time.perf_counter() + budget
     while len(samples) < 3 or (time.perf_counter() < end and len(samples) < 50):
         if x.is_cuda:
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, stop = (event(enable_timing=True) for _ in range(2))
             start.record()
             forward(x)
             stop.record()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints what completes ``rowfold`` in a shell, from the command line's own parsers, with the shtab package.
+"""Prints what completes ``rowfold`` in a shell, from the command line's own parsers: python3 tools/completion.py bash.
 
-    python3 tools/completion.py bash|zsh|fish
+The build runs it for bash, zsh and fish where the shtab package is installed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def completion(shell: str) -> str:
             hinted.complete = shtab.FILE
         for option in action.option_strings:
             action.choices = SUGGESTED.get(option, action.choices)
-    return shtab.complete(top, shell).rstrip("\n") + "\n"
+    script: str = shtab.complete(top, shell)
+    return script.rstrip("\n") + "\n"
 
 
 if __name__ == "__main__":
