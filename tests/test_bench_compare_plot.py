@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rowfold
-from rowfold.bench import compare, plot
+from rowfold.bench import compare, gpu, plot
 from rowfold.bench.report import SCHEMA
+from rowfold.bench.runner import Result
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 CASE = {"name": "max", "chain": "linear | max", "batch": 4, "in_features": 30, "out_features": 20}
@@ -109,7 +110,8 @@ def test_plot(tmp_path, ending):
         assert picture.stat().st_size > 10000
 
 
-def test_the_plot_shows_what_was_measured():
+def drawn(*documents):
+    """The axes of the picture of these documents."""
     pytest.importorskip("matplotlib")
     figures = []
 
@@ -119,18 +121,85 @@ def test_the_plot_shows_what_was_measured():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plot.require(), "Figure", Keep)
-        seconds = [1e-3, 2e-3, 5e-3]
-        plot.draw([document(result("rowfold (none)", seconds), result("absent", []))], Path("x.png"))
-    times, errors, roofline = figures[0].axes
+        plot.draw(documents, Path("x.png"))
+    return figures[0].axes
+
+
+def points(axes):
+    """The values of the markers, from the top down."""
+    markers = [line for line in axes.lines if line.get_marker() not in ("None", "|") and len(line.get_xdata())]
+    found = [(line.get_ydata()[0], line.get_xdata()[0]) for line in markers]
+    return [x for _, x in sorted(found)]
+
+
+def labels(axes):
+    return [label.get_text() for _, label in sorted(zip(axes.get_yticks(), axes.get_yticklabels()))]
+
+
+def test_the_plot_shows_what_was_measured():
+    seconds = [1e-3, 2e-3, 5e-3]
+    times, relative, errors, roofline = drawn(document(result("rowfold (none)", seconds), result("absent", [])))
     (bar,) = times.containers
     assert bar.lines[0].get_xdata() == pytest.approx([2.0])
     (spread,) = bar.lines[2][0].get_segments()
     assert spread[:, 0] == pytest.approx([1.0, 5.0])
-    assert errors.lines[0].get_xdata() == pytest.approx([1e-7])
+    assert points(relative) == [1]
+    assert points(errors) == pytest.approx([1e-7])
     point, roof = roofline.lines
     assert point.get_xdata() == pytest.approx([2 * 4 / 4])
     assert point.get_ydata() == pytest.approx([2 * 4 * 30 * 20 / 2e-3 / 1e9])
     assert roof.get_ydata()[1:] == pytest.approx([1.0, 1.0])
+
+
+def gpu_document(device, *cases):
+    """As bench/gpu.py writes it: (dtype, math, batch), the medians, the errors, whether the second was a rewrite's."""
+    found = []
+    for (dtype, math_of, batch), medians, errors, algebraic in cases:
+        case = gpu.GpuCase(**(CASE | {"dtype": dtype, "batch": batch}), math=math_of)
+        names = ("rowfold (none)", "rowfold (algebraic)", "PyTorch eager", "torch.compile")
+        results = [Result(name, [m], error) for name, m, error in zip(names, medians, errors)]
+        results[1].algebraic = algebraic
+        found.append(gpu.GpuResult(case, results, [], device).as_dict())
+    return document() | {"cases": found}
+
+
+def test_the_plot_of_a_gpu():
+    """Grouped by chain and size, no roof where no peak was measured, relative times without what a rewrite spared."""
+    slow, fast = (2e-3, 1e-4, 6e-3, 5e-3), (1e-3, 9e-4, 2e-3, 5e-4)
+    run = gpu_document(
+        "an accelerator, PyTorch 0",
+        (("float32", "f32", 8), slow, (1e-7, 2e-7, 3e-7, 4e-7), True),
+        (("bfloat16", "f32", 1), fast, (1e-3, 1e-3, 2e-3, 0.0), False),
+        (("float32", "tf32", 8), fast, (1e-4, 1e-4, 2e-4, 2e-4), False),
+        (("float32", "f32", 1), fast, (1e-7, 1e-7, 2e-7, 2e-7), False),
+    )
+    times, relative, errors = drawn(run)
+    assert labels(times) == ["1 row\nfloat32", "8 rows\nfloat32", "1 row\nbfloat16", "8 rows\nfloat32, tf32"]
+    assert [text.get_text() for text in times.texts] == ["max, 30 to 20"]
+    assert points(times)[4:8] == pytest.approx([2, 0.1, 6, 5])  # ms
+    assert points(relative) == pytest.approx([1, 0.9, 2, 0.5, 1, 3, 2.5, 1, 0.9, 2, 0.5, 1, 0.9, 2, 0.5])
+    # An error of 0 has no place on a logarithmic axis: it is drawn a decade or more below the least, and says so.
+    assert points(errors)[11] <= 1e-8
+    assert [text.get_text() for text in errors.texts] == ["0"]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 4096])
+def test_the_roof_is_over_the_points(batch):
+    """It rises to the corner, here at one operation a byte, and is level from there, wherever the points are."""
+    *_, roofline = drawn(document(result("rowfold (none)", [1.0]), batch=batch))
+    point, roof = roofline.lines
+    low, corner, high = roof.get_xdata()
+    assert low < min(corner, point.get_xdata()[0]) and max(corner, point.get_xdata()[0]) < high
+    assert corner == pytest.approx(1)
+    assert roof.get_ydata() == pytest.approx([low, 1, 1])
+
+
+def test_devices_are_kept_apart():
+    slow, errors = (2e-3, 1e-3, 6e-3, 5e-3), (1e-7,) * 4
+    run = gpu_document("an accelerator", (("float32", "f32", 4), slow, errors, False))
+    times, *_, roofline = drawn(document(result("rowfold (none)", [1e-3])), run)
+    assert [text.get_text() for text in times.texts] == ["max, 30 to 20, CPU", "max, 30 to 20, an accelerator"]
+    assert len(roofline.lines) == 2  # one point below one roof: those of the other device would mislead
 
 
 def test_refusals_are_a_sentence(tmp_path):

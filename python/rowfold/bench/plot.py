@@ -1,12 +1,16 @@
-"""The picture of a run: times beside competitors, errors against float64, and the roofline with the points on it."""
+"""The picture of a run: times beside competitors, absolute and relative, errors against float64, and the roofline.
+
+The roofline has the points of those devices whose peaks the run measured.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..arrays import numpy_dtype, parse_dtype
 from ..errors import FileError, UnavailableError
@@ -22,9 +26,21 @@ STYLES = {
     "torch.compile": ("#E69F00", "<"),
 }
 OTHERS = (("#CC79A7", "X"), ("#000000", "P"))
-LEAST_ERROR = 1e-18  # where an error of 0 is drawn
-ROW_INCHES = 0.14  # of one contender
+GRID = "#e2e2e2"
+BAND = "#f3f3f3"
+ROW_INCHES = 0.13  # of one contender
+BETWEEN_CASES = 1.0  # rows
+HEADING = 1.6  # rows
 ROOFLINE_INCHES = 4.0
+
+
+class Group(NamedTuple):
+    """Cases of one chain, size of W and device, from the top down, each with the height of its first contender."""
+
+    title: str
+    top: float
+    bottom: float
+    cases: list[tuple[float, dict[str, Any]]]
 
 
 def require() -> Any:
@@ -38,16 +54,24 @@ def require() -> Any:
 def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the cases of all documents into one picture, of the type that the file's name says."""
     cases = [case for document in documents for case in document["cases"]]
-    labels = list(dict.fromkeys(result["label"] for case in cases for result in case["results"] if result["seconds"]))
-    rows = sum(1 + len(_measured(case)) for case in cases)
-    above = max(2.5, ROW_INCHES * rows)
-    figure = require().Figure(figsize=(11, above + ROOFLINE_INCHES + 1.8), layout="constrained", dpi=110)
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.6, 1), height_ratios=(above, ROOFLINE_INCHES))
+    labels = list(dict.fromkeys(result["label"] for case in cases for result in _measured(case)))
+    groups = _groups(cases)
+    above = max(2.5, ROW_INCHES * (groups[-1].bottom if groups else 0))
+    # Points of a device whose peaks are not known, under the roof of another, would mislead.
+    roofed = [case for case in cases if case.get("peaks")]
+    below = ROOFLINE_INCHES if roofed else 0.0
+    figure = require().Figure(figsize=(12, above + below + 1.8), layout="constrained", dpi=110)
+    rows = [above, below] if roofed else [above]
+    grid = figure.add_gridspec(len(rows), 3, width_ratios=(1.5, 1, 1), height_ratios=rows)
     times = figure.add_subplot(grid[0, 0])
-    errors = figure.add_subplot(grid[0, 1], sharey=times)
-    roofline = figure.add_subplot(grid[1, :])
-    _times_and_errors(times, errors, cases, labels)
-    _roofline(roofline, cases, labels)
+    relative = figure.add_subplot(grid[0, 1], sharey=times)
+    errors = figure.add_subplot(grid[0, 2], sharey=times)
+    _bands((times, relative, errors), groups)
+    _times(times, groups, labels)
+    _relative(relative, groups, labels)
+    _errors(errors, groups, labels)
+    if roofed:
+        _roofline(figure.add_subplot(grid[1, :]), roofed, labels)
     handles = [_handle(times, label, labels) for label in labels]
     figure.legend(handles=handles, loc="outside upper center", ncols=max(1, len(labels)), frameon=False)
     figure.supxlabel("\n".join(dict.fromkeys(_where(document) for document in documents)), fontsize=8, color="#555555")
@@ -76,56 +100,103 @@ def _measured(case: dict[str, Any]) -> list[dict[str, Any]]:
     return [result for result in case["results"] if result["seconds"]]
 
 
-def _lines(cases: Sequence[dict[str, Any]]) -> Iterator[tuple[float, float, dict[str, Any]]]:
-    """For each case the height of its first contender and of its last, from the top down."""
-    at = 0.0
+def _groups(cases: Sequence[dict[str, Any]]) -> list[Group]:
+    """All cases by chain, size and device, in the order of their first cases; in a group by type, then by batch."""
+    devices = {case.get("device", "") for case in cases}
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for case in cases:
-        count = len(_measured(case))
-        yield at, at + max(count - 1, 0), case
-        at += count + 1
+        about = case["case"]
+        key = (about["name"], about["in_features"], about["out_features"], case.get("device", ""))
+        found.setdefault(key, []).append(case)
+    groups, at = [], 0.0
+    for (name, in_features, out_features, device), members in found.items():
+        top, placed = at, []
+        at += HEADING
+        types = list(dict.fromkeys(_type(case["case"]) for case in members))
+        for case in sorted(members, key=lambda c: (types.index(_type(c["case"])), c["case"]["batch"])):
+            placed.append((at, case))
+            at += max(len(_measured(case)), 1) - 1 + BETWEEN_CASES + 1
+        where = f", {device or 'CPU'}" if len(devices) > 1 else ""
+        groups.append(Group(f"{name}, {in_features} to {out_features}{where}", top, at - BETWEEN_CASES + 0.3, placed))
+    return groups
 
 
-def _times_and_errors(times: Any, errors: Any, cases: Sequence[dict[str, Any]], labels: Sequence[str]) -> None:
-    ticks = []
-    for index, (top, bottom, case) in enumerate(_lines(cases)):
-        ticks.append(((top + bottom) / 2, _case(case["case"])))
+def _bands(panels: Sequence[Any], groups: Sequence[Group]) -> None:
+    """What the panels share: a band for each group, its heading, a label for each case."""
+    times = panels[0]
+    ticks: list[tuple[float, str]] = []
+    for index, group in enumerate(groups):
         if index % 2:
-            for axes in (times, errors):
-                axes.axhspan(top - 1, bottom + 1, color="#f3f3f3", zorder=0, linewidth=0)
-        for offset, result in enumerate(_measured(case)):
-            colour, marker = _style(result["label"], labels)
-            drawn = {"color": colour, "marker": marker, "markersize": 5.5, "linestyle": "none"}
-            if result["algebraic"] or result["product_only"]:
-                drawn["markerfacecolor"] = "white"
-            seconds = result["seconds"]
-            median = statistics.median(seconds)
-            spread = [[1e3 * (median - min(seconds))], [1e3 * (max(seconds) - median)]]
-            times.errorbar(1e3 * median, top + offset, xerr=spread, capsize=2.5, elinewidth=1.1, **drawn)
-            if result["error"] is not None:
-                errors.plot(max(result["error"], LEAST_ERROR), top + offset, **drawn)
+            for axes in panels:
+                axes.axhspan(group.top - 0.3, group.bottom, color=BAND, zorder=0, linewidth=0)
+        heading = {"fontsize": 8.5, "fontweight": "bold", "ha": "left", "va": "center"}
+        times.text(0.01, group.top + 0.4, group.title, transform=times.get_yaxis_transform(), **heading)
+        for first, case in group.cases:
+            ticks.append((first + (max(len(_measured(case)), 1) - 1) / 2, _case(case["case"])))
     times.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=8)
-    times.invert_yaxis()
-    times.set_ylim(bottom + 1, -1)
-    errors.tick_params(labelleft=False)
-    for axes in (times, errors):
+    times.set_ylim(groups[-1].bottom if groups else 1, -0.3)
+    for axes in panels:
         axes.set_xscale("log")
-        axes.grid(axis="x", which="both", color="#e2e2e2", linewidth=0.6)
+        axes.grid(axis="x", which="both", color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.tick_params(axis="y", length=0)
-    _plain_numbers(times.xaxis)
-    times.set_title("Time of a call", fontsize=10)
-    times.set_xlabel(
+        axes.tick_params(axis="y", length=0, labelleft=axes is times)
+
+
+def _points(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[float, dict[str, Any], dict[str, Any], Any]]:
+    """Of each measured contender the height, its case, its result, and how it is drawn: hollow where it did less."""
+    points = []
+    for group in groups:
+        for first, case in group.cases:
+            for offset, result in enumerate(_measured(case)):
+                colour, marker = _style(result["label"], labels)
+                drawn = {"color": colour, "marker": marker, "markersize": 5.5, "linestyle": "none"}
+                if result["algebraic"] or result["product_only"]:
+                    drawn["markerfacecolor"] = "white"
+                points.append((first + offset, case, result, drawn))
+    return points
+
+
+def _times(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None:
+    for at, _, result, drawn in _points(groups, labels):
+        seconds = result["seconds"]
+        median = statistics.median(seconds)
+        spread = [[1e3 * (median - min(seconds))], [1e3 * (max(seconds) - median)]]
+        axes.errorbar(1e3 * median, at, xerr=spread, capsize=2.5, elinewidth=1.1, **drawn)
+    _plain_numbers(axes.xaxis)
+    axes.set_title("Time of a call", fontsize=10)
+    axes.set_xlabel(
         "ms: median, least and greatest sample\nhollow: less work (after a rewrite, or the product alone)", fontsize=8
     )
-    errors.set_title("Error", fontsize=10)
-    errors.set_xlabel("largest relative error of sampled rows\nagainst float64", fontsize=8)
+
+
+def _relative(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None:
+    """Medians over that of the case's first contender, rowfold's, without those that a rewrite spared the work."""
+    for at, case, result, drawn in _points(groups, labels):
+        first = case["results"][0]
+        if first["seconds"] and not first["algebraic"] and not result["algebraic"]:
+            axes.plot(statistics.median(result["seconds"]) / statistics.median(first["seconds"]), at, **drawn)
+    axes.axvline(1, color="black", linewidth=0.8, zorder=1)
+    axes.xaxis.set_major_locator(_ticker().LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_minor_locator(_ticker().NullLocator())
+    _plain_numbers(axes.xaxis)
+    axes.set_title("Relative", fontsize=10)
+    axes.set_xlabel("time over that of the first contender:\nto the right of 1 is slower", fontsize=8)
+
+
+def _errors(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None:
+    points = [point for point in _points(groups, labels) if point[2]["error"] is not None]
+    known = [result["error"] for _, _, result, _ in points if result["error"] > 0]
+    nothing = 10.0 ** (math.floor(math.log10(min(known))) - 1) if known else 1e-18
+    for at, _, result, drawn in points:
+        axes.plot(result["error"] or nothing, at, **drawn)
+        if not result["error"]:
+            axes.annotate("0", (nothing, at), xytext=(6, 0), textcoords="offset points", fontsize=7, va="center")
+    axes.set_title("Error", fontsize=10)
+    axes.set_xlabel("largest relative error of sampled rows\nagainst float64", fontsize=8)
 
 
 def _roofline(axes: Any, cases: Sequence[dict[str, Any]], labels: Sequence[str]) -> None:
     reach = []
-    cases = [
-        case for case in cases if case.get("peaks")
-    ] or cases  # points of one device under the roof of another mislead
     for case in cases:
         flops, size = _work(case["case"])
         reach.append(flops / size)
@@ -143,29 +214,34 @@ def _roofline(axes: Any, cases: Sequence[dict[str, Any]], labels: Sequence[str])
                     linestyle="none",
                     markerfacecolor=fill,
                 )
-    peaks = [peak for case in cases for peak in case.get("peaks", [])]
-    if peaks:
-        flops = statistics.median(peak["flops_per_second"] for peak in peaks) / 1e9
-        read = statistics.median(peak["bytes_per_second"] for peak in peaks) / 1e9
-        low, corner, high = min(reach) / 2, flops / read, max(max(reach), flops / read) * 2
-        axes.plot([low, corner, high], [low * read, flops, flops], color="black", linewidth=1.2, zorder=1)
-        style = {"fontsize": 8, "color": "black", "textcoords": "offset points"}
-        axes.annotate(f"{flops:.0f} GFLOP/s", (high, flops), xytext=(-4, 5), ha="right", **style)
-        axes.annotate(f"{read:.1f} GB/s", (low, low * read), xytext=(14, 0), ha="left", va="center", **style)
+    peaks = [peak for case in cases for peak in case["peaks"]]
+    flops = statistics.median(peak["flops_per_second"] for peak in peaks) / 1e9
+    read = statistics.median(peak["bytes_per_second"] for peak in peaks) / 1e9
+    corner = flops / read
+    low, high = min(*reach, corner) / 2, max(*reach, corner) * 2
+    axes.plot([low, corner, high], [low * read, flops, flops], color="black", linewidth=1.2, zorder=1)
+    style = {"fontsize": 8, "color": "black", "textcoords": "offset points"}
+    axes.annotate(f"{flops:.0f} GFLOP/s", (high, flops), xytext=(-4, 5), ha="right", **style)
+    axes.annotate(f"{read:.1f} GB/s", (low, low * read), xytext=(14, 0), ha="left", va="center", **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
     _plain_numbers(axes.xaxis)
     _plain_numbers(axes.yaxis)
-    axes.grid(which="both", color="#e2e2e2", linewidth=0.6)
+    axes.grid(which="both", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.set_title("Roofline" if peaks else "Rate (no peak was measured on this device)", fontsize=10)
+    axes.set_title("Roofline", fontsize=10)
     axes.set_xlabel("operations of the product for each byte of W", fontsize=8)
     axes.set_ylabel("GFLOP/s", fontsize=8)
 
 
+def _ticker() -> Any:
+    return importlib.import_module("matplotlib.ticker")
+
+
 def _plain_numbers(axis: Any) -> None:
     """10 and 100 rather than powers of ten."""
-    axis.set_major_formatter(importlib.import_module("matplotlib.ticker").FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(_ticker().FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(_ticker().NullFormatter())
 
 
 def _work(case: dict[str, Any]) -> tuple[float, float]:
@@ -174,10 +250,14 @@ def _work(case: dict[str, Any]) -> tuple[float, float]:
     return 2 * weights * case["batch"], weights * numpy_dtype(parse_dtype(case["dtype"], "dtype")).itemsize
 
 
+def _type(case: dict[str, Any]) -> str:
+    math_of = case.get("math", "f32")
+    return case["dtype"] if math_of == "f32" else f"{case['dtype']}, {math_of}"
+
+
 def _case(case: dict[str, Any]) -> str:
-    mode = f", {case['math']}" if case.get("math", "f32") != "f32" else ""
-    shape = f"{case['batch']} x {case['in_features']} to {case['out_features']}"
-    return f"{case['name']}\n{shape}\n{case['dtype']}{mode}"
+    data = "" if case["data"] == "kernelbench" else f"\n{case['data']} data"
+    return f"{case['batch']} row{'' if case['batch'] == 1 else 's'}\n{_type(case)}{data}"
 
 
 def _where(document: dict[str, Any]) -> str:
