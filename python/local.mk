@@ -11,6 +11,7 @@ rowfold_py = \
 	python/rowfold/errors.py \
 	python/rowfold/files.py \
 	python/rowfold/frameworks.py \
+	python/rowfold/handle.py \
 	python/rowfold/kinds.py \
 	python/rowfold/model.py \
 	python/rowfold/npz.py \

@@ -34,7 +34,8 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
 )
-from .model import Model, ModelInfo
+from .handle import ModelInfo
+from .model import Model
 from .ops import Chain, presets
 
 __all__ = [

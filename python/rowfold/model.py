@@ -7,8 +7,6 @@ import json
 import os
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from math import prod
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -18,41 +16,9 @@ import numpy as np
 from . import _lib, arguments, arrays, files, npz
 from ._lib import DType, Memory, load
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
+from .handle import Handle, ModelInfo
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU."""
-
-    backend: str
-    chain: str
-    in_features: int
-    out_features: int
-    output_features: int
-    dtype: str
-    x_dtype: str
-    y_dtype: str
-    math: str
-    simplify: str
-    threads: int
-    device: int
-    loaded: bool
-    prepared_bytes: int
-
-
-class _Handle:
-    """Owns one rf_model. A call in flight holds a reference, so the model goes only when the last of them is done."""
-
-    __slots__ = ("__weakref__", "pointer")
-
-    def __init__(self, library: _lib.Library, config: _lib.Config) -> None:
-        self.pointer = _lib.ModelPointer()
-        library.rf_model_create(ctypes.byref(self.pointer), ctypes.byref(config))
-        finalizer = weakref.finalize(self, library.rf_model_destroy, _lib.ModelPointer(self.pointer.value))
-        # The process is ending: its memory goes anyway, and a daemon thread may still be inside a call.
-        finalizer.atexit = False
 
 
 class Model:
@@ -115,7 +81,6 @@ class Model:
         backend: str | None = None,
         batch_invariant: bool = False,
     ) -> None:
-        self._library = library = load()
         config = _lib.Config(size=ctypes.sizeof(_lib.Config))
         if isinstance(chain, str):
             config.chain = encode(chain, "chain")
@@ -133,9 +98,10 @@ class Model:
         config.device = None if device is None else encode(device, "device")
         config.threads = 0 if threads is None else arguments.integer(threads, "threads", 32, least=1)
         config.flags = _lib.BATCH_INVARIANT if batch_invariant else 0
-        self._handle: _Handle | None = _Handle(library, config)
+        handle = Handle(load(), config)
+        self._handle: Handle | None = handle
 
-        info = self.info
+        info = handle.info()
         self._in_features, self._out_features = info.in_features, info.out_features
         self._x_tail, self._y_tail = (info.in_features,), (info.output_features,)
         self._weight_dtype, self._x_dtype, self._y_dtype = (
@@ -146,7 +112,7 @@ class Model:
         self._device = info.device
         self._x_fixed = x_dtype is not None
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
-        self._forward = library.rf_model_forward
+        self._forward = handle.library.rf_model_forward
 
     @classmethod
     def preset(cls, name: str, in_features: int, out_features: int, **keywords: Any) -> Model:
@@ -201,7 +167,7 @@ class Model:
         )
         if row is not None:
             weights.bias, weights.bias_dtype = row.pointer, row.dtype
-        self._library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
+        handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
         if borrow:
             weakref.finalize(handle, _release, matrix.owner).atexit = False
         return self
@@ -262,7 +228,7 @@ class Model:
             num_vectors=len(named),
         )
         handle = model._open()
-        model._library.rf_model_load_file(handle.pointer, files.encode_path(path), ctypes.byref(names))
+        handle.library.rf_model_load_file(handle.pointer, files.encode_path(path), ctypes.byref(names))
         return model
 
     @classmethod
@@ -372,7 +338,7 @@ class Model:
             and not np.may_share_memory(x, out)
         )
 
-    def _call(self, handle: _Handle, x: Any, out: Any) -> Any:
+    def _call(self, handle: Handle, x: Any, out: Any) -> Any:
         kind = kind_of(x, "x")
         given = kind.matrix(x, "x", self._in_features, self._x_dtype)
         self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
@@ -392,7 +358,7 @@ class Model:
         return out
 
     def _forward_ex(
-        self, handle: _Handle, x: Any, kind: arrays.ArrayKind, given: arrays.Matrix, result: arrays.Matrix
+        self, handle: Handle, x: Any, kind: arrays.ArrayKind, given: arrays.Matrix, result: arrays.Matrix
     ) -> None:
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
@@ -410,11 +376,11 @@ class Model:
         workspace = None
         if given.memory is Memory.DEVICE:
             self._check_device("out", result)
-            size = self.workspace_size(given.batch)
+            size = handle.workspace_size(given.batch)
             workspace = kind.workspace(x, size)
             if workspace is not None:
                 args.workspace, args.workspace_size = workspace[0], size
-        self._library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+        handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
 
     def _check_device(self, argument: str, given: arrays.Matrix) -> None:
         """Host arrays go anywhere; device ones only to the model's own device."""
@@ -441,32 +407,11 @@ class Model:
     @property
     def info(self) -> ModelInfo:
         """What the model is and where it runs. Raises ClosedError."""
-        native = _lib.ModelInfo(size=ctypes.sizeof(_lib.ModelInfo))
-        handle = self._open()
-        self._library.rf_model_get_info(handle.pointer, ctypes.byref(native))
-        return ModelInfo(
-            backend=native.backend.decode(),
-            chain=native.chain.decode(),
-            in_features=native.in_features,
-            out_features=native.out_features,
-            output_features=native.output_features,
-            dtype=arrays.dtype_name(DType(native.weight_dtype)),
-            x_dtype=arrays.dtype_name(DType(native.x_dtype)),
-            y_dtype=arrays.dtype_name(DType(native.y_dtype)),
-            math=_lib.Math(native.math).name.lower(),
-            simplify=_lib.Simplify(native.simplify).name.lower(),
-            threads=native.threads,
-            device=native.device,
-            loaded=bool(native.loaded),
-            prepared_bytes=native.prepared_bytes,
-        )
+        return self._open().info()
 
     def workspace_size(self, batch: int) -> int:
         """Bytes of working memory that one call with ``batch`` rows takes and frees. Raises NotLoadedError."""
-        size = ctypes.c_size_t()
-        handle = self._open()
-        self._library.rf_model_workspace_size(handle.pointer, arguments.integer(batch, "batch", 64), ctypes.byref(size))
-        return size.value
+        return self._open().workspace_size(arguments.integer(batch, "batch", 64))
 
     @overload
     def explain(self, batch: int = ..., format: Literal["text"] = ...) -> str: ...
@@ -483,9 +428,7 @@ class Model:
         ``format`` is ``"text"`` for a str or ``"json"`` for a dict. Works before the weights are loaded.
         """
         wanted = arguments.choice(_lib.Format, format, "format")
-        handle = self._open()
-        call = partial(self._library.rf_model_explain, handle.pointer, arguments.integer(batch, "batch", 64), wanted)
-        text = _lib.read_text(call)
+        text = self._open().explain(arguments.integer(batch, "batch", 64), wanted)
         if wanted is _lib.Format.JSON:
             document: dict[str, Any] = json.loads(text)
             return document
@@ -500,7 +443,7 @@ class Model:
         """Frees the model, once calls under way in other threads are done. Closing twice is fine."""
         self._handle = None
 
-    def _open(self) -> _Handle:
+    def _open(self) -> Handle:
         handle = self._handle
         if handle is None:
             raise ClosedError("the model was closed; create another one")

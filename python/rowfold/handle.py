@@ -1,0 +1,76 @@
+"""One model of the library: its handle, and what it says of itself. Arrays are the business of model.py."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from functools import partial
+
+from . import _lib, arrays
+from ._lib import DType
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU."""
+
+    backend: str
+    chain: str
+    in_features: int
+    out_features: int
+    output_features: int
+    dtype: str
+    x_dtype: str
+    y_dtype: str
+    math: str
+    simplify: str
+    threads: int
+    device: int
+    loaded: bool
+    prepared_bytes: int
+
+
+class Handle:
+    """Owns one rf_model. A call in flight holds a reference, so the model goes only when the last of them is done."""
+
+    __slots__ = ("__weakref__", "library", "pointer")
+
+    def __init__(self, library: _lib.Library, config: _lib.Config) -> None:
+        self.library = library
+        self.pointer = _lib.ModelPointer()
+        library.rf_model_create(ctypes.byref(self.pointer), ctypes.byref(config))
+        finalizer = weakref.finalize(self, library.rf_model_destroy, _lib.ModelPointer(self.pointer.value))
+        # The process is ending: its memory goes anyway, and a daemon thread may still be inside a call.
+        finalizer.atexit = False
+
+    def info(self) -> ModelInfo:
+        """What the model is and where it runs."""
+        native = _lib.ModelInfo(size=ctypes.sizeof(_lib.ModelInfo))
+        self.library.rf_model_get_info(self.pointer, ctypes.byref(native))
+        return ModelInfo(
+            backend=native.backend.decode(),
+            chain=native.chain.decode(),
+            in_features=native.in_features,
+            out_features=native.out_features,
+            output_features=native.output_features,
+            dtype=arrays.dtype_name(DType(native.weight_dtype)),
+            x_dtype=arrays.dtype_name(DType(native.x_dtype)),
+            y_dtype=arrays.dtype_name(DType(native.y_dtype)),
+            math=_lib.Math(native.math).name.lower(),
+            simplify=_lib.Simplify(native.simplify).name.lower(),
+            threads=native.threads,
+            device=native.device,
+            loaded=bool(native.loaded),
+            prepared_bytes=native.prepared_bytes,
+        )
+
+    def workspace_size(self, batch: int) -> int:
+        """Bytes of working memory of one call."""
+        size = ctypes.c_size_t()
+        self.library.rf_model_workspace_size(self.pointer, batch, ctypes.byref(size))
+        return size.value
+
+    def explain(self, batch: int, format: _lib.Format) -> str:
+        """The plan for one batch size, as text or as the text of a JSON document."""
+        return _lib.read_text(partial(self.library.rf_model_explain, self.pointer, batch, format))

@@ -1,0 +1,170 @@
+"""What rowfold.torch.fuse does not take: each refusal names the node and the reason."""
+
+from __future__ import annotations
+
+import pytest
+import rowfold
+from torch_modules import module_of, rt, torch
+
+F, nn = torch.nn.functional, torch.nn
+ELSEWHERE = torch.ones(6)
+REFUSED = {
+    "a second linear layer": (lambda self, x: self.linear(self.linear(x)), "it is a second linear layer"),
+    "two linear layers": (lambda self, x: self.linear(x) + self.other(x), "it is a second linear layer"),
+    "no linear layer": (lambda self, x: torch.relu(x), "it acts on the input, before the linear layer"),
+    "the input itself": (lambda self, x: x, "the forward returns its input"),
+    "an operator before": (lambda self, x: self.linear(x * 2), "mul.*: it acts on the input, before the linear layer"),
+    "an unknown function": (lambda self, x: torch.erf(self.linear(x)), "erf is not in the table"),
+    "an unknown method": (lambda self, x: self.linear(x).sinh(), "sinh is not in the table"),
+    "an unknown module": (lambda self, x: self.norm(self.linear(x)), "norm is a LayerNorm, which is not in the table"),
+    "a gate": (
+        lambda self, x: (lambda h: torch.sigmoid(h) * torch.tanh(h))(self.linear(x)),
+        "it combines sigmoid and tanh, neither of which is computed from the other",
+    ),
+    "two remembered values": (
+        lambda self, x: (lambda h: (lambda g: g * torch.tanh(g) + h)(F.relu(h)))(self.linear(x)),
+        "linear would have to be remembered for it while relu is for mul; a chain remembers one value at a time",
+    ),
+    "a quotient": (
+        lambda self, x: (lambda h: h / (h * h + 1))(self.linear(x)),
+        "divides one computed value by another",
+    ),
+    "a softmax": (
+        lambda self, x: (lambda h: h - h.logsumexp(1, keepdim=True))(self.linear(x)),
+        "combines a value with its own reduction",
+    ),
+    "a difference with itself": (lambda self, x: (lambda h: h - h)(self.linear(x)), "subtracts a value from itself"),
+    "a broadcast by accident": (
+        lambda self, x: (lambda h: h + h.squeeze(1))(self.linear(x).sum(1, keepdim=True)),
+        r"it combines \(batch, 1\) with \(batch,\)",
+    ),
+    "the indices": (lambda self, x: self.linear(x).max(1)[1], "the indices of a maximum or minimum are not computed"),
+    "a pair": (lambda self, x: torch.relu(self.linear(x).max(1)), "it takes a maximum or minimum with its indices"),
+    "two results": (lambda self, x: (self.linear(x), self.linear.weight), "the forward returns a tuple"),
+    "a sum of all": (lambda self, x: self.linear(x).sum(), "sum without dim reduces the batch too"),
+    "a sum over the batch": (lambda self, x: self.linear(x).sum(0), "sum acts on dim=0; expected the last dimension"),
+    "a sum over two": (lambda self, x: self.linear(x).sum((0, 1)), "sum reduces the dimensions"),
+    "a sum of the batch behind": (
+        lambda self, x: self.linear(x).sum(1).mean(-1),
+        "were reduced before without keepdim reduces the batch",
+    ),
+    "contradictory dims": (
+        lambda self, x: self.linear(x).sum(1, keepdim=True).mean(2),
+        "it needs an input of 3 dimensions, and an earlier operator one of 2",
+    ),
+    "a bare squeeze": (lambda self, x: self.linear(x).sum(1, True).squeeze(), "squeeze without dim drops the batch"),
+    "a squeeze of columns": (lambda self, x: self.linear(x).squeeze(-1), "only where it drops the one column"),
+    "an unsqueeze of columns": (lambda self, x: self.linear(x).unsqueeze(1), "it adds a dimension"),
+    "a slice": (lambda self, x: self.linear(x)[:, 2:], "takes parts of a value"),
+    "the shape": (lambda self, x: self.linear(x) * x.shape[0], "attribute shape of a value is not known"),
+    "a vector behind the reduction": (
+        lambda self, x: self.linear(x).sum(1, True) * self.r,
+        "behind a reduction there is one",
+    ),
+    "a matrix parameter": (lambda self, x: self.linear(x) * self.grid, r"grid, which mul takes, has shape \(3, 6\)"),
+    "parameters together": (lambda self, x: self.linear(x) * (self.r * self.s), "computes from a parameter alone"),
+    "a number less a parameter": (lambda self, x: self.linear(x) * (1 - self.s), "register it as a buffer"),
+    "an exponent": (lambda self, x: self.linear(x) ** 2.5, "the exponent is 2.5; expected one of"),
+    "a rounding mode": (
+        lambda self, x: torch.div(self.linear(x), 2, rounding_mode="floor"),
+        "rounding_mode is 'floor'",
+    ),
+    "an unknown gelu": (lambda self, x: F.gelu(self.linear(x), approximate="x"), "approximate is 'x'"),
+    "a clamp without bounds": (lambda self, x: self.linear(x).clamp(), "it has neither min nor max"),
+    "a boolean": (lambda self, x: self.linear(x) * True, "an argument is True; expected a number"),
+    "an argument unknown": (lambda self, x: torch.exp(self.linear(x), out=None), "the argument out of exp is not in"),
+    "too many arguments": (lambda self, x: self.linear(x).tanh(1), "tanh has 2 arguments; expected at most 1"),
+    "control flow": (
+        lambda self, x: x if self.linear(x).sum() > 0 else -x,
+        r"cannot be traced at test_torch_refusals.py:\d+",
+    ),
+    "the parameter on the left": (lambda self, x: self.m @ x, "the parameter stands on the left"),
+    "a weight that is computed": (lambda self, x: x @ self.linear(x), "it multiplies with a value computed"),
+    "addmm with beta": (
+        lambda self, x: torch.addmm(self.r, x, self.linear.weight.t(), beta=2),
+        "alpha is 1.0 and beta 2",
+    ),
+    "dropout in training": (lambda self, x: F.dropout(self.linear(x)), "dropout is in training mode, which is random"),
+    "batch norm in training": (
+        lambda self, x: F.batch_norm(self.linear(x), self.r, self.r, training=True),
+        "batch norm is in training mode, where rows depend on each other",
+    ),
+    "batch norm without statistics": (
+        lambda self, x: F.batch_norm(self.linear(x), None, None),
+        "batch norm has no running statistics",
+    ),
+    "in place on what is read again": (
+        lambda self, x: (lambda h: h.relu_() + h)(self.linear(x)),
+        "it works in place on a value that add reads too",
+    ),
+    "an augmented alias": (lambda self, x: _alias(self.linear(x)), "it works in place on a value that .* reads too"),
+    "a buffer changed": (lambda self, x: (self.s.add_(1), self.linear(x))[1], "it changes a parameter or buffer"),
+    "a move": (lambda self, x: self.linear(x).to("cpu"), "it moves to 'cpu'; expected a dtype"),
+    "a cast in the middle": (lambda self, x: self.linear(x).half().relu(), "the cast to float16 stands before relu"),
+    "randomness": (lambda self, x: self.linear(x) + torch.rand(6), "aten::rand at test_torch_fuse.py.*: it is random"),
+    "a tensor from elsewhere": (
+        lambda self, x: self.linear(x) + ELSEWHERE * 2,
+        "aten::mul.Tensor at .*: it computes from a tensor that is no parameter, buffer or attribute of the module",
+    ),
+    "a wider type": (lambda self, x: self.linear(x) * self.wide, "wide has dtype torch.float64, which makes PyTorch"),
+    "the input's cast": (lambda self, x: self.linear(x.double()), "the input is cast to float64, but the weight"),
+    "a second input": (lambda self, x, y: self.linear(x) + y, r"cannot fuse y \(y\): it is a second input"),
+}
+
+
+def _alias(h):
+    r = h.contiguous()
+    h += 1
+    return r + h
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_why(name):
+    forward, message = REFUSED[name]
+    tensors = {"r": torch.rand(6), "s": torch.tensor(1.5), "grid": torch.rand(3, 6), "wide": torch.rand(6).double()}
+    module = module_of(forward, m=torch.rand(8, 5), other=nn.Linear(8, 6), norm=nn.LayerNorm(6), **tensors)
+    with pytest.raises(rowfold.FuseError, match=message):
+        rt.fuse(module.eval())
+
+
+def test_a_refusal_names_the_node_and_its_source_line():
+    def forward(self, x):
+        h = self.linear(x)
+        return torch.erf(h)
+
+    with pytest.raises(
+        rowfold.FuseError,
+        match=r"cannot fuse erf \(erf\) at test_torch_refusals.py:\d+: return torch.erf\(h\): erf is not in",
+    ):
+        rt.fuse(module_of(forward))
+
+
+@pytest.mark.parametrize("part", [nn.Dropout(), nn.BatchNorm1d(6)])
+def test_training_mode_is_refused(part):
+    module = module_of(lambda self, x: self.part(self.linear(x)), part=part)
+    with pytest.raises(
+        rowfold.FuseError, match=r"part is a (dropout|batch norm) in training mode.*call eval\(\) first"
+    ):
+        rt.fuse(module)
+
+
+def test_batch_norm_without_statistics_is_refused():
+    module = module_of(lambda self, x: self.part(self.linear(x)), part=nn.BatchNorm1d(6, track_running_stats=False))
+    with pytest.raises(rowfold.FuseError, match="part keeps no running statistics"):
+        rt.fuse(module.eval())
+
+
+def test_hooks_are_refused():
+    module = nn.Sequential(nn.Linear(8, 6))
+    module[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(rowfold.FuseError, match="0 has forward hooks, which would not be called"):
+        rt.fuse(module)
+    outer = nn.Sequential(nn.Linear(8, 6))
+    outer.register_forward_pre_hook(lambda *_: None)
+    with pytest.raises(rowfold.FuseError, match="Sequential has forward hooks"):
+        rt.fuse(outer)
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(TypeError, match="module is a int; expected an nn.Module or a function"):
+        rt.fuse(3)
