@@ -1,21 +1,34 @@
-"""Backends and hypothesis profiles.
+"""Backends, CUDA kernels, tests that run alone, and hypothesis profiles.
 
 A test that takes `backend` runs on every backend of the build. One that this machine lacks is skipped by name, with the
 library's own sentence.
 
     pytest tests                          everything this machine can run
     pytest tests --backends=cuda          backends whose name begins so; several with commas
+    pytest tests --backends=cuda --cuda-kernels=all
+                                          with each CUDA kernel forced, too; or names with commas
     ROWFOLD_BACKEND=reference pytest tests
     pytest tests --hypothesis-profile=long
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
-import pytest
-import rowfold
-from hypothesis import HealthCheck, settings
+# Read when numpy, torch and jax are imported. Workers that each start a thread a core wait for one another; jax takes
+# most of a GPU's memory.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import cuda_kernels  # noqa: E402
+import pytest  # noqa: E402
+import rowfold  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 _COMMON = {
     "deadline": None,
@@ -35,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backends", default=os.environ.get("ROWFOLD_BACKEND", ""), help="names or beginnings, with commas"
     )
+    parser.addoption(
+        "--cuda-kernels", default="", help="CUDA kernels to force one after the other: names with commas, or all"
+    )
 
 
 def wanted_backends(config: pytest.Config) -> list[rowfold.Backend]:
@@ -46,23 +62,48 @@ def wanted_backends(config: pytest.Config) -> list[rowfold.Backend]:
     return found
 
 
+def wanted_kernels(config: pytest.Config) -> list[str]:
+    try:
+        return cuda_kernels.parse(config.getoption("--cuda-kernels"))
+    except ValueError as error:
+        raise pytest.UsageError(f"--cuda-kernels: {error}") from None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     rows = wanted_backends(metafunc.config)
     if "cpu_only" in metafunc.definition.keywords:
         rows = [b for b in rows if not b.name.startswith("cuda")]
+    kernels = wanted_kernels(metafunc.config) or [""]
     metafunc.parametrize(
-        "backend",
+        ("backend", "cuda_kernel"),
         [
-            pytest.param(b.name, marks=() if b.available else pytest.mark.skip(reason=f"backend {b.name}: {b.reason}"))
+            pytest.param(
+                b.name,
+                kernel,
+                id=f"{b.name}-{kernel}" if kernel else b.name,
+                marks=() if b.available else pytest.mark.skip(reason=f"backend {b.name}: {b.reason}"),
+            )
             for b in rows
+            for kernel in (kernels if b.name == "cuda" else [""])
         ],
+        indirect=["cuda_kernel"],
     )
+
+
+@pytest.fixture(autouse=True)
+def cuda_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kernel that --cuda-kernels forces in this test, "" for none. Tests that take no backend see the first."""
+    kernel: str = getattr(request, "param", (wanted_kernels(request.config) or [""])[0])
+    if kernel:
+        monkeypatch.setenv(cuda_kernels.FORCE, kernel)
+    return kernel
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu_only: about a promise that only CPU backends make")
+    config.addinivalue_line("markers", "alone: measures or fills what all share; no other worker runs a test meanwhile")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -75,3 +116,18 @@ def _no_forced_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests name their backend; the environment has chosen which tests run."""
     monkeypatch.delenv("ROWFOLD_BACKEND", raising=False)
     monkeypatch.delenv("ROWFOLD_NUM_THREADS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked `alone` hold a lock by themselves that all others share: this directory."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    lock = os.open(Path(__file__).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # for processes that a test forked, too
+        os.close(lock)

@@ -350,7 +350,7 @@ def test_any_text_parses_or_points_at_a_column(text: str) -> None:
             continue
         try:
             with rowfold.Model(chain, 2, 3) as model:
-                assert rowfold.Chain(model.info.chain) is not None
+                assert rowfold.Chain.parse(model.info.chain) is not None
         except rowfold.ChainError as error:
             assert re.search(r"column \d+", str(error)) or "columns" in str(error), error
         except rowfold.InvalidArgumentError as error:

@@ -1,0 +1,19 @@
+"""The CUDA kernels by name, from the table that the library is compiled from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ROWS = Path(__file__).parent.parent / "cuda" / "kernels.def"
+KERNELS = re.findall(r'^RFI_CUDA_KERNEL\(\w+, "(\w+)"', _ROWS.read_text(), re.MULTILINE)
+FORCE = "ROWFOLD_CUDA_KERNEL"  # the environment variable that forces one wherever it can run
+
+
+def parse(text: str) -> list[str]:
+    """Names with commas, or "all"; none for an empty text."""
+    names = KERNELS if text == "all" else [name for name in text.split(",") if name]
+    unknown = [name for name in names if name not in KERNELS]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: no CUDA kernel of that name; there are {', '.join(KERNELS)}")
+    return list(names)

@@ -1,0 +1,75 @@
+"""Arrays on a CUDA device without a framework: each an allocation of its own, whose end a checking tool can see."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    """CUDA's driver, with the context that the runtime uses on device 0 current in this thread."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    for status in (
+        driver.cuInit(0),
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+        driver.cuCtxSetCurrent(context),
+    ):
+        _check(status)
+    return driver
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"the CUDA driver says {status}")
+
+
+class DeviceArray:
+    """(rows, columns) with rows `ld` values apart, the first `skip` values behind the start of the allocation; or (n,).
+
+    Only the values are written, and the allocation ends with the last of them.
+    """
+
+    def __init__(self, values: np.ndarray, ld: int = 0, skip: int = 0) -> None:
+        self.shape, self.dtype = values.shape, values.dtype
+        rows, columns = np.atleast_2d(values).shape
+        self.ld = ld or columns
+        assert self.ld >= columns
+        self._start = ctypes.c_uint64()
+        size = (skip + max(rows - 1, 0) * self.ld + columns) * self.dtype.itemsize
+        _check(_driver().cuMemAlloc_v2(ctypes.byref(self._start), ctypes.c_size_t(max(size, 1))))
+        self.pointer = self._start.value + skip * self.dtype.itemsize
+        for i, row in enumerate(np.atleast_2d(np.ascontiguousarray(values))):
+            _check(_driver().cuMemcpyHtoD_v2(self._row(i), row.ctypes.data_as(ctypes.c_void_p), self._width()))
+
+    def _row(self, i: int) -> ctypes.c_uint64:
+        return ctypes.c_uint64(self.pointer + i * self.ld * self.dtype.itemsize)
+
+    def _width(self) -> ctypes.c_size_t:
+        return ctypes.c_size_t(self.shape[-1] * self.dtype.itemsize)
+
+    def __del__(self) -> None:
+        if self._start.value:
+            _driver().cuMemFree_v2(self._start)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        item = self.dtype.itemsize
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.pointer, False),
+            "strides": (self.ld * item, item)[-len(self.shape) :],
+            "version": 3,
+        }
+
+    def numpy(self) -> np.ndarray:
+        """Waits for the default stream."""
+        values = np.empty(self.shape, self.dtype)
+        for i, row in enumerate(np.atleast_2d(values)):
+            _check(_driver().cuMemcpyDtoH_v2(row.ctypes.data_as(ctypes.c_void_p), self._row(i), self._width()))
+        return values

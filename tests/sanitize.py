@@ -1,0 +1,135 @@
+"""Every CUDA kernel over small odd shapes, on arrays whose ends and gaps a checking tool can see.
+
+    python tests/sanitize.py [KERNEL ...]           all rows of cuda/kernels.def, collapse and preparation included
+    compute-sanitizer --tool racecheck python tests/sanitize.py
+
+Each kernel is forced over every form of W and x that it is compiled for, with and without a reduction, and its results
+are judged by the oracle. Rows that terms of binary16 cannot hold are among the others. A status of 77 says that there
+is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import cuda_kernels
+import datasets
+import numpy as np
+import rowfold
+from cases import Case, make_case
+from device_array import DeviceArray
+
+# dtype of W, of x, and the accuracy of the products: all that the kernels are compiled for.
+FORMS = {
+    "float32": ("float32", "float32", "f32"),
+    "tf32": ("float32", "float32", "tf32"),
+    "bfloat16": ("bfloat16", "bfloat16", "f32"),
+    "float16": ("float16", "float16", "f32"),
+    "float32 W, 16-bit x": ("float32", "float16", "f32"),
+    "16-bit W, float32 x": ("bfloat16", "float32", "f32"),
+    "two 16-bit types": ("float16", "bfloat16", "f32"),
+    "float64": ("float64", "float64", "f32"),
+}
+# (batch, K, N). Less than a tile and a little more in each dimension; a K that goes round every ring of stages; so many
+# columns that a persistent block has several tiles and that states are merged in two levels.
+SHAPES = [(1, 33, 1), (5, 70, 67), (67, 37, 131), (130, 129, 259), (7, 2100, 70), (3, 40, 17000)]
+CHAINS = ["linear | logsumexp | gelu", "linear | mul(@v) | max", "linear | clamp(-1, 1) | sum"]
+COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]
+COLLAPSE = "collapse"  # the one kernel that is no row of kernels.def
+
+
+def odd_rows(case: Case) -> Case:
+    """Among ordinary rows, such as take another path: infinities, zeros, subnormals, a range that terms cannot hold."""
+    x = case.x.copy()
+    if len(x) >= 5 and case.x_dtype != "bfloat16":  # whose bits these numbers are not
+        tiny, top = np.finfo(x.dtype).smallest_subnormal, np.finfo(x.dtype).max
+        x[1, 2], x[2] = np.inf, 0
+        x[3, 4:], x[3, :4] = tiny, 0
+        x[4, ::2], x[4, 1::2] = top / 1e4, tiny
+    return replace(case, x=x)
+
+
+def cases(chains: list[str], shapes: list[tuple[int, int, int]], form: str) -> Iterator[Case]:
+    w_dtype, x_dtype, _ = FORMS[form]
+    for i, shape in enumerate(shapes):
+        for chain in ("linear", chains[i % len(chains)]):
+            rng = np.random.default_rng([i, len(chain)])
+            vectors = {"v": rng.normal(size=shape[2])} if "@v" in chain else {}
+            yield odd_rows(make_case(chain, datasets.sigma5(rng, *shape), vectors, w_dtype, x_dtype))
+
+
+def on_device(case: Case, model: rowfold.Model, width: int, aligned: bool) -> np.ndarray:
+    """The result of a call on device memory, x and y with gaps between their rows that nobody wrote."""
+    k = case.x.shape[1]
+    x = DeviceArray(case.x, (k + 7) // 8 * 8) if aligned else DeviceArray(case.x, k + 1 + k % 2, 1)
+    y = DeviceArray(np.full((len(case.x), width), 7, case.y_dtype), width + 3)
+    model(x, out=y)
+    return y.numpy()
+
+
+def load(case: Case, math: str, simplify: str, borrow: bool) -> rowfold.Model:
+    n, k = case.w.shape
+    model = rowfold.Model(
+        case.chain,
+        k,
+        n,
+        dtype=case.dtype,
+        x_dtype=case.x_dtype,
+        y_dtype=case.y_dtype,
+        math=math,
+        simplify=simplify,
+        backend="cuda",
+    )
+    if not borrow:
+        return model.load_weights(case.w, case.b, case.vectors)
+    # Lent, W is read where it is, with the gaps between its rows; a multiple of 16 bytes lets it be.
+    vectors = {name: DeviceArray(v) for name, v in case.vectors.items()}
+    return model.load_weights(DeviceArray(case.w, (k + 7) // 8 * 8), DeviceArray(case.b), vectors, borrow=True)
+
+
+def runs(kernel: str) -> Counter:
+    """Runs a kernel over all that it can do; how many cases of each form. Raises AssertionError for a wrong result."""
+    done: Counter = Counter()
+    collapse = kernel == COLLAPSE
+    os.environ[cuda_kernels.FORCE] = "" if collapse else kernel
+    for form, (_, _, math) in FORMS.items():
+        chains = COLLAPSES if collapse else CHAINS
+        for i, case in enumerate(cases(chains, SHAPES, form)):
+            simplify = "algebraic" if collapse else "none"
+            with load(case, math, simplify, borrow=i % 4 > 1 and "16" in case.dtype) as model:
+                if not model.explain(len(case.x), "json")["kernel"].startswith(f"{kernel},"):
+                    continue
+                expected = case.expected("cuda", math)
+                y = on_device(case, model, expected.value.shape[1], aligned=i // 2 % 2 == 0)
+                case.check(y, f"{kernel}, {form}", expected)
+                done[form] += 1
+    return done
+
+
+def main() -> int:
+    names = [*cuda_kernels.KERNELS, COLLAPSE]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kernels", nargs="*", metavar="KERNEL", help=", ".join(names))
+    wanted = parser.parse_args().kernels or names
+    if set(wanted) - set(names):
+        parser.error(f"there are {', '.join(names)}")
+    backend = next(b for b in rowfold.backends() if b.name == "cuda")
+    if not backend.available:
+        print(f"skipped: backend cuda: {backend.reason}")
+        return 77
+    for kernel in wanted:
+        start = time.monotonic()
+        done = runs(kernel)
+        forms = ", ".join(f"{form} {count}" for form, count in done.items()) or "nothing that it runs on this GPU"
+        print(f"{kernel}: {forms}; {time.monotonic() - start:.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,386 @@
+"""What a call on a GPU promises beside the right numbers: device pointers, streams, graphs, threads, memory, devices,
+errors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rowfold
+from cases import Case, make_case, same_bits
+from datasets import ALL
+from rowfold import _lib
+
+_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
+pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+
+CHAINS = ["linear", "linear | logsumexp", "linear | mul(2) | max | gelu", "linear | clamp(-1, 1) | sum"]
+
+
+@pytest.fixture
+def torch() -> Iterator:
+    module = pytest.importorskip("torch")
+    if not module.cuda.is_available():
+        pytest.skip("torch has no CUDA")
+    yield module
+
+
+def _case(chain: str, batch: int, k: int, n: int, dtype: str = "float32", kind: str = "sigma5", seed: int = 0) -> Case:
+    return make_case(chain, ALL[kind](np.random.default_rng(seed), batch, k, n), dtype=dtype)
+
+
+def _tensor(torch, values: np.ndarray):
+    """On the device; bfloat16 from its bits."""
+    if values.dtype == np.uint16:
+        return torch.from_numpy(values.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(values).cuda()
+
+
+def _on_device(torch, case: Case, **keywords: object) -> tuple:
+    x, w, b = (_tensor(torch, v) for v in (case.x, case.w, case.b))
+    n, k = case.w.shape
+    model = rowfold.Model(
+        case.chain, k, n, dtype=case.dtype, y_dtype=case.y_dtype, backend="cuda", simplify="none", **keywords
+    )
+    return model.load_weights(w, b), x
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_device_arrays(torch, chain: str) -> None:
+    """The bits of the host call; x and y of any leading dimension, at any address."""
+    case = _case(chain, 37, 65, 130)
+    model, x = _on_device(torch, case)
+    expected = case.run("cuda", simplify="none")
+    y = model(x)
+    assert y.is_cuda
+    assert same_bits(expected, y.cpu().numpy())
+    wide = torch.full((37, 80), float("nan"), device="cuda")
+    wide[:, 3:68] = x
+    out = torch.full((37, expected.shape[1] + 5), -7.0, device="cuda")
+    model(wide[:, 3:68], out=out[:, 2 : 2 + expected.shape[1]])
+    assert same_bits(expected, out[:, 2 : 2 + expected.shape[1]].contiguous().cpu().numpy())
+    assert bool((out[:, :2] == -7).all())
+    assert bool((out[:, 2 + expected.shape[1] :] == -7).all())
+
+
+@pytest.mark.alone
+def test_stream_order(torch) -> None:
+    """Work goes to the caller's stream, behind what is there already, and the call does not wait for it."""
+    case = _case("linear | logsumexp", 256, 512, 1024)
+    model, x = _on_device(torch, case)
+    expected = model(x)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        late = torch.zeros_like(x)
+        torch.cuda._sleep(200_000_000)  # cycles: about a tenth of a second
+        late.copy_(x)
+        y = model(late)
+        assert not stream.query(), "forward waited for the stream"
+    stream.synchronize()
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 200])
+def test_graph(torch, batch: int) -> None:
+    case = _case("linear | mul(2) | logsumexp | gelu", batch, 300, 700)
+    model, x = _on_device(torch, case)
+    x, y = x.clone(), torch.empty(batch, 1, device="cuda")
+    model(x, out=y)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        model(x, out=y)
+    for seed in range(3):
+        other = _case(case.chain, batch, 300, 700, seed=seed + 10)
+        x.copy_(torch.from_numpy(other.x))
+        y.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(y, model(x.clone()))
+
+
+def test_graph_on_another_stream(torch) -> None:
+    """Captured on one stream and replayed on others, between calls of the same model that are not captured."""
+    case = _case("linear | logsumexp", 130, 300, 700)
+    model, given = _on_device(torch, case)
+    x, y = given.clone(), torch.empty(130, 1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        model(x, out=y)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for i in range(12):
+        rows = given.roll(i, 0)
+        expected = model(rows)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[i % 3]):
+            x.copy_(rows)
+            y.fill_(float("nan"))
+            graph.replay()
+        with torch.cuda.stream(streams[(i + 1) % 3]):
+            beside = model(rows)
+        torch.cuda.synchronize()
+        assert torch.equal(y, expected)
+        assert torch.equal(beside, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("chain", ["linear", "linear | logsumexp"])
+def test_batch_invariant_at_every_size(torch, chain: str, dtype: str) -> None:
+    """From 1 to 1024 rows, from the first on and to the last."""
+    case = _case(chain, 1024, 200, 333, dtype)
+    model, x = _on_device(torch, case, batch_invariant=True)
+    whole = model(x)
+    case.check(whole.cpu().numpy(), expected=case.expected("cuda"))
+    sizes = range(1, 1025)
+    assert not [rows for rows in sizes if not torch.equal(model(x[:rows]), whole[:rows])]
+    assert not [rows for rows in sizes if not torch.equal(model(x[-rows:]), whole[-rows:])]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_threads_and_streams(torch, dtype: str) -> None:
+    """One model, many threads with a stream each, and some with arrays of the host."""
+    case = _case("linear | logsumexp", 96, 256, 900, dtype)
+    model, x = _on_device(torch, case)
+    expected = {rows: model(x[:rows]) for rows in (1, 7, 33, 96)}
+    on_host = {rows: y.cpu().numpy() for rows, y in expected.items()}
+    wrong: list = []
+    torch.cuda.synchronize()
+
+    def device_arrays() -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(20):
+                results = [(rows, model(x[:rows])) for rows in expected]
+                stream.synchronize()
+                wrong.extend(rows for rows, y in results if not torch.equal(y, expected[rows]))
+
+    def host_arrays() -> None:
+        for _ in range(20):
+            wrong.extend(rows for rows, y in on_host.items() if not same_bits(model(case.x[:rows]), y))
+
+    threads = [threading.Thread(target=work) for work in (*[device_arrays] * 5, *[host_arrays] * 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.alone
+def test_memory(torch) -> None:
+    """A forward takes what workspace_size says, not the logits, and a closed model gives everything back."""
+    torch.cuda.synchronize()
+    start = torch.cuda.mem_get_info()[0]
+    batch, k, n = 512, 256, 60_000
+    x, w = torch.randn(batch, k, device="cuda"), torch.randn(n, k, device="cuda")
+    model = rowfold.Model("linear | logsumexp", k, n, backend="cuda").load_weights(w)
+    out = torch.empty(batch, 1, device="cuda")
+    model(x[:1], out=out[:1])
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    model(x, out=out)
+    torch.cuda.synchronize()
+    taken = before - torch.cuda.mem_get_info()[0]
+    granule = 64 << 20  # pools grow in steps of up to this
+    assert taken <= model.workspace_size(batch) + granule
+    assert model.workspace_size(batch) < batch * n * 4 / 2
+    model.close()
+    del x, w, out
+    torch.cuda.empty_cache()
+    assert torch.cuda.mem_get_info()[0] >= start - granule
+
+
+@pytest.mark.alone
+def test_no_memory_for_the_weights(torch) -> None:
+    """A status, after which the same model can be loaded: here from weights of half the memory, lent instead of
+    copied.
+    """
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    if free < 0.6 * total:
+        pytest.skip("others use the GPU's memory")
+    k = 32768
+    n = int(0.55 * total) // (2 * k)
+    w = torch.zeros(n, k, dtype=torch.bfloat16, device="cuda")
+    x = torch.ones(3, k, dtype=torch.bfloat16, device="cuda")
+    with rowfold.Model("linear | max", k, n, dtype="bfloat16", backend="cuda") as model:
+        for _ in range(2):
+            with pytest.raises(rowfold.OutOfMemoryError, match="memory for the weights"):
+                model.load_weights(w)
+            with pytest.raises(rowfold.NotLoadedError):
+                model(x)
+        assert model.load_weights(w, borrow=True)(x).tolist() == [[0.0]] * 3
+    del w
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.alone
+def test_no_memory_for_a_workspace(torch) -> None:
+    """A status where the caller brings none, the result untouched, and the next call works."""
+    n, per_row = 60_000, 60_000 // 64 * 8
+    batch = int(1.2 * torch.cuda.mem_get_info()[1] / per_row)
+    x, y = torch.ones(batch, 1, device="cuda"), torch.full((batch, 1), -7.0, device="cuda")
+    with rowfold.Model("linear | max", 1, n, backend="cuda").load_weights(np.ones((n, 1), np.float32)) as model:
+        for _ in range(2):
+            with pytest.raises(rowfold.OutOfMemoryError, match="memory for a workspace"):
+                _forward(model, x.data_ptr(), y.data_ptr(), batch)
+        assert bool((y == -7).all())
+        _forward(model, x.data_ptr(), y.data_ptr(), 3)
+        torch.cuda.synchronize()
+        assert y[:5].flatten().tolist() == [1, 1, 1, -7, -7]
+
+
+def _forward(model: rowfold.Model, x: int, y: int, batch: int) -> None:
+    """The C call with these addresses, said to be the device's."""
+    args = _lib.ForwardArgs(
+        size=ctypes.sizeof(_lib.ForwardArgs),
+        x=x,
+        y=y,
+        batch=batch,
+        x_dtype=_lib.DType.FLOAT32,
+        y_dtype=_lib.DType.FLOAT32,
+        x_memory=_lib.Memory.DEVICE,
+        y_memory=_lib.Memory.DEVICE,
+    )
+    _lib.load().rf_model_forward_ex(model._open().pointer, ctypes.byref(args))
+
+
+def test_host_memory_called_the_device_s(torch) -> None:
+    """Refused before a kernel reads it, which would end the process's use of the device."""
+    case = _case("linear | max", 3, 65, 20)
+    model, x = _on_device(torch, case)
+    y, plain = torch.empty(3, 1, device="cuda"), np.zeros((3, 65), np.float32)
+    with pytest.raises(rowfold.InvalidArgumentError, match="x is memory of the host"):
+        _forward(model, plain.ctypes.data, y.data_ptr(), 3)
+    with pytest.raises(rowfold.InvalidArgumentError, match="y is memory of the host"):
+        _forward(model, x.data_ptr(), plain.ctypes.data, 3)
+    assert not plain.any()
+    _forward(model, x.data_ptr(), y.data_ptr(), 3)
+    assert torch.equal(y, model(x))
+
+
+FAULT = """
+import numpy as np, rowfold, torch
+w, x = np.ones((5, 3), np.float32), np.ones((2, 3), np.float32)
+model = rowfold.Model("linear | max", 3, 5, backend="cuda").load_weights(w)
+assert (model(x) == 3).all()
+try:
+    torch.zeros(1, device="cuda")[torch.tensor([7], device="cuda")]
+    torch.cuda.synchronize()
+except RuntimeError:
+    pass
+for call in (lambda: model(x), lambda: model(x), lambda: rowfold.Model("linear", 3, 5, backend="cuda").load_weights(w)):
+    try:
+        call()
+    except rowfold.DeviceError as error:
+        print(error)
+model.close()
+print((rowfold.Model("linear | max", 3, 5, backend="reference").load_weights(w)(x) == 3).all())
+"""
+
+
+def test_a_device_that_failed(torch) -> None:
+    """An error that ends a process's use of the device is reported by each call, in CUDA's words; the host goes on."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(rowfold.__file__).resolve().parents[1])}
+    done = subprocess.run([sys.executable, "-c", FAULT], env=environment, capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, len(lines)) == (0, 4), done.stderr
+    assert all("CUDA says" in line and "cudaErrorAssert" in line for line in lines[:3]), lines
+    assert lines[3] == "True"
+
+
+def test_device_that_is_not_there(torch) -> None:
+    missing = torch.cuda.device_count()
+    with pytest.raises(rowfold.UnavailableError, match=f"cuda:{missing}"):
+        rowfold.Model("linear", 3, 3, device=f"cuda:{missing}")
+
+
+def _current_device() -> int:
+    """As the driver sees it: what a thread's next allocation is made on."""
+    device = ctypes.c_int(-1)
+    assert ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(device)) == 0
+    return device.value
+
+
+@pytest.fixture
+def second(torch) -> str:
+    """The second device that rowfold runs on."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one CUDA device")
+    torch.zeros(1, device="cuda:1")
+    torch.zeros(1, device="cuda:0")
+    assert _current_device() == 0
+    return "cuda:1"
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_second_device(torch, second: str, chain: str) -> None:
+    """The first's bits, from arrays of the host and of the second; what was the current device still is."""
+    case = _case(chain, 37, 65, 130)
+    first, x = _on_device(torch, case)
+    expected = first(x)
+    model = rowfold.Model(case.chain, 65, 130, device=second, simplify="none")
+    for w, b in ((case.w, case.b), [torch.from_numpy(v).to(second) for v in (case.w, case.b)]):
+        model.load_weights(w, b)
+        assert _current_device() == 0
+        y = model(x.to(second))
+        assert (y.device, _current_device()) == (torch.device(second), 0)
+        assert torch.equal(y.cpu(), expected.cpu())
+        assert same_bits(model(case.x), expected.cpu().numpy())
+        assert _current_device() == 0
+    with torch.cuda.device(1):
+        torch.zeros(1, device="cuda")
+        assert torch.equal(first(x), expected)
+        assert _current_device() == 1
+    model.close()
+    assert _current_device() == 0
+
+
+def test_pointers_of_another_device(torch, second: str) -> None:
+    """Refused by name, in Python and in C, with nothing written and the current device as it was."""
+    case = _case("linear | max", 7, 65, 20)
+    model = rowfold.Model(case.chain, 65, 20, device=second).load_weights(case.w, case.b)
+    here = torch.from_numpy(case.x).cuda()
+    there = here.to(second)
+    y = torch.full((7, 1), -7.0, device=second)
+    with pytest.raises(rowfold.InvalidArgumentError, match="x is on CUDA device 0.*CUDA device 1"):
+        model(here)
+    with pytest.raises(rowfold.InvalidArgumentError, match="out is on CUDA device 0.*CUDA device 1"):
+        model(there, out=y.to("cuda:0"))
+    with pytest.raises(rowfold.InvalidArgumentError, match="weight is on CUDA device 0.*CUDA device 1"):
+        rowfold.Model("linear", 65, 20, device=second).load_weights(torch.from_numpy(case.w).cuda())
+    with pytest.raises(rowfold.InvalidArgumentError, match="x is on CUDA device 0; expected the model's, 1"):
+        _forward(model, here.data_ptr(), y.data_ptr(), 7)
+    with pytest.raises(rowfold.InvalidArgumentError, match="y is on CUDA device 0; expected the model's, 1"):
+        _forward(model, there.data_ptr(), here.data_ptr(), 7)
+    assert bool((y == -7).all())
+    assert np.array_equal(here.cpu().numpy(), case.x)
+    assert _current_device() == 0
+
+
+def test_two_devices_at_once(torch, second: str) -> None:
+    """A model on each, threads on both."""
+    case = _case("linear | logsumexp", 96, 256, 900)
+    models = [rowfold.Model(case.chain, 256, 900, device=d).load_weights(case.w, case.b) for d in ("cuda:0", second)]
+    expected, wrong = models[0](case.x), []
+
+    def work(i: int) -> None:
+        x = torch.from_numpy(case.x).to(f"cuda:{i}")
+        for _ in range(30):
+            if not same_bits(models[i](x).cpu().numpy(), expected) or not same_bits(models[i](case.x), expected):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i % 2,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
