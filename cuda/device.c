@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,4 +48,54 @@ rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
     };
     snprintf(figures->name, sizeof figures->name, "%.60s", properties.name);
     return RF_OK;
+}
+
+enum {
+    MAX_DEVICES = 64,
+    POOL_REST = 32 << 20 /* bytes that a pool keeps which nobody holds: the next model finds them mapped */
+};
+
+static struct pool {
+    cudaMemPool_t pool;
+    int holders;
+} pools[MAX_DEVICES];
+static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* A pool is never destroyed. A model's own would be with the model, and cudaMemPoolDestroy beside another thread's cudaStreamSynchronize, the library's or
+ * the caller's, leaves a lock of the driver taken: with driver 580 every thread then waits forever. */
+static rf_status create_pool(int device, cudaMemPool_t *pool) {
+    struct cudaMemPoolProps properties = {
+        .allocType = cudaMemAllocationTypePinned,
+        .location = {.type = cudaMemLocationTypeDevice, .id = device},
+    };
+    return rfi_cuda_status(cudaMemPoolCreate(pool, &properties), "creating a memory pool for workspaces");
+}
+
+static rf_status set_up_pool(cudaMemPool_t pool) {
+    uint64_t keep = UINT64_MAX;
+    int wait_for_others = 0; /* memory that another stream has freed but still uses is no reason to run behind it */
+    rf_status status = rfi_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "setting up the memory pool");
+    if (status) return status;
+    return rfi_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &wait_for_others), "setting up the memory pool");
+}
+
+rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool) {
+    if (device >= MAX_DEVICES) return rfi_error(RF_UNSUPPORTED, "CUDA device %d: the library goes to %d", device, MAX_DEVICES - 1);
+    struct pool *p = &pools[device];
+    pthread_mutex_lock(&pools_mutex);
+    rf_status status = p->pool ? RF_OK : create_pool(device, &p->pool);
+    if (!status && !p->holders) status = set_up_pool(p->pool);
+    if (!status) {
+        p->holders++;
+        *pool = p->pool;
+    }
+    pthread_mutex_unlock(&pools_mutex);
+    return status;
+}
+
+void rfi_cuda_leave_pool(int device) {
+    struct pool *p = &pools[device];
+    pthread_mutex_lock(&pools_mutex);
+    if (--p->holders == 0 && cudaMemPoolTrimTo(p->pool, POOL_REST) != cudaSuccess) cudaGetLastError(); /* of a device that failed the caller has been told */
+    pthread_mutex_unlock(&pools_mutex);
 }

@@ -16,4 +16,9 @@ void rfi_cuda_leave(int before);
 
 rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures);
 
+/* The device's memory pool for workspaces. It keeps what is freed while anyone holds it, so that memory is had from the device once; the last to let go
+ * gives it back, all but a little. */
+rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool);
+void rfi_cuda_leave_pool(int device);
+
 #endif

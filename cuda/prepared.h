@@ -19,7 +19,7 @@ typedef struct rfi_cuda_prepared {
     int collapsed;      /* the chain is a dot product a row: `collapse` but for its fold */
     rfi_cuda_collapse collapse;
     void *sums;         /* owned: what `collapse` points to */
-    cudaMemPool_t pool; /* owned: workspaces of calls that bring none. Keeps what is freed, so that it is had once */
+    cudaMemPool_t pool; /* the device's, held: workspaces of calls that bring none */
 } rfi_cuda_prepared;
 
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);

@@ -28,22 +28,11 @@ void rfi_cuda_release(void *state) {
         if (p->weight) cudaFree(p->weight);
         if (p->columns) cudaFree(p->columns);
         if (p->sums) cudaFree(p->sums);
-        if (p->pool) cudaMemPoolDestroy(p->pool);
         cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
         rfi_cuda_leave(before);
     }
+    if (p->pool) rfi_cuda_leave_pool(p->device);
     free(p);
-}
-
-static rf_status create_pool(rfi_cuda_prepared *p) {
-    struct cudaMemPoolProps properties = {
-        .allocType = cudaMemAllocationTypePinned,
-        .location = {.type = cudaMemLocationTypeDevice, .id = p->device},
-    };
-    rf_status status = rfi_cuda_status(cudaMemPoolCreate(&p->pool, &properties), "creating a memory pool for workspaces");
-    uint64_t keep = UINT64_MAX;
-    if (!status) status = rfi_cuda_status(cudaMemPoolSetAttribute(p->pool, cudaMemPoolAttrReleaseThreshold, &keep), "setting up the memory pool");
-    return status;
 }
 
 static rf_status copy_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
@@ -209,7 +198,7 @@ static rf_status choose_kernel(rfi_cuda_prepared *p) {
 
 static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     rf_status status = rfi_cuda_get_figures(p->device, &p->figures);
-    if (!status) status = create_pool(p);
+    if (!status) status = rfi_cuda_take_pool(p->device, &p->pool);
     if (!status) status = copy_columns(p, spec, weights, bytes);
     if (!status) status = rfi_cuda_collapse_prepare(p, spec, weights, bytes);
     if (!status) status = keep_weights(p, spec, weights, bytes);
