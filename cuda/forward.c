@@ -116,7 +116,13 @@ typedef struct piece {
     const void *x;
     void *y;
     int64_t rows, ldx, ldy;
+    int padded; /* what follows a row up to whole 16 bytes is the library's memory, written */
 } piece;
+
+/* Whether kernels may read rows of x in 16-byte pieces. What the last piece of a row holds beside the row is not used, but it must be there to be read. */
+static int in_pieces(const piece *piece, int64_t columns, size_t item) {
+    return (uintptr_t)piece->x % 16 == 0 && (size_t)piece->ldx * item % 16 == 0 && (piece->padded || (size_t)columns * item % 16 == 0);
+}
 
 static rf_status prepare_x(const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
     if (l->choice.uses_terms) {
@@ -149,7 +155,7 @@ static rf_status prepare_x(const layout *l, const piece *piece, char *workspace,
         return status;
     }
     size_t item = rfi_dtype_size(l->problem.x_dtype);
-    if (l->choice.aligned_x && ((uintptr_t)piece->x % 16 || (size_t)piece->ldx * item % 16)) {
+    if (l->choice.aligned_x && !in_pieces(piece, l->problem.in_features, item)) {
         rfi_cuda_copy copy = {
             .from = piece->x,
             .to = workspace + l->copy,
@@ -216,6 +222,7 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const lay
         if (host_x) {
             piece.x = workspace + l->stage_x;
             piece.ldx = round_up(plan->in_features, 8);
+            piece.padded = 1;
             /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that nothing unwritten is ever read. */
             if (piece.ldx != plan->in_features)
                 status = rfi_cuda_status(cudaMemsetAsync(workspace + l->stage_x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream), "clearing x's place");

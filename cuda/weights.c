@@ -49,13 +49,14 @@ static rf_status copy_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     return status;
 }
 
-/* W as it is stored: borrowed where 16-byte reads are aligned, else copied to such rows. */
+/* W as it is stored: borrowed where rows are whole 16-byte pieces at aligned addresses, else copied to such rows. */
 static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
     p->w_terms = 0;
     p->w = (rfi_cuda_rows){.dtype = spec->weight_dtype};
-    if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 && weights->ld * item % ALIGN == 0) {
+    if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 && weights->ld * item % ALIGN == 0 &&
+        plan->in_features * item % ALIGN == 0) {
         p->w.data = weights->weight;
         p->w.ld = weights->ld;
         return RF_OK;
