@@ -327,9 +327,8 @@ def test_second_device(torch, second: str, chain: str) -> None:
     case = _case(chain, 37, 65, 130)
     first, x = _on_device(torch, case)
     expected = first(x)
-    model = rowfold.Model(case.chain, 65, 130, device=second, simplify="none")
     for w, b in ((case.w, case.b), [torch.from_numpy(v).to(second) for v in (case.w, case.b)]):
-        model.load_weights(w, b)
+        model = rowfold.Model(case.chain, 65, 130, device=second, simplify="none").load_weights(w, b)
         assert _current_device() == 0
         y = model(x.to(second))
         assert (y.device, _current_device()) == (torch.device(second), 0)
@@ -353,7 +352,7 @@ def test_pointers_of_another_device(torch, second: str) -> None:
     y = torch.full((7, 1), -7.0, device=second)
     with pytest.raises(rowfold.InvalidArgumentError, match="x is on CUDA device 0.*CUDA device 1"):
         model(here)
-    with pytest.raises(rowfold.InvalidArgumentError, match="out is on CUDA device 0.*CUDA device 1"):
+    with pytest.raises(rowfold.InvalidArgumentError, match="out is on cuda:0; expected x's device, cuda:1"):
         model(there, out=y.to("cuda:0"))
     with pytest.raises(rowfold.InvalidArgumentError, match="weight is on CUDA device 0.*CUDA device 1"):
         rowfold.Model("linear", 65, 20, device=second).load_weights(torch.from_numpy(case.w).cuda())
