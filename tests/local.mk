@@ -16,7 +16,7 @@ internal_programs = \
 	tests/c/test_explain \
 	tests/c/test_plan \
 	tests/c/test_vmath
-noinst_HEADERS += tests/c/check.h tests/c/random.h
+noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/shard.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
 tests_c_test_choose_SOURCES = tests/c/test_choose.c cuda/choose.c

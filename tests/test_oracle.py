@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 import oracle
 import pytest
+from rowfold.bench.unfused import torch_table
 from stored import rounded, store, widen
 
 CHAINS = [
@@ -28,46 +29,6 @@ CHAINS = [
 def stored_float32(name: str, batch: int, k: int, n: int) -> datasets.Data:
     data = datasets.ALL[name](np.random.default_rng(7), batch, k, n)
     return datasets.Data(*(widen(store(v, "float32"), "float32") for v in data))
-
-
-def torch_operators(torch):  # type: ignore[no-untyped-def]
-    f = torch.nn.functional
-    return {
-        "mul": lambda x, a: x * a,
-        "add": lambda x, a: x + a,
-        "sub": lambda x, a: x - a,
-        "div": lambda x, a: x / a,
-        "minimum": lambda x, a: torch.minimum(x, torch.tensor(a, dtype=x.dtype)),
-        "maximum": lambda x, a: torch.maximum(x, torch.tensor(a, dtype=x.dtype)),
-        "neg": torch.neg,
-        "abs": torch.abs,
-        "square": torch.square,
-        "sqrt": torch.sqrt,
-        "exp": torch.exp,
-        "log": torch.log,
-        "reciprocal": torch.reciprocal,
-        "relu": f.relu,
-        "leaky_relu": f.leaky_relu,
-        "elu": f.elu,
-        "gelu": f.gelu,
-        "gelu(tanh)": lambda x: f.gelu(x, approximate="tanh"),
-        "silu": f.silu,
-        "mish": f.mish,
-        "softplus": f.softplus,
-        "sigmoid": torch.sigmoid,
-        "logsigmoid": f.logsigmoid,
-        "tanh": torch.tanh,
-        "clamp": torch.clamp,
-        "hardtanh": f.hardtanh,
-        "hardswish": f.hardswish,
-        "hardsigmoid": f.hardsigmoid,
-        "softcap": lambda x, c: c * torch.tanh(x / c),
-        "sum": lambda x: torch.sum(x, 1, keepdim=True),
-        "mean": lambda x: torch.mean(x, 1, keepdim=True),
-        "max": lambda x: torch.max(x, 1, keepdim=True).values,
-        "min": lambda x: torch.min(x, 1, keepdim=True).values,
-        "logsumexp": lambda x: torch.logsumexp(x, 1, keepdim=True),
-    }
 
 
 PARAMETERS = {
@@ -92,7 +53,7 @@ SPECIALS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-8, -1e-8, 1000.0, -1000
 def test_operator_means_what_torch_means(name: str) -> None:
     torch = pytest.importorskip("torch")
     x = np.concatenate([np.linspace(-25, 25, 3001), SPECIALS])
-    theirs = torch_operators(torch)[name]
+    theirs = torch_table()[name]
     for params in PARAMETERS.get(name, [()]):
         if name in oracle.REDUCTIONS:
             x = np.random.default_rng(1).normal(size=(40, 9))
@@ -128,7 +89,7 @@ def test_tails_where_torch_cancels() -> None:
 @pytest.mark.parametrize("chain", CHAINS)
 def test_chain_means_what_torch_means(chain: str) -> None:
     torch = pytest.importorskip("torch")
-    operators = torch_operators(torch)
+    operators = torch_table()
     x, w, b = stored_float32("sigma5", 50, 33, 40)
     z = saved = torch.nn.functional.linear(*(torch.tensor(v) for v in (x, w, b)))
     for op in oracle.parse(chain):

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__)
 int main(void) { return 77; } /* needs glibc's entry points behind malloc, and to be the only one that replaces it */
 #else
 
 #include "check.h"
+#include "shard.h"
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
@@ -130,41 +130,18 @@ static void each_allocation_fails(const subject *s) {
     }
 }
 
-/* An index of one shard with W (2, 3) at an odd address, and b (2). */
-static char folder[] = "/tmp/rowfold-malloc-XXXXXX", shard_path[64], index_path[64];
-
-static void write_files(void) {
-    static const char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[24,32]}} ";
-    const unsigned char length[8] = {sizeof header - 1};
-    const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    CHECK(mkdtemp(folder) && (8 + sizeof header - 1) % 4, "no folder, or W is aligned");
-    snprintf(shard_path, sizeof shard_path, "%s/shard", folder);
-    snprintf(index_path, sizeof index_path, "%s/index.json", folder);
-    FILE *shard = fopen(shard_path, "wb"), *index = fopen(index_path, "wb");
-    CHECK(shard && index, "%s: cannot be written", folder);
-    if (!shard || !index) return;
-    fwrite(length, 1, 8, shard), fwrite(header, 1, sizeof header - 1, shard), fwrite(values, 1, sizeof values, shard);
-    fputs("{\"weight_map\":{\"w\":\"shard\",\"b\":\"shard\"}}", index);
-    CHECK(!fclose(shard) && !fclose(index), "%s: cannot be written", folder);
-}
-
-static const float file_sum = (1 + 20 + 300 + 7) + (4 + 50 + 600 + 8); /* for x of 1, 10, 100 */
-
 /* A model of a file, which each allocation of fails in its turn. */
 static rf_status file_life(const char *path) {
     rf_model *model = NULL;
-    const rf_config config = {.size = sizeof config, .chain = "linear(3, 2) | sum", .backend = "reference"};
-    const rf_file_names names = {.size = sizeof names, .weight = "w", .bias = "b"};
-    const float row[3] = {1, 10, 100};
-    rf_status status = rf_model_create(&model, &config);
-    if (!status) status = rf_model_load_file(model, path, &names);
-    if (!status) status = rf_model_forward(model, row, 1, y);
+    rf_status status = rf_model_create(&model, &shard_config);
+    if (!status) status = rf_model_load_file(model, path, &shard_names);
+    if (!status) status = rf_model_forward(model, shard_x, 1, y);
     rf_model_destroy(model);
     return status;
 }
 
 static void each_allocation_of_a_file_fails(const char *path) {
-    CHECK(file_life(path) == RF_OK && y[0] == file_sum, "%s: %s", path, rf_last_error());
+    CHECK(file_life(path) == RF_OK && y[0] == shard_y, "%s: %s", path, rf_last_error());
     long before = living;
     for (long n = 0;; n++) {
         failed = 0;
@@ -175,7 +152,7 @@ static void each_allocation_of_a_file_fails(const char *path) {
         CHECK(living == before, "%s, allocation %ld fails: %ld blocks were left behind", path, n, living - before);
         /* The JSON library takes a string that it has no memory for for a wrong one. */
         const int said = status == RF_OUT_OF_MEMORY || status == RF_INVALID_FILE;
-        CHECK(failed && status ? said && *rf_last_error() : !status && y[0] == file_sum, "%s, allocation %ld fails: status %d, %s", path, n, (int)status, rf_last_error());
+        CHECK(failed && status ? said && *rf_last_error() : !status && y[0] == shard_y, "%s, allocation %ld fails: status %d, %s", path, n, (int)status, rf_last_error());
         if (!failed || n > 10000) break;
     }
 }
@@ -217,10 +194,10 @@ int main(void) {
             for (int half = 0; half < 2; half++) each_allocation_fails(&(subject){rf_backend_name(b), chains[c], half ? RF_BFLOAT16 : RF_FLOAT32});
         forward_allocates_nothing(&(subject){.backend = rf_backend_name(b)});
     }
-    write_files();
+    write_shard();
     each_allocation_of_a_file_fails(shard_path);
     each_allocation_of_a_file_fails(index_path);
-    unlink(shard_path), unlink(index_path), rmdir(folder);
+    remove_shard();
     return failures != 0;
 }
 #endif
