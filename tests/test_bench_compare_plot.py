@@ -159,7 +159,7 @@ def gpu_document(device, *cases):
         names = ("rowfold (none)", "rowfold (algebraic)", "PyTorch eager", "torch.compile")
         results = [Result(name, [m], error) for name, m, error in zip(names, medians, errors)]
         results[1].algebraic = algebraic
-        found.append(gpu.GpuResult(case, results, [], device).as_dict())
+        found.append(gpu.GpuResult(case, results, [], 256, device).as_dict())
     return document() | {"cases": found}
 
 

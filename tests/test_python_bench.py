@@ -133,7 +133,7 @@ def test_workers_measure_and_agree():
     assert "/nowhere/libopenblas.so" in missing.missing
     assert len(result.peaks) == 2
     assert 0 < result.fraction(ours) < 2
-    json.dumps(result.as_dict())
+    assert json.loads(json.dumps(result.as_dict()))["error_rows"] == TINY.batch
 
 
 def test_the_table_is_plain_without_rich(monkeypatch, capsys):
@@ -141,11 +141,15 @@ def test_the_table_is_plain_without_rich(monkeypatch, capsys):
         TINY,
         [Result("rowfold", [0.5, 1.5, 1.0]), Result("other", missing="[not] here")],
         [CpuPeak(1e9, 1e10), CpuPeak(2e9, 1e10), CpuPeak(1e9, 1e10)],
+        5,
     )
     monkeypatch.setitem(sys.modules, "rich.table", None)
     report.show(case)
     plain = capsys.readouterr().out
-    assert "Machine: 1 GFLOP/s (best 2), 10.0 GB/s (best 10.0); the bound is arithmetic" in plain
+    assert (
+        "Machine: 1 GFLOP/s (best 2), 10.0 GB/s (best 10.0); the bound is arithmetic; errors: the largest of 5 rows"
+        in plain
+    )
     assert "rowfold    1 s     500 ms  1.00" in plain
     # 5 * 33 * 17 multiply-adds at 1e9 operations a second.
     assert case.fraction(case.results[0]) == pytest.approx(2 * 5 * 33 * 17 / 1e9 / 1.0)
@@ -287,6 +291,19 @@ def test_gpu_cases_are_chains_of_the_library() -> None:
     for case in cases:
         assert list(rowfold.Chain.parse(case.chain))
     assert {case.math for case in cases} == {"f32", "tf32"}
+
+
+def test_rows_whose_errors_count() -> None:
+    """Of a GPU 256, from the first to the last, as the accuracy is promised; of a CPU 8."""
+    from rowfold.bench import gpu, unfused
+
+    for batch, count in ((1024, 256), (8192, 256), (100, 100), (1, 1)):
+        rows = unfused.sampled_rows(batch, gpu.ERROR_ROWS)
+        assert (len(rows), rows[0], rows[-1]) == (count, 0, batch - 1)
+    assert len(unfused.sampled_rows(1024)) == 8
+    result = gpu.GpuResult(gpu.default_cases()[0], [], [], 256, "a device")
+    assert (result.as_dict()["error_rows"], result.device) == (256, "a device")
+    assert report.title(result).endswith("; errors: the largest of 256 rows")
 
 
 def test_gpu_without_a_device_says_so() -> None:

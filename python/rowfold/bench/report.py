@@ -89,13 +89,14 @@ def _row(case: CaseResult, result: Result) -> tuple[str, ...]:
 
 def title(result: CaseResult) -> str:
     """One line above a case's table."""
+    rows = f"errors: the largest of {result.error_rows} row{'s' * (result.error_rows != 1)}"
     if not result.peaks:
-        return result.case.label
+        return f"{result.case.label}; {rows}"
     bound = "arithmetic" if result.arithmetic_bound else "reading W"
     usual, best = result.peak(), result.peak(max)
     flops = f"{usual.flops_per_second / 1e9:.0f} GFLOP/s (best {best.flops_per_second / 1e9:.0f})"
     read = f"{usual.bytes_per_second / 1e9:.1f} GB/s (best {best.bytes_per_second / 1e9:.1f})"
-    return f"{result.case.label}. Machine: {flops}, {read}; the bound is {bound}"
+    return f"{result.case.label}. Machine: {flops}, {read}; the bound is {bound}; {rows}"
 
 
 def show(result: CaseResult) -> None:

@@ -66,11 +66,15 @@ class Result:
 
 @dataclass
 class CaseResult:
-    """All results of a case, and the machine's peaks as the rowfold worker measured them between the repetitions."""
+    """All results of a case, and the machine's peaks as the rowfold worker measured them between the repetitions.
+
+    ``error_rows`` is the number of rows whose largest error is a result's.
+    """
 
     case: Case
     results: list[Result]
     peaks: list[CpuPeak]
+    error_rows: int
 
     def peak(self, pick: Pick = statistics.median) -> CpuPeak:
         """The machine's peak for the case's type; a float64 vector has half the lanes of a float32 one."""
@@ -107,6 +111,7 @@ class CaseResult:
             "case": self.case.as_dict(),
             "peaks": [peak._asdict() for peak in self.peaks],
             "bound": "arithmetic" if self.arithmetic_bound else "bandwidth",
+            "error_rows": self.error_rows,
             "results": [
                 {
                     **asdict(result),
@@ -206,11 +211,12 @@ class Runner:
                 if running:
                     peaks.append(CpuPeak(*running[0][0].ask("peak")))
             self.say(f"{case.label}: errors against float64")
-            self._errors(case, running)
+            rows = sampled_rows(case.batch)
+            self._errors(case, rows, running)
         finally:
             for process, _ in running:
                 process.close()
-        return CaseResult(case, results, peaks)
+        return CaseResult(case, results, peaks, len(rows))
 
     def _start(self, entry: Entry, case: Case, result: Result, running: list[tuple[Process, Result]]) -> None:
         try:
@@ -253,8 +259,7 @@ class Runner:
         core = self._core_types[key]
         return {"OPENBLAS_CORETYPE": core} if core else {}
 
-    def _errors(self, case: Case, running: Sequence[tuple[Process, Result]]) -> None:
-        rows = sampled_rows(case.batch)
+    def _errors(self, case: Case, rows: list[int], running: Sequence[tuple[Process, Result]]) -> None:
         x, weight, bias = case.inputs()
         expected = reference(Chain.parse(case.chain), x[rows], weight, bias, case.vectors())
         for process, result in running:
