@@ -271,7 +271,8 @@ typedef struct rf_forward_args {
     void *workspace;       /* of rf_model_workspace_size bytes, 256-byte aligned, on the host for CPU backends and on the device for CUDA
                               ones, for this call alone until it (or its stream) is done; NULL: the call takes and frees that much itself */
     size_t workspace_size; /* bytes */
-    void *stream;          /* cudaStream_t; NULL: the default stream. With device pointers forward returns before the work is done */
+    void *stream;          /* cudaStream_t; NULL: the default stream. With device pointers forward returns before the work is done. Captured in a
+                              CUDA graph, it is repeated on the same addresses, the model's own too: destroy the model after the graph */
 } rf_forward_args;
 
 /* y = chain(x). Both forms give the same bits. Rounds once, when y is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,

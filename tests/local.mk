@@ -52,4 +52,12 @@ EXTRA_DIST += $(wildcard $(srcdir)/tests/*.py)
 PYTEST_FLAGS =
 check-python: all
 	cd $(srcdir) && ROWFOLD_LIBRARY='$(abs_builddir)/lib/.libs/librowfold.so' PYTHONPATH=python $(PYTHON) -m pytest $(PYTEST_FLAGS) tests
-.PHONY: check-python
+
+# The CUDA kernels, or those named in KERNELS, under the CUDA toolkit's checking tools.
+KERNELS =
+check-sanitizers: all
+	cd $(srcdir) && for tool in memcheck racecheck initcheck synccheck; do \
+	  ROWFOLD_LIBRARY='$(abs_builddir)/lib/.libs/librowfold.so' PYTHONPATH=python \
+	    compute-sanitizer --tool $$tool --error-exitcode 1 $(PYTHON) tests/sanitize.py $(KERNELS) || exit 1; \
+	done
+.PHONY: check-python check-sanitizers

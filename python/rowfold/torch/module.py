@@ -28,6 +28,9 @@ class Fused(nn.Module):
     and each sees what happens to the other. Weights are loaded at the first call, and again when a parameter was
     changed by an optimizer, load_state_dict or to(). Two things PyTorch does not record: writing through an alias made
     with ``.data`` (call ``reload``), and Python numbers in the forward, which are read when ``fuse`` is called.
+
+    A captured CUDA graph reads the weights as loaded before the capture. They are freed with the module, and by the
+    first call after a change of a parameter: a graph must be captured anew then, and must not be replayed before.
     """
 
     def __init__(self, original: nn.Module | Callable[..., Any], matcher: Matcher, output: Row, plan: Program) -> None:
