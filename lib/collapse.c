@@ -148,45 +148,38 @@ static void add_special(const rfi_collapse *collapse, int64_t k, double v, row_s
     row->down |= direction <= 0;
 }
 
-enum { LANES = 8, BLOCK = 256 }; /* lanes: independent sums that the compiler can keep in vectors, added in a fixed order */
-
-static void add_block(const rfi_collapse *collapse, int64_t k, const double *x, int count, row_sum *row) {
-    const double *weight = collapse->weight_sum + k;
-    double sum[LANES] = {0}, largest[LANES] = {0}, odd[LANES] = {0};
-    int i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            double v = x[i + l], magnitude = fabs(v);
-            sum[l] += v * weight[i + l];
-            largest[l] = magnitude > largest[l] ? magnitude : largest[l];
-            odd[l] += v * 0; /* becomes NaN at the first value that is not finite */
-        }
-    for (int l = 1; l < LANES; l++) sum[0] += sum[l], odd[0] += odd[l], largest[0] = fmax(largest[0], largest[l]);
-    if (odd[0] == 0) {
-        row->sum += sum[0];
-        row->largest = fmax(row->largest, largest[0]);
-    } else {
-        i = 0; /* again, one by one */
-    }
-    for (; i < count; i++) {
-        if (!isfinite(x[i])) {
-            add_special(collapse, k + i, x[i], row);
+/* The inputs from k on, some of which are not finite. */
+static void add_one_by_one(const rfi_collapse *collapse, int64_t k, const void *x, rf_dtype dtype, int64_t count, row_sum *row) {
+    for (int64_t i = 0; i < count; i++) {
+        double v = rfi_load(x, dtype, i);
+        if (!isfinite(v)) {
+            add_special(collapse, k + i, v, row);
             continue;
         }
-        row->sum += x[i] * weight[i];
-        row->largest = fmax(row->largest, fabs(x[i]));
+        row->sum += v * collapse->weight_sum[k + i];
+        row->largest = fmax(row->largest, fabs(v));
     }
 }
 
-double rfi_collapse_row(const rfi_collapse *collapse, const void *x, rf_dtype x_dtype, int64_t first, int *full) {
+enum { BLOCK = 512 }; /* inputs widened at a time */
+
+double rfi_collapse_row(const rfi_collapse *collapse, const rfi_collapse_kernel *kernel, const void *x, rf_dtype x_dtype, int *full) {
     row_sum row = {.sum = collapse->constant};
     for (int64_t k = 0; k < collapse->in_features; k += BLOCK) {
-        double block[BLOCK];
-        int count = collapse->in_features - k < BLOCK ? (int)(collapse->in_features - k) : BLOCK;
-        if (x_dtype == RF_FLOAT32)
-            for (int i = 0; i < count; i++) block[i] = ((const float *)x)[first + k + i];
-        else rfi_convert(block, RF_FLOAT64, (const char *)x + (size_t)(first + k) * rfi_dtype_size(x_dtype), x_dtype, count);
-        add_block(collapse, k, block, count, &row);
+        double widened[BLOCK], largest;
+        int64_t count = collapse->in_features - k < BLOCK ? collapse->in_features - k : BLOCK;
+        const void *block = (const char *)x + (size_t)k * rfi_dtype_size(x_dtype);
+        if (x_dtype != kernel->compute_dtype) {
+            kernel->widen(widened, block, x_dtype, count);
+            block = widened;
+        }
+        double sum = kernel->dot(block, collapse->weight_sum + k, count, &largest);
+        if (isfinite(largest)) {
+            row.sum += sum;
+            row.largest = fmax(row.largest, largest);
+        } else {
+            add_one_by_one(collapse, k, block, kernel->compute_dtype, count, &row);
+        }
     }
     *full = !(row.largest * collapse->slope + collapse->offset <= collapse->limit);
     if (row.up && row.down) return NAN;

@@ -28,8 +28,15 @@ typedef struct rfi_collapse {
 rf_status rfi_collapse_prepare(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype weight_dtype, rf_dtype compute_dtype, rfi_collapse *out);
 void rfi_collapse_release(rfi_collapse *collapse);
 
-/* The value in front of the post steps, unrounded, of the row of K values that begins at element `first` of x. *full is set to whether the row must
- * take the full path instead (the value is meaningless then). */
-double rfi_collapse_row(const rfi_collapse *collapse, const void *x, rf_dtype x_dtype, int64_t first, int *full);
+/* What an instruction set brings for one compute type: members of its rfi_cpu_kernel, described there. */
+typedef struct rfi_collapse_kernel {
+    rf_dtype compute_dtype;
+    void (*widen)(void *to, const void *from, rf_dtype dtype, int64_t n);
+    double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
+} rfi_collapse_kernel;
+
+/* The value in front of the post steps, unrounded, of a row of K values. *full is set to whether the row must take the full path instead (the value is
+ * meaningless then). */
+double rfi_collapse_row(const rfi_collapse *collapse, const rfi_collapse_kernel *kernel, const void *x, rf_dtype x_dtype, int *full);
 
 #endif

@@ -44,6 +44,7 @@ noinst_HEADERS += \
 	lib/chain.h \
 	lib/collapse.h \
 	lib/cpu/blocking.h \
+	lib/cpu/dot_typed.h \
 	lib/cpu/estimate.h \
 	lib/cpu/features.h \
 	lib/cpu/fold_typed.h \

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cpu/pool.h"
+#include "dtype.h"
 #include "error.h"
 
 enum {
@@ -35,10 +36,12 @@ static void run_collapsed(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_forward *call = run->call;
     (void)slot;
+    const rfi_collapse_kernel kernel = {run->spec->compute_dtype, run->prepared->kernel->widen, run->prepared->kernel->dot};
     int64_t last = least((task + 1) * COLLAPSED_ROWS, call->batch);
     for (int64_t row = task * COLLAPSED_ROWS; row < last; row++) {
         int full;
-        double value = rfi_collapse_row(&run->prepared->collapse, call->x, call->x_dtype, row * call->ldx, &full);
+        const char *x = (const char *)call->x + (size_t)(row * call->ldx) * rfi_dtype_size(call->x_dtype);
+        double value = rfi_collapse_row(&run->prepared->collapse, &kernel, x, call->x_dtype, &full);
         run->row_list[row] = full;
         if (!full) rfi_cpu_store_row(run, row, value);
     }

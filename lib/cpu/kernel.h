@@ -57,6 +57,8 @@ typedef struct rfi_cpu_kernel {
     void (*apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
     /* n <= RFI_CPU_UNIT values into state[0] (peak) and state[1] (total), of the compute type. */
     void (*fold)(int reduction, const void *values, int n, void *state);
+    /* Of n values of the compute type with float64 weights: see dot_typed.h. */
+    double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
 } rfi_cpu_kernel;
 
 typedef struct rfi_cpu_isa {

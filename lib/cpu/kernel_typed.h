@@ -41,6 +41,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define NAME(stem) stem##_f32
 #define W float
 #define LOAD_W(p) (*(const vf_aligned *)(p))
+#define BITS uint32_t
+#define HALF_BITS 0x7fffffffu
+#include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
@@ -73,6 +76,8 @@ typedef vd vd_aligned __attribute__((may_alias));
 #undef LOAD
 #undef STORE
 #undef OP
+#undef BITS
+#undef HALF_BITS
 
 /* double */
 #define T double
@@ -90,6 +95,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define NAME(stem) stem##_f64
 #define W double
 #define LOAD_W(p) (*(const vd_aligned *)(p))
+#define BITS uint64_t
+#define HALF_BITS 0x7fffffffffffffffu
+#include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
 #include "cpu/multiply_typed.h"
 
@@ -181,6 +189,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .narrow = narrow_f32,
         .apply = apply_f32,
         .fold = fold_f32,
+        .dot = dot_f32,
     },
     .f64 = {
         .max_rows = ROWS_MAX,
@@ -190,6 +199,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .narrow = narrow_f64,
         .apply = apply_f64,
         .fold = fold_f64,
+        .dot = dot_f64,
     },
     .burn = burn,
     .read = read_memory,

@@ -79,12 +79,30 @@ static double full_path(const model *m, const double *x, double *magnitude) {
     return m->plan.reduction == RF_OP_MEAN ? stored(m->dtype, total / (double)m->n) : total;
 }
 
+/* The kernels' own code, as any instruction set compiles it. */
+#define T float
+#define BITS uint32_t
+#define HALF_BITS 0x7fffffffu
+#define NAME(stem) stem##_f32
+#include "cpu/dot_typed.h"
+#undef T
+#undef BITS
+#undef HALF_BITS
+#undef NAME
+#define T double
+#define BITS uint64_t
+#define HALF_BITS 0x7fffffffffffffffu
+#define NAME(stem) stem##_f64
+#include "cpu/dot_typed.h"
+
+static const rfi_collapse_kernel kernel_f32 = {RF_FLOAT32, NULL, dot_f32}, kernel_f64 = {RF_FLOAT64, NULL, dot_f64};
+
 /* Collapsed equals full: to rounding for finite rows, in kind for the others. Returns whether the row was let through. */
 static int compare(const model *m, const rfi_collapse *c, const double *x, const char *text) {
     double data[LONGEST], magnitude;
     rfi_convert(data, m->dtype, x, RF_FLOAT64, m->k);
     int full;
-    double value = rfi_collapse_row(c, data, m->dtype, 0, &full), expected = full_path(m, x, &magnitude);
+    double value = rfi_collapse_row(c, m->dtype == RF_FLOAT64 ? &kernel_f64 : &kernel_f32, data, m->dtype, &full), expected = full_path(m, x, &magnitude);
     if (full) return 0;
     /* Every operation of the full path errs by half an ulp of what it adds to, at most `magnitude`: K + N + steps + 2 of them in a row. The
      * collapse errs by as many halves of an ulp of float64, which the second factor covers for a float64 model, too. */
