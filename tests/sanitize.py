@@ -35,9 +35,11 @@ FORMS = {
     "two 16-bit types": ("float16", "bfloat16", "f32"),
     "float64": ("float64", "float64", "f32"),
 }
-# (batch, K, N). Less than a tile and a little more in each dimension; a K that goes round every ring of stages; so many
-# columns that a persistent block has several tiles and that states are merged in two levels.
-SHAPES = [(1, 33, 1), (5, 70, 67), (67, 37, 131), (130, 129, 259), (7, 2100, 70), (3, 40, 17000)]
+# (batch, K, N). Less than a tile and a little more in each dimension, and every width of batch that the small tiles are
+# compiled for; a K that goes round every ring of stages; so many columns that a persistent block has several tiles and
+# that states are merged in two levels.
+SHAPES = [(1, 33, 1), (5, 70, 67), (12, 129, 67), (19, 37, 131), (40, 65, 200), (67, 37, 131), (130, 129, 259)]
+SHAPES += [(7, 2100, 70), (3, 40, 17000)]
 CHAINS = ["linear | logsumexp | gelu", "linear | mul(@v) | max", "linear | clamp(-1, 1) | sum"]
 COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]
 COLLAPSE = "collapse"  # the one kernel that is no row of kernels.def
