@@ -28,10 +28,6 @@ def _case(chain: str, batch: int, k: int, n: int, dtype: str = "float32", kind: 
     return make_case(chain, ALL[kind](np.random.default_rng(seed), batch, k, n), dtype=dtype)
 
 
-def test_there_are_kernels() -> None:
-    assert len(KERNELS) > 4
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 @settings(max_examples=25)
 @given(case=strategies.cases())
