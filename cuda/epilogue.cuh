@@ -79,16 +79,12 @@ static __device__ __forceinline__ void rfi_fold_chunk(int reduction, const T (&v
     }
 }
 
-/* The row that is number `index` of the rows this launch computes. */
-static __device__ __forceinline__ int64_t rfi_row_at(const rfi_cuda_fold &p, int64_t index) {
-    return p.only_irregular ? p.irregular.list[index] : index;
-}
-
 /* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A warp takes 4 rows of
  * RFI_FOLD_COLUMNS features at a time, 8 lanes a row, whatever the tile: the bits of a row do not depend on the kernel's tiles. `rows` of the tile
- * exist; the launch's row number of the first is `first`. `ld` is 4 more than a multiple of 32, so that a quarter of a warp reads every bank once. Reads
+ * exist, from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a quarter of a warp reads every bank once. Reads
  * what all threads wrote: barrier before. Not inlined: the steps are compiled once for all kernels of a file. */
-template <class T> static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns) {
+template <class T> static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns,
+                                                                           const int *list = nullptr) {
     constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
     typedef typename rfi_typed<T>::state state;
     const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warps = blockDim.x / 32, slabs = columns / RFI_FOLD_COLUMNS;
@@ -106,8 +102,8 @@ template <class T> static __device__ __noinline__ void rfi_fold_tile(const rfi_c
         T m[1], t[1];
         if (p.chain.reduction) rfi_fold_chunk(p.chain.reduction, v, valid, LANES, m, t);
         if (r >= rows) continue;
-        const int64_t row = rfi_row_at(p, first + r);
-        if (!p.only_irregular && p.irregular.flag && p.irregular.flag[row]) continue;
+        const int64_t row = list ? list[r] : first + r;
+        if (!list && p.irregular && p.irregular[row]) continue;
         if (p.chain.reduction) {
             state *partials = (state *)p.partials + row * p.num_partials;
             const int64_t index = column0 / RFI_FOLD_COLUMNS + step % slabs;
@@ -148,7 +144,7 @@ template <class T> static __device__ __noinline__ void rfi_combine_rows(const rf
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32, kind = p.chain.reduction;
     for (int r = threadIdx.x / 32; r < rows; r += warps) {
         const state *partials = (const state *)p.partials + (first + r) * p.num_partials;
-        const int stride = p.irregular.flag && p.irregular.flag[first + r] ? 1 : p.fold_columns / RFI_FOLD_COLUMNS;
+        const int stride = p.irregular && p.irregular[first + r] ? 1 : p.fold_columns / RFI_FOLD_COLUMNS;
         state total = rfi_typed<T>::empty(kind);
         for (int64_t i = (int64_t)lane * stride; i < p.num_partials; i += 32 * stride)
             total = rfi_typed<T>::merge(kind, total, rfi_read_state(partials, i));

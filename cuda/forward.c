@@ -23,11 +23,15 @@ typedef struct layout {
     rfi_cuda_choice choice;
     rfi_cuda_problem problem;
     int64_t num_partials, ld_terms;
-    size_t zeroed;                    /* bytes at the start that are cleared: the count of irregular rows and the tickets */
-    size_t tickets, list, flag, scale, high, low, copy, partials, stage_x, stage_y, total;
-    size_t device_only;               /* of total, what a call with both x and y on the device needs */
-    int64_t stage_rows;               /* rows of host x or y on the device at a time */
+    int64_t num_tickets;
+    size_t tickets, flag, scale, high, low, copy, partials, total;
 } layout;
+
+/* Host rows on the device. */
+typedef struct stage {
+    int64_t rows; /* at a time */
+    size_t x, y, total;
+} stage;
 
 static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -48,18 +52,17 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     int64_t n = spec->plan.out_features;
     l->ld_terms = round_up(spec->plan.in_features, DEPTH_ALIGN);
     l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
-    take(&l->total, 1, sizeof(unsigned));
     if (c->hopper) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
         int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
         l->num_partials = round_up(l->num_partials > needed ? l->num_partials : needed, 2);
-        l->tickets = take(&l->total, (batch + 63) / 64 * (groups + 1), sizeof(unsigned));
+        l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
-        l->tickets = take(&l->total, (batch + c->tile_rows - 1) / c->tile_rows, sizeof(unsigned));
+        l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
-    l->zeroed = l->total;
+    if (!spec->plan.reduction) l->num_tickets = 0;
+    l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
     if (c->uses_terms) {
-        l->list = take(&l->total, batch, sizeof(int32_t));
         l->flag = take(&l->total, batch, 1);
         l->scale = take(&l->total, batch, sizeof(float));
         l->high = take(&l->total, batch, l->ld_terms * 2);
@@ -70,25 +73,25 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
 }
 
 /* Host buffers pass through in pieces. */
-static void lay_out_stages(const rfi_spec *spec, int64_t batch, layout *l) {
+static stage lay_out_stage(const rfi_spec *spec, int64_t batch) {
+    stage s = {0};
     int64_t x_row = round_up(spec->plan.in_features, 8) * (int64_t)rfi_dtype_size(spec->compute_dtype), y_row = spec->plan.width * (int64_t)sizeof(double);
-    l->stage_rows = STAGE_BYTES / (x_row + y_row + 1);
-    if (l->stage_rows >= STAGE_ROWS) l->stage_rows = l->stage_rows / STAGE_ROWS * STAGE_ROWS;
-    if (l->stage_rows < 1) l->stage_rows = 1;
-    if (l->stage_rows > batch) l->stage_rows = batch;
-    l->stage_x = take(&l->total, l->stage_rows, x_row);
-    l->stage_y = take(&l->total, l->stage_rows, y_row);
+    s.rows = STAGE_BYTES / (x_row + y_row + 1);
+    if (s.rows >= STAGE_ROWS) s.rows = s.rows / STAGE_ROWS * STAGE_ROWS;
+    if (s.rows < 1) s.rows = 1;
+    if (s.rows > batch) s.rows = batch;
+    s.x = take(&s.total, s.rows, x_row);
+    s.y = take(&s.total, s.rows, y_row);
+    return s;
 }
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch, rf_dtype x_dtype, layout *l) {
     *l = (layout){.problem = rfi_cuda_problem_of(spec, p, batch, x_dtype)};
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
     if (!p->collapsed) lay_out_fold(spec, batch, l);
-    l->device_only = l->total;
-    lay_out_stages(spec, batch, l);
 }
 
-/* For any type of x that goes with the weights; the layout has room for any type of y. */
+/* For any type of x that goes with the weights. */
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {
     static const rf_dtype single[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16}, twofold[] = {RF_FLOAT64};
     int wide = spec->compute_dtype == RF_FLOAT64;
@@ -124,13 +127,10 @@ static int in_pieces(const piece *piece, int64_t columns, size_t item) {
     return (uintptr_t)piece->x % 16 == 0 && (size_t)piece->ldx * item % 16 == 0 && (piece->padded || (size_t)columns * item % 16 == 0);
 }
 
-static rf_status prepare_x(const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
+/* Clears the tickets and prepares x. */
+static rf_status prepare(const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
+    const rfi_cuda_clear clear = {.words = fold->tickets, .count = l->num_tickets};
     if (l->choice.uses_terms) {
-        fold->irregular = (rfi_cuda_irregular){
-            .flag = (uint8_t *)(workspace + l->flag),
-            .list = (int32_t *)(workspace + l->list),
-            .count = (unsigned *)workspace,
-        };
         rfi_cuda_split split = {
             .data = piece->x,
             .rows = piece->rows,
@@ -142,20 +142,19 @@ static rf_status prepare_x(const layout *l, const piece *piece, char *workspace,
             .ld_terms = l->ld_terms,
             .scale = (float *)(workspace + l->scale),
             .average_loss = rfi_cuda_average_loss(l->problem.x_dtype, l->problem.x_terms),
-            .irregular = fold->irregular,
+            .irregular.flag = (uint8_t *)(workspace + l->flag),
+            .clear = clear,
         };
         rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
         if (status) return status;
-        /* The rows that the terms do not say, from the stored values; the kernel after it leaves those out. */
-        rfi_cuda_fold exact = *fold;
-        exact.only_irregular = 1;
-        exact.tickets = NULL;
-        status = rfi_cuda_status(rfi_cuda_fold_fma_f32(&exact, stream), "computing irregular rows");
+        fold->irregular = split.irregular.flag;
+        status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
         fold->x = (rfi_cuda_rows){.data = split.high, .low = split.low, .scale = split.scale, .ld = split.ld_terms, .dtype = RF_FLOAT16};
         return status;
     }
+    rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
     size_t item = rfi_dtype_size(l->problem.x_dtype);
-    if (l->choice.aligned_x && !in_pieces(piece, l->problem.in_features, item)) {
+    if (!status && l->choice.aligned_x && !in_pieces(piece, l->problem.in_features, item)) {
         rfi_cuda_copy copy = {
             .from = piece->x,
             .to = workspace + l->copy,
@@ -167,9 +166,9 @@ static rf_status prepare_x(const layout *l, const piece *piece, char *workspace,
         };
         fold->x.data = copy.to;
         fold->x.ld = copy.ld_to;
-        return rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
+        status = rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
     }
-    return RF_OK;
+    return status;
 }
 
 static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, const piece *piece, char *workspace) {
@@ -190,24 +189,23 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .partials = workspace + l->partials,
         .num_partials = l->num_partials,
         .shared_per_block = (int32_t)p->figures.shared_per_block,
-        .tickets = spec->plan.reduction ? (unsigned *)(workspace + l->tickets) : NULL,
+        .tickets = l->num_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
+        .overlaps = p->figures.major >= 9,
         .chain = p->chain,
     };
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
-    rf_status status = rfi_cuda_status(cudaMemsetAsync(workspace, 0, l->zeroed, stream), "clearing the tickets");
-    if (!status) status = prepare_x(l, piece, workspace, stream, &fold);
+    rf_status status = prepare(l, piece, workspace, stream, &fold);
     if (!status) status = rfi_cuda_status(launchers[l->choice.kernel](&fold, stream), "launching the kernel");
     return status;
 }
 
 /* Host buffers pass through the device in pieces; what is on the device already is used as it is. The kernel is the same for all pieces. */
-static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, char *workspace) {
+static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, char *workspace, const stage *s, char *staging) {
     const rfi_plan *plan = &spec->plan;
     int host_x = call->x_memory == RF_MEMORY_HOST, host_y = call->y_memory == RF_MEMORY_HOST;
     size_t x_item = rfi_dtype_size(call->x_dtype), y_item = rfi_dtype_size(call->y_dtype);
     size_t x_width = (size_t)plan->in_features * x_item, y_width = (size_t)plan->width * y_item;
-    int64_t step = call->batch;
-    if (host_x || host_y) step = l->stage_rows;
+    int64_t step = host_x || host_y ? s->rows : call->batch;
     rf_status status = RF_OK;
     for (int64_t first = 0; first < call->batch && !status; first += step) {
         piece piece = {
@@ -220,19 +218,19 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const lay
         const void *from = piece.x;
         void *to = piece.y;
         if (host_x) {
-            piece.x = workspace + l->stage_x;
+            piece.x = staging + s->x;
             piece.ldx = round_up(plan->in_features, 8);
             piece.padded = 1;
             /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that nothing unwritten is ever read. */
             if (piece.ldx != plan->in_features)
-                status = rfi_cuda_status(cudaMemsetAsync(workspace + l->stage_x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream), "clearing x's place");
+                status = rfi_cuda_status(cudaMemsetAsync(staging + s->x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream), "clearing x's place");
             if (x_width && !status)
-                status = rfi_cuda_status(cudaMemcpy2DAsync(workspace + l->stage_x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item, x_width,
+                status = rfi_cuda_status(cudaMemcpy2DAsync(staging + s->x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item, x_width,
                                                            (size_t)piece.rows, cudaMemcpyHostToDevice, call->stream),
                                          "copying x to the device");
         }
         if (host_y) {
-            piece.y = workspace + l->stage_y;
+            piece.y = staging + s->y;
             piece.ldy = plan->width;
         }
         if (!status) status = run_piece(spec, p, l, call, &piece, workspace);
@@ -261,6 +259,12 @@ static rf_status check_pointer(const char *name, const void *pointer, rf_memory 
     return RF_OK;
 }
 
+/* From the model's pool, in the order of the call's stream. */
+static rf_status allocate(const rfi_cuda_prepared *p, size_t bytes, const rfi_forward *call, const char *what, void **block) {
+    if (bytes == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
+    return bytes ? rfi_cuda_status(cudaMallocFromPoolAsync(block, bytes, p->pool, call->stream), what) : RF_OK;
+}
+
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
     const rfi_cuda_prepared *p = prepared;
     int before;
@@ -271,15 +275,16 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     status = check_pointer("x", call->x, call->x_memory, p->device);
     if (!status) status = check_pointer("y", call->y, call->y_memory, p->device);
     if (!status && call->workspace) status = check_pointer("workspace", call->workspace, RF_MEMORY_DEVICE, p->device);
-    void *own = NULL;
-    if (!status && !call->workspace) {
-        if (l.total == SIZE_MAX) status = rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
-        size_t bytes = call->x_memory == RF_MEMORY_DEVICE && call->y_memory == RF_MEMORY_DEVICE ? l.device_only : l.total;
-        if (!status && bytes) status = rfi_cuda_status(cudaMallocFromPoolAsync(&own, bytes, p->pool, call->stream), "memory for a workspace");
-    }
-    if (!status) status = run(spec, p, &l, call, own ? own : call->workspace);
-    if (own) {
-        rf_status freed = rfi_cuda_status(cudaFreeAsync(own, call->stream), "freeing the workspace");
+    const int host = call->x_memory == RF_MEMORY_HOST || call->y_memory == RF_MEMORY_HOST;
+    const stage s = host ? lay_out_stage(spec, call->batch) : (stage){0};
+    void *own = NULL, *staging = NULL;
+    if (!status && !call->workspace) status = allocate(p, l.total, call, "memory for a workspace", &own);
+    if (!status) status = allocate(p, s.total, call, "memory for host rows on the device", &staging);
+    if (!status) status = run(spec, p, &l, call, own ? own : call->workspace, &s, staging);
+    for (int i = 0; i < 2; i++) {
+        void *block = i ? own : staging;
+        if (!block) continue;
+        rf_status freed = rfi_cuda_status(cudaFreeAsync(block, call->stream), "freeing the workspace");
         if (!status) status = freed;
     }
     rfi_cuda_leave(before);

@@ -7,6 +7,7 @@
 #include "choose.h"
 #include "hopper_ptx.cuh"
 #include "kernels.h"
+#include "launch.cuh"
 
 namespace hopper {
 

@@ -95,7 +95,7 @@ template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(int r
     }
 }
 
-__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) { return f.irregular.flag && f.irregular.flag[row]; }
+__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) { return f.irregular && f.irregular[row]; }
 
 __device__ __forceinline__ void store_logits(const rfi_cuda_fold &f, const float (&v)[CHUNK], int64_t row, int64_t column) {
 #pragma unroll

@@ -19,27 +19,36 @@ __device__ __forceinline__ void load_part(bool multicast, uint32_t to, const CUt
     else tma_load(to, map, full, column, row);
 }
 
-/* x may come from the kernel before, which this one is launched to overlap with; W does not. */
+/* x may come from the kernel in front, which this one overlaps with; W does not, so that its first stages are fetched before x is there. */
 template <class C> __device__ __forceinline__ void produce_stages(const Parameters &p, const Shared<C> &sh, int rank) {
     constexpr int A_PART = C::BM / C::CLUSTER_N, B_PART = C::BN / C::CLUSTER_M; /* rows that this block loads for the cluster */
     const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M, tiles = num_tiles<C>(p);
     uint16_t b_mask = ((1 << C::CLUSTER_M) - 1) << (rank_n * C::CLUSTER_M), a_mask = 0;
     for (int i = 0; i < C::CLUSTER_N; i++) a_mask |= 1 << (rank_m + i * C::CLUSTER_M);
+    auto load_w = [&](int stage, int k, int row, uint32_t bytes) {
+        const uint32_t full = sh.full + 8 * stage, b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
+        mbarrier_arrive_expect(full, bytes);
+        load_part(C::CLUSTER_M > 1, b, &p.w[0], full, k * C::K, row, b_mask);
+        if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, k * C::K, row, b_mask);
+    };
     int stage = 0, phase = 1;
-    wait_for_previous_kernel();
+    bool waited = false;
     for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
         const Tile tile = tile_at<C>(p, index, rank);
         const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
         /* Parts of x without rows are not loaded; what lies in their place is multiplied to rows that nobody reads. */
         const int parts = (int)min((p.fold.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
         const uint32_t bytes = C::B_BYTES + max(parts, 0) * p.x_rows * (C::ROW * C::X_TERMS);
+        const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
+        for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
+        if (!waited) rfi_wait_for_previous();
+        waited = true;
         for (int k = 0; k < p.stages; k++) {
-            const uint32_t full = sh.full + 8 * stage;
-            const uint32_t a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW, b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
-            mbarrier_wait(sh.empty + 8 * stage, phase);
-            mbarrier_arrive_expect(full, bytes);
-            load_part(C::CLUSTER_M > 1, b, &p.w[0], full, k * C::K, b_row, b_mask);
-            if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, k * C::K, b_row, b_mask);
+            const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
+            if (k >= ahead) {
+                mbarrier_wait(sh.empty + 8 * stage, phase);
+                load_w(stage, k, b_row, bytes);
+            }
             if (rank_n < parts) load_part(C::CLUSTER_N > 1, a, &p.x[0], full, k * C::K, a_row, a_mask);
             if (C::X_TERMS == 2 && rank_n < parts) load_part(C::CLUSTER_N > 1, a + C::A_TERM, &p.x[1], full, k * C::K, a_row, a_mask);
             if (++stage == C::STAGES) stage = 0, phase ^= 1;
@@ -164,7 +173,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     const int tiles = num_tiles<C>(p);
     Ring ring = {0, 0};
     int buffer = 0, phase = 0;
-    wait_for_previous_kernel();
+    rfi_wait_for_previous();
     for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
         float total[C::WN / 2];
         if constexpr (C::PROMOTE) multiply_in_batches<C>(total, p, sh, ring, a, b);

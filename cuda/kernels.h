@@ -43,12 +43,10 @@ typedef struct rfi_cuda_rows {
     int32_t dtype; /* rf_dtype; RF_FLOAT16 for terms */
 } rfi_cuda_rows;
 
-/* Rows that the two-term form does not represent (infinities, NaN, too wide a range), found while x is prepared. Another kernel computes
- * them from the stored values: flag[row] is 1 for those, list[0 .. *count) names them in no particular order. */
+/* Rows that terms do not represent (infinities, NaN, too wide a range), found while they are prepared. */
 typedef struct rfi_cuda_irregular {
-    uint8_t *flag;
-    int32_t *list;
-    unsigned *count;
+    uint8_t *flag;   /* of each row: 1 for those, which another kernel computes from the stored values */
+    unsigned *count; /* how many are added to it; NULL: nobody asks */
 } rfi_cuda_irregular;
 
 /* One forward, as every fold kernel gets it.
@@ -70,11 +68,17 @@ typedef struct rfi_cuda_fold {
                              j / fold_columns * (fold_columns / RFI_FOLD_COLUMNS) */
     int64_t num_partials;
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
-    unsigned *tickets;             /* one for each row of tiles, zero before the launch; NULL: write partial states only */
-    rfi_cuda_irregular irregular;  /* flag NULL: no row is irregular, or the kernel computes all */
-    int32_t only_irregular;        /* 1: compute the rows of irregular.list alone */
+    unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
+    const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
+    int32_t overlaps;          /* the device launches a kernel before the one in front has finished, where both are made for it: see launch.cuh */
     rfi_cuda_chain chain;
 } rfi_cuda_fold;
+
+/* Words that a kernel in front of a fold clears for it. */
+typedef struct rfi_cuda_clear {
+    unsigned *words;
+    int64_t count;
+} rfi_cuda_clear;
 
 /* Prepares rows in terms of binary16, see rfi_cuda_rows. `low` NULL: one term. Rows that lose too much are noted in `irregular`. */
 typedef struct rfi_cuda_split {
@@ -86,6 +90,7 @@ typedef struct rfi_cuda_split {
     float *scale;
     float average_loss; /* a row is irregular if its values lose more than this on average, relative to themselves */
     rfi_cuda_irregular irregular;
+    rfi_cuda_clear clear;
 } rfi_cuda_split;
 
 /* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last are zeroed. */
@@ -108,7 +113,11 @@ typedef struct rfi_cuda_collapse {
 
 cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream);
+cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
+
+/* The rows flagged in fold->irregular alone, from the stored values of x: their partial states, or their logits to y. Follows the split that flags them. */
+cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Fold kernels. Each launcher is valid for what choose.c says of it. */
 cudaError_t rfi_cuda_fold_fma_f32(const rfi_cuda_fold *fold, cudaStream_t stream);

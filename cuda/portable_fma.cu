@@ -51,13 +51,13 @@ template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<
     }
 }
 
-/* Logits without bias of a tile, to shared memory. `row0` counts the rows of this launch, of which there are `count`. */
-template <class T> __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t row0, int64_t count, int64_t column0) {
+/* Logits without bias of a tile, to shared memory: `rows` rows from row0 on, or those that `list` names. */
+template <class T> __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list) {
     stage<T> &s = *(stage<T> *)shared;
     const int tr = threadIdx.x / 32 * THREAD_ROWS, tc = threadIdx.x % 32 * THREAD_COLUMNS;
-    const int64_t index = row0 + threadIdx.x / 4;
-    const bool there = index < count;
-    const int64_t x_row = there ? rfi_row_at(p, index) : 0;
+    const int index = threadIdx.x / 4;
+    const bool there = index < rows;
+    const int64_t x_row = !there ? 0 : list ? list[index] : row0 + index;
     T sum[THREAD_ROWS][THREAD_COLUMNS] = {};
     loads<T> next;
     load(next, p, x_row, there, column0, 0);
@@ -90,22 +90,43 @@ template <class T> __device__ void multiply(const rfi_cuda_fold &p, unsigned cha
 
 template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) unsigned char shared[];
-    const int64_t count = p.only_irregular ? *p.irregular.count : p.batch;
-    const int64_t column0 = (int64_t)blockIdx.y * COLUMNS;
-    for (int64_t block = blockIdx.x; block * ROWS < count; block += gridDim.x) {
-        const int64_t row0 = block * ROWS;
-        const int rows = (int)min((int64_t)ROWS, count - row0);
-        multiply<T>(p, shared, row0, count, column0);
-        rfi_fold_tile(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
-        if (p.tickets) rfi_finish_rows<T>(p, &p.tickets[block], gridDim.y, row0, rows);
-        __syncthreads(); /* the tile is read */
+    const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
+    const int rows = (int)min((int64_t)ROWS, p.batch - row0);
+    multiply<T>(p, shared, row0, rows, column0, nullptr);
+    rfi_fold_tile(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
+    if (p.tickets) rfi_finish_rows<T>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
+}
+
+constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
+
+/* How many rows are flagged is known to the device alone: a block for each tile of columns looks for them. Mostly there are none. */
+__global__ void __launch_bounds__(THREADS) fold_irregular(const __grid_constant__ rfi_cuda_fold p) {
+    extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ int list[WINDOW], count;
+    const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;
+    rfi_release_next();
+    rfi_wait_for_previous();
+    for (int64_t window = 0; window < p.batch; window += WINDOW) {
+        bool flagged = false;
+        for (int64_t row = window + threadIdx.x; row < min(window + WINDOW, p.batch); row += THREADS) flagged |= p.irregular[row];
+        if (!__syncthreads_or(flagged)) continue;
+        if (threadIdx.x == 0) count = 0;
+        __syncthreads(); /* the count is zero */
+        for (int64_t row = window + threadIdx.x; row < min(window + WINDOW, p.batch); row += THREADS)
+            if (p.irregular[row]) list[atomicAdd(&count, 1)] = (int)row; /* in any order: a row's result does not depend on its place */
+        __syncthreads(); /* the list is written */
+        for (int first = 0; first < count; first += ROWS) {
+            const int rows = min(ROWS, count - first);
+            multiply<float>(p, shared, 0, rows, column0, list + first);
+            rfi_fold_tile(p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, list + first);
+            __syncthreads(); /* the tile is read */
+        }
     }
 }
 
-/* The batch varies fastest: W streams from memory once, x stays in the second-level cache. Where only a list of rows is computed its length is
- * known to the device alone, and one block for each tile of columns walks it. */
+/* The batch varies fastest: W streams from memory once, x stays in the second-level cache. */
 template <class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    int64_t row_blocks = fold->only_irregular ? 1 : rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
+    int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
     if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_fma<T>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, shared_bytes<T>(), stream);
 }
@@ -114,3 +135,8 @@ template <class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t st
 
 cudaError_t rfi_cuda_fold_fma_f32(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch<float>(fold, stream); }
 cudaError_t rfi_cuda_fold_fma_f64(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch<double>(fold, stream); }
+cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    const int64_t column_blocks = rfi_tiles(fold->out_features, COLUMNS);
+    if (fold->batch > INT32_MAX || column_blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+    return rfi_launch(fold_irregular, fold, dim3((unsigned)column_blocks), THREADS, shared_bytes<float>(), stream, fold->overlaps);
+}

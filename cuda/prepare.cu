@@ -1,10 +1,19 @@
-/* What comes before a fold: rows in terms of binary16, and copies that kernels can read in 16-byte pieces. */
+/* What comes before a fold: rows in terms of binary16, copies that kernels can read in 16-byte pieces, and cleared tickets. */
 #include "launch.cuh"
 #include "typed.cuh"
 
 namespace {
 
 constexpr int THREADS = 256;
+
+__device__ __forceinline__ void clear_words(const rfi_cuda_clear &clear) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < clear.count; i += (int64_t)gridDim.x * THREADS) clear.words[i] = 0;
+}
+
+__global__ void __launch_bounds__(THREADS) clear_all(const __grid_constant__ rfi_cuda_clear p) {
+    rfi_release_next();
+    clear_words(p);
+}
 
 /* Every thread gets the combined value of the block. `scratch` holds a value a warp. */
 template <class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
@@ -26,103 +35,141 @@ __device__ __forceinline__ int scale_exponent(float largest) {
     return min(14 - exponent, 149);
 }
 
-/* A power of two beyond float's range in two factors; exact wherever the result is normal, and subnormal results do not occur (|v| 2^e < 2^15 and
- * e >= -113). */
-__device__ __forceinline__ float scale_by(float v, int exponent) {
-    int half = exponent / 2;
-    return v * __int_as_float((half + 127) << 23) * __int_as_float((exponent - half + 127) << 23);
-}
+/* A power of two beyond float's range in two factors; products with both are exact wherever the result is normal, and subnormal results do not occur
+ * (|v| 2^e < 2^15 and e >= -113). */
+struct power {
+    float a, b;
+    __device__ __forceinline__ explicit power(int exponent) {
+        const int half = exponent / 2;
+        a = __int_as_float((half + 127) << 23);
+        b = __int_as_float((exponent - half + 127) << 23);
+    }
+};
 
 /* Values of a row that a thread takes at once, and how many times that it keeps in registers between the two passes over a row; longer rows are read twice. */
 constexpr int WIDTH = 4, KEPT = 8;
 
-/* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. */
-__device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t first, int64_t i, bool aligned, float (&v)[WIDTH]) {
-    if (aligned && i + WIDTH <= p.columns) {
-        const float4 q = *(const float4 *)((const float *)p.data + first + i);
-        v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+/* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. `whole`: rows can be read WIDTH values at a time. */
+__device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t first, int64_t i, bool whole, float (&v)[WIDTH]) {
+    if (whole && i + WIDTH <= p.columns) {
+        if (p.dtype == RF_FLOAT32) {
+            const float4 q = *(const float4 *)((const float *)p.data + first + i);
+            v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+        } else {
+            __align__(8) uint16_t bits[WIDTH];
+            *(uint2 *)bits = *(const uint2 *)((const uint16_t *)p.data + first + i);
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) v[j] = rfi_load_as<float>(bits, p.dtype, j);
+        }
         return;
     }
 #pragma unroll
     for (int j = 0; j < WIDTH; j++) v[j] = i + j < p.columns ? rfi_load_as<float>(p.data, p.dtype, first + i + j) : 0;
 }
 
-/* What is known of a thread's part of a row. */
-struct account {
-    float largest; /* of the finite magnitudes */
-    int finite;
-    float loss, counted, worst; /* relative losses: their sum, number and the largest */
-};
+/* The largest magnitude as bits: these order like the magnitudes, infinities and NaN above all others. */
+constexpr uint32_t MAGNITUDE = 0x7fffffffu, INFINITE = 0x7f800000u;
 
-__device__ __forceinline__ void measure(const float (&v)[WIDTH], account &a) {
+__device__ __forceinline__ uint32_t largest_of(const float (&v)[WIDTH], uint32_t largest) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; j++) {
-        const float magnitude = fabsf(v[j]);
-        if (magnitude < INFINITY) a.largest = fmaxf(a.largest, magnitude);
-        else a.finite = 0;
-    }
+    for (int j = 0; j < WIDTH; j++) largest = max(largest, __float_as_uint(v[j]) & MAGNITUDE);
+    return largest;
 }
 
+/* Relative losses of a thread's values: their sum and the largest, and how many values are not zero. */
+struct account {
+    float loss, worst, counted;
+};
+
+/* Scaled values from here on lose at most half of what may be lost on average (two terms: 2^-22), or nothing (one term of a 16-bit value), and are not looked at
+ * one by one. */
+template <int TERMS> __device__ __forceinline__ constexpr float least_safe() { return TERMS == 2 ? 0x1p-3f : 0x1p-13f; }
+
 /* A quotient of approximate reciprocals will do: losses are compared with powers of two far apart from what occurs. */
-__device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], int exponent, account &a) {
-    __align__(8) __half high[WIDTH], low[WIDTH];
+template <int TERMS>
+__device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, account &a) {
+    __align__(8) __half2 high[WIDTH / 2], low[WIDTH / 2];
+    float v[WIDTH], rest[WIDTH], least = INFINITY;
 #pragma unroll
     for (int j = 0; j < WIDTH; j++) {
-        const float s = a.finite ? stored[j] : 0, v = scale_by(s, exponent);
-        high[j] = __float2half_rn(v);
-        float rest = v - __half2float(high[j]);
-        if (p.low) {
-            low[j] = __float2half_rn(rest);
-            rest -= __half2float(low[j]);
-        }
-        if (s != 0) {
-            const float lost = v != 0 ? fabsf(__fdividef(rest, v)) : 1;
-            a.loss += lost;
-            a.worst = fmaxf(a.worst, lost);
+        v[j] = stored[j] * scale.a * scale.b;
+        if (stored[j] != 0) {
+            least = fminf(least, fabsf(v[j]));
             a.counted += 1;
         }
     }
+#pragma unroll
+    for (int j = 0; j < WIDTH; j += 2) {
+        high[j / 2] = __floats2half2_rn(v[j], v[j + 1]);
+        const float2 h = __half22float2(high[j / 2]);
+        rest[j] = v[j] - h.x, rest[j + 1] = v[j + 1] - h.y;
+        if (TERMS == 1) continue;
+        low[j / 2] = __floats2half2_rn(rest[j], rest[j + 1]);
+        const float2 l = __half22float2(low[j / 2]);
+        rest[j] -= l.x, rest[j + 1] -= l.y;
+    }
     *(uint2 *)((__half *)p.high + at) = *(const uint2 *)high;
-    if (p.low) *(uint2 *)((__half *)p.low + at) = *(const uint2 *)low;
+    if (TERMS == 2) *(uint2 *)((__half *)p.low + at) = *(const uint2 *)low;
+    if (least >= least_safe<TERMS>()) return;
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) {
+        const float lost = stored[j] == 0 ? 0 : v[j] != 0 ? fabsf(__fdividef(rest[j], v[j])) : 1;
+        a.loss += lost;
+        a.worst = fmaxf(a.worst, lost);
+    }
 }
 
 /* A block a row: the largest magnitude, then the terms, and whether they say enough. */
-__global__ void __launch_bounds__(THREADS) split_rows(const __grid_constant__ rfi_cuda_split p) {
+template <int TERMS> __global__ void __launch_bounds__(THREADS) split_rows(const __grid_constant__ rfi_cuda_split p) {
     __shared__ float scratch[THREADS / 32];
+    __shared__ uint32_t tops[THREADS / 32];
     constexpr int STEP = THREADS * WIDTH;
     const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms, mine = threadIdx.x * WIDTH;
-    const bool aligned = p.dtype == RF_FLOAT32 && (uintptr_t)p.data % 16 == 0 && p.ld % WIDTH == 0;
+    const uintptr_t item = p.dtype == RF_FLOAT32 ? 4 : 2;
+    const bool whole = p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item * WIDTH) == 0 && p.ld % WIDTH == 0;
     float kept[KEPT][WIDTH];
-    account a = {0, 1, 0, 0, 0};
 #pragma unroll
-    for (int g = 0; g < KEPT; g++) load_values(p, first, mine + g * STEP, aligned, kept[g]);
+    for (int g = 0; g < KEPT; g++) load_values(p, first, mine + g * STEP, whole, kept[g]);
+    rfi_release_next();
+    clear_words(p.clear);
+    uint32_t top = 0;
 #pragma unroll
-    for (int g = 0; g < KEPT; g++) measure(kept[g], a);
+    for (int g = 0; g < KEPT; g++) top = largest_of(kept[g], top);
     for (int64_t i = mine + KEPT * STEP; i < p.columns; i += STEP) {
         float v[WIDTH];
-        load_values(p, first, i, aligned, v);
-        measure(v, a);
+        load_values(p, first, i, whole, v);
+        top = largest_of(v, top);
     }
-    a.largest = block_all(a.largest, scratch, [](float x, float y) { return fmaxf(x, y); });
-    a.finite = __syncthreads_and(a.finite);
-    const int exponent = scale_exponent(a.largest);
+    top = block_all(top, tops, [](uint32_t x, uint32_t y) { return max(x, y); });
+    const bool finite = top < INFINITE;
+    const int exponent = finite ? scale_exponent(__uint_as_float(top)) : 0;
+    const power scale(exponent);
+    account a = {0, 0, 0};
 #pragma unroll
     for (int g = 0; g < KEPT; g++)
-        if (mine + g * STEP < p.ld_terms) write_terms(p, to + mine + g * STEP, kept[g], exponent, a);
-    for (int64_t i = mine + KEPT * STEP; i < p.ld_terms; i += STEP) {
+        if (finite && mine + g * STEP < p.ld_terms) write_terms<TERMS>(p, to + mine + g * STEP, kept[g], scale, a);
+    for (int64_t i = mine + KEPT * STEP; finite && i < p.ld_terms; i += STEP) {
         float v[WIDTH];
-        load_values(p, first, i, aligned, v);
-        write_terms(p, to + i, v, exponent, a);
+        load_values(p, first, i, whole, v);
+        write_terms<TERMS>(p, to + i, v, scale, a);
     }
-    a.loss = block_all(a.loss, scratch, [](float x, float y) { return x + y; });
-    a.counted = block_all(a.counted, scratch, [](float x, float y) { return x + y; });
-    a.worst = block_all(a.worst, scratch, [](float x, float y) { return fmaxf(x, y); });
+    /* Terms that are not used are multiplied all the same. */
+    for (int64_t i = mine; !finite && i < p.ld_terms; i += STEP) {
+        *(uint2 *)((__half *)p.high + to + i) = uint2{0, 0};
+        if (TERMS == 2) *(uint2 *)((__half *)p.low + to + i) = uint2{0, 0};
+    }
+    bool irregular = !finite;
+    if (__syncthreads_or(a.loss > 0)) {
+        a.loss = block_all(a.loss, scratch, [](float x, float y) { return x + y; });
+        a.counted = block_all(a.counted, scratch, [](float x, float y) { return x + y; });
+        a.worst = block_all(a.worst, scratch, [](float x, float y) { return fmaxf(x, y); });
+        /* One value lost outright (1/64 of itself) is told too, however many there are: infinity times it must not become NaN. */
+        irregular |= a.loss > p.average_loss * a.counted || a.worst > 0x1p-6f;
+    }
     if (threadIdx.x) return;
     p.scale[row] = scalbnf(1.0f, -exponent);
-    /* One value lost outright (1/64 of itself) is told too, however many there are: infinity times it must not become NaN. */
-    const bool irregular = !a.finite || a.loss > p.average_loss * a.counted || a.worst > 0x1p-6f;
     p.irregular.flag[row] = irregular;
-    if (irregular) p.irregular.list[atomicAdd(p.irregular.count, 1u)] = (int32_t)row;
+    if (irregular && p.irregular.count) atomicAdd(p.irregular.count, 1u);
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ rfi_cuda_copy p) {
@@ -136,7 +183,12 @@ template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __
 
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
-    return split->rows ? rfi_launch(split_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream) : cudaSuccess;
+    if (!split->rows) return cudaSuccess;
+    return rfi_launch(split->low ? split_rows<2> : split_rows<1>, split, dim3((unsigned)split->rows), THREADS, 0, stream);
+}
+
+cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
+    return clear->count ? rfi_launch(clear_all, clear, dim3(1), THREADS, 0, stream) : cudaSuccess;
 }
 
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream) {

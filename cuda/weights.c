@@ -75,7 +75,7 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
     return status;
 }
 
-/* Device memory of one preparation: part of W as stored (host weights only), a flag and a list entry a row, and how many rows are irregular. */
+/* Device memory of one preparation: part of W as stored (host weights only), a flag a row, and how many rows are irregular. */
 typedef struct scratch {
     char *block;
     void *slice;
@@ -88,14 +88,13 @@ static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight
     s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row;
     if (s->rows < 1) s->rows = 1;
     if (s->rows > n) s->rows = n;
-    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), lists = (size_t)s->rows;
+    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), flags = (size_t)s->rows;
     slice = (slice + 255) / 256 * 256;
-    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + 256 + 5 * lists), "memory to prepare the weights");
+    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + 256 + flags), "memory to prepare the weights");
     if (status) return status;
     s->slice = s->block;
     s->irregular.count = (unsigned *)(s->block + slice);
-    s->irregular.list = (int32_t *)(s->block + slice + 256);
-    s->irregular.flag = (uint8_t *)(s->irregular.list + lists);
+    s->irregular.flag = (uint8_t *)(s->block + slice + 256);
     return rfi_cuda_status(cudaMemsetAsync(s->irregular.count, 0, sizeof *s->irregular.count, weights->stream), "clearing the count of irregular rows");
 }
 

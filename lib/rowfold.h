@@ -269,7 +269,8 @@ typedef struct rf_forward_args {
     int32_t x_memory;      /* rf_memory. Device memory needs a model on that CUDA device */
     int32_t y_memory;
     void *workspace;       /* of rf_model_workspace_size bytes, 256-byte aligned, on the host for CPU backends and on the device for CUDA
-                              ones, for this call alone until it (or its stream) is done; NULL: the call takes and frees that much itself */
+                              ones, for this call alone until it (or its stream) is done; NULL: the call takes and frees that much itself.
+                              On CUDA, rows that are in host memory pass through up to 16 MiB more, which the call always takes itself */
     size_t workspace_size; /* bytes */
     void *stream;          /* cudaStream_t; NULL: the default stream. With device pointers forward returns before the work is done. Captured in a
                               CUDA graph, it is repeated on the same addresses, the model's own too: destroy the model after the graph */
@@ -280,7 +281,7 @@ typedef struct rf_forward_args {
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y);
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
 
-/* Bytes of workspace that one forward of `batch` rows needs, for any dtypes of x and y, host or device. */
+/* Bytes of workspace that one forward of `batch` rows needs, for any dtypes of x and y. */
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 
 typedef struct rf_model_info {
