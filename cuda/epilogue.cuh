@@ -24,9 +24,9 @@ static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T
 #pragma unroll
             for (int c = 0; c < COLS; c++) a[c] = column(c) < p.out_features ? vector[column(c)] : (T)0;
         }
-        switch (step.kind) {
+        switch (step.op) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                                   \
-    case number:                                                                                \
+    case RFI_CUDA_OP_##id:                                                                              \
         _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                        \
         _Pragma("unroll") for (int c = 0; c < COLS; c++) {                                      \
             v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                               \

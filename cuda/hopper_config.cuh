@@ -12,7 +12,7 @@
 namespace hopper {
 
 constexpr int GROUP = RFI_HOPPER_GROUP; /* states of a row that are merged at a time */
-constexpr int CHUNK = 16;               /* accumulators that a thread takes through the steps at a time: the branch on a step is paid once for these */
+constexpr int CHUNK = 16;               /* accumulators at most that a thread takes through the steps at a time: the branch on a step is paid once for these */
 constexpr int CONSUMERS = 2;            /* warpgroups that multiply */
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int SHARED_LIMIT = 232448;    /* of a block, less what is declared statically */
@@ -44,10 +44,10 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BATCH_, int BM_, int BN_, 
     static constexpr int SPLITS = BM == 64 ? 2 : 1;           /* warpgroups side by side along the columns */
     static constexpr int WN = BN / SPLITS;                    /* columns of a warpgroup */
     static constexpr int NT = PROMOTE && WN > 128 ? 128 : WN; /* columns of one wgmma */
+    static constexpr int SUMS = WN / 2;                       /* accumulators of a thread */
     static constexpr int COLUMN_ROWS = 2 + RFI_HOPPER_VECTORS; /* scale, bias, vectors */
     static constexpr int COLUMN_BYTES = COLUMN_ROWS * BN * 4;
-    static constexpr int SCRATCH = 64 * 18 * 8;               /* states of 64 rows, see combine_states */
-    static constexpr int OTHER = 1024 + 2 * COLUMN_BYTES + CONSUMERS * SCRATCH + 1024;
+    static constexpr int OTHER = 1024 + 2 * COLUMN_BYTES + 1024;
     static constexpr int FIT = (SHARED_LIMIT - OTHER) / STAGE;
     static constexpr int STAGES = PROMOTE ? FIT / BATCH * BATCH : FIT;
     static constexpr int SHARED = OTHER - 1024 + STAGES * STAGE;
@@ -57,11 +57,14 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BATCH_, int BM_, int BN_, 
 
 /* Shared memory; barriers and stages by address. */
 template <class C> struct Shared {
-    uint32_t stages, full, empty, columns_full, columns_empty;
-    float *columns;   /* two buffers of COLUMN_ROWS x BN */
-    float2 *scratch;  /* of each consumer */
-    uint32_t *last;   /* of each consumer */
+    uint32_t stages, full, empty, columns_full, columns_empty, drawn;
+    float *columns; /* two buffers of COLUMN_ROWS x BN */
+    uint32_t *last; /* of each consumer: whether the ticket drawn for it was the last */
 };
+
+/* Barriers by name. 0 is that of __syncthreads. */
+__device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; }               /* of a consumer's threads */
+__device__ __forceinline__ int written_barrier(int warpgroup) { return 1 + CONSUMERS + warpgroup; } /* a consumer has written its states */
 
 struct Tile {
     int m, n;

@@ -10,18 +10,22 @@
 
 namespace hopper {
 
-/* Copies chunk c of the accumulators out. Registers have no run-time index: a branch a chunk instead. */
-template <int N> __device__ __forceinline__ void take_chunk(const float (&total)[N], int c, float (&v)[CHUNK]) {
+/* Registers have no run-time index: a branch a chunk instead. */
+#define CHUNKS(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
+
+/* Copies chunk c of the accumulators out. */
+template <int N, int SIZE> __device__ __forceinline__ void take_chunk(const float (&total)[N], int c, float (&v)[SIZE]) {
+    static_assert(N <= 8 * SIZE, "chunks without a branch");
 #define TAKE(i)                                                                                     \
     case i:                                                                                         \
-        if constexpr ((i) * CHUNK < N) {                                                            \
-            _Pragma("unroll") for (int j = 0; j < CHUNK; j++) v[j] = total[((i) * CHUNK + j) % N];   \
+        if constexpr ((i) * SIZE < N) {                                                             \
+            _Pragma("unroll") for (int j = 0; j < SIZE; j++) v[j] = total[((i) * SIZE + j) % N];     \
         }                                                                                           \
         break;
-    switch (c) { TAKE(0) TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5) TAKE(6) TAKE(7) }
+    switch (c) { CHUNKS(TAKE) }
 #undef TAKE
-    static_assert(N <= 8 * CHUNK, "chunks without a branch");
 }
+#undef CHUNKS
 
 /* Values of this thread's columns of chunk c, two in eight; `table` begins at its first column of the tile. */
 template <int COLUMNS> __device__ __forceinline__ void load_columns(const float *table, int c, float (&out)[COLUMNS]) {
@@ -35,36 +39,35 @@ template <int COLUMNS> __device__ __forceinline__ void load_columns(const float 
 /* Sums of products to logits; chunk c of the thread's, or all. Accumulator j is of row j / 2 % 2 and of column j / 4 * 2 + j % 2. */
 template <class C, int N>
 __device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
-    float bias[N / 2];
-    load_columns(table + C::BN, c, bias);
-    if (C::PRODUCTS > 1 || f.w.scale) {
-        float scale[N / 2];
-        load_columns(table, c, scale);
+    table += c * N * 2;
+    const bool scaled = C::PRODUCTS > 1 || f.w.scale;
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            int column = j / 4 * 2 + j % 2;
-            v[j] = fmaf(v[j], scale[column] * row_scale[j / 2 % 2], bias[column]);
+    for (int g = 0; g < N / 4; g++) { /* a pair of columns, in both rows */
+        const float2 bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
+        float2 scale = {1, 1};
+        if (scaled) scale = *reinterpret_cast<const float2 *>(table + g * 8);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            v[4 * g + 2 * r] = fmaf(v[4 * g + 2 * r], scale.x * row_scale[r], bias.x);
+            v[4 * g + 2 * r + 1] = fmaf(v[4 * g + 2 * r + 1], scale.y * row_scale[r], bias.y);
         }
-    } else {
-#pragma unroll
-        for (int j = 0; j < N; j++) v[j] += bias[j / 4 * 2 + j % 2];
     }
 }
 
-template <class C> __device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[CHUNK], int c, const float *table) {
-    float saved[CHUNK] = {};
+template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[SIZE], int c, const float *table) {
+    float saved[SIZE] = {};
 #pragma unroll 1
     for (int i = 0; i < f.chain.num_pre; i++) {
         const rfi_cuda_step &step = f.chain.steps[i];
         const float b = step.b32;
-        float a[CHUNK / 2];
+        float a[SIZE / 2];
 #pragma unroll
-        for (int j = 0; j < CHUNK / 2; j++) a[j] = step.a32;
+        for (int j = 0; j < SIZE / 2; j++) a[j] = step.a32;
         if (step.vector >= 0) load_columns(table + (2 + step.vector) * C::BN, c, a);
-        switch (step.kind) {
+        switch (step.op) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                       \
-    case number:                                                                    \
-        _Pragma("unroll") for (int j = 0; j < CHUNK; j++) {                         \
+    case RFI_CUDA_OP_##id:                                                                   \
+        _Pragma("unroll") for (int j = 0; j < SIZE; j++) {                          \
             v[j] = rfi_op_##id##_f32(v[j], a[j / 4 * 2 + j % 2], b, saved[j]);      \
             if ((flags) & RFI_OPF_SAVES) saved[j] = v[j];                           \
         }                                                                           \
@@ -75,15 +78,16 @@ template <class C> __device__ __forceinline__ void apply_steps(const rfi_cuda_fo
     }
 }
 
-/* Folds this thread's columns of each of its two rows. RAGGED: `width` columns are real, counted from the thread's first. */
+/* Folds columns of this thread into the state of each of its two rows. RAGGED: `width` columns are real, counted from the thread's first. */
 template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(int reduction, const float (&v)[N], int width, rfi_state_f32 (&state)[2]) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)            \
     case number:                                                                                           \
         _Pragma("unroll") for (int r = 0; r < 2; r++) {                                                    \
-            float m = rfi_peak0_##id##_f32(), t = 0;                                                       \
+            float m = state[r].m;                                                                          \
             _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)                               \
                 if (!RAGGED || j / 4 * 8 + j % 2 < width) m = rfi_peak_##id##_f32(m, v[j]);                \
+            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                  \
             _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)                               \
                 if (!RAGGED || j / 4 * 8 + j % 2 < width) t += rfi_term_##id##_f32(m, v[j]);               \
             state[r].m = m;                                                                                \
@@ -97,12 +101,12 @@ template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(int r
 
 __device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) { return f.irregular && f.irregular[row]; }
 
-__device__ __forceinline__ void store_logits(const rfi_cuda_fold &f, const float (&v)[CHUNK], int64_t row, int64_t column) {
+template <int SIZE> __device__ __forceinline__ void store_logits(const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (row + 8 * r >= f.batch || is_irregular(f, row + 8 * r)) continue;
 #pragma unroll
-        for (int g = 0; g < CHUNK / 4; g++)
+        for (int g = 0; g < SIZE / 4; g++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 int64_t to = column + g * 8 + e;
@@ -123,18 +127,19 @@ template <int LANES> __device__ __forceinline__ rfi_state_f32 merge_lanes(int re
     return state;
 }
 
-/* Merges `count` states into one: the common peak first, then every total once. */
-__device__ __forceinline__ rfi_state_f32 merge_block(int reduction, rfi_state_f32 state, const float2 *block, int count) {
+/* Merges the first `count` of BLOCK states into one: the common peak first, then every total once. */
+template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(int reduction, rfi_state_f32 state, const float2 (&block)[BLOCK], int count) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)            \
-    case number: {                                                                                         \
-        float m = state.m;                                                                                 \
-        for (int i = 0; i < count; i++) m = rfi_peak_##id##_f32(m, block[i].x);                            \
-        float t = state.t * rfi_rescale_##id##_f32(state.m, m);                                            \
-        for (int i = 0; i < count; i++) t += block[i].y * rfi_rescale_##id##_f32(block[i].x, m);           \
-        state.m = m;                                                                                       \
-        state.t = t;                                                                                       \
-        break;                                                                                             \
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                        \
+    case number: {                                                                                                     \
+        float m = state.m;                                                                                             \
+        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;       \
+        float t = state.t * rfi_rescale_##id##_f32(state.m, m);                                                        \
+        _Pragma("unroll") for (int i = 0; i < BLOCK; i++)                                                              \
+            t = i < count ? t + block[i].y * rfi_rescale_##id##_f32(block[i].x, m) : t;                                \
+        state.m = m;                                                                                                   \
+        state.t = t;                                                                                                   \
+        break;                                                                                                         \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -142,24 +147,24 @@ __device__ __forceinline__ rfi_state_f32 merge_block(int reduction, rfi_state_f3
     return state;
 }
 
-/* Merges states [first, first + count) of each of 64 rows, in their order; two threads a row, both get the result. `scratch` holds 16 states of each row.
- * Rows from `rows` on are not there: their states are not read, and what comes of them is not used. */
-__device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, const float2 *states, int rows, int first, int count, int warpgroup, float2 *scratch) {
-    constexpr int BLOCK = 16, PITCH = BLOCK + 2; /* the padding spreads rows over the banks */
-    const int thread = thread_in_warpgroup(), row = thread / 2, half = thread % 2;
+/* Merges states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result. All loads of a round are on their way at once. */
+__device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, const float2 *states, int first, int count) {
+    constexpr int BLOCK = GROUP / 2;
+    const int half = threadIdx.x % 2;
     rfi_state_f32 state = rfi_state_empty_f32(f.chain.reduction);
 #pragma unroll 1
-    for (int done = 0; done < count; done += BLOCK) {
-        barrier_sync(1 + warpgroup, 128);
+    for (int done = 0; done < count; done += 2 * BLOCK) {
+        const int mine = min(max(count - done - half * BLOCK, 0), BLOCK);
+        const float4 *from = reinterpret_cast<const float4 *>(states + first + done + half * BLOCK);
+        float2 block[BLOCK];
 #pragma unroll
-        for (int i = 0; i < BLOCK / 4; i++) {
-            int r = thread / 8 + i * 16, pair = thread % 8 * 2;
-            if (r < rows && done + pair < count) copy_async_16(shared_address(scratch + r * PITCH + pair), states + r * f.num_partials + first + done + pair);
+        for (int i = 0; i < BLOCK; i += 2) {
+            float4 pair = {};
+            if (i + 1 < mine) pair = __ldcg(from + i / 2);
+            else if (i < mine) *(float2 *)&pair = __ldcg((const float2 *)(from + i / 2));
+            block[i] = {pair.x, pair.y}, block[i + 1] = {pair.z, pair.w};
         }
-        copy_async_wait();
-        barrier_sync(1 + warpgroup, 128);
-        int mine = min(max(count - done - half * BLOCK / 2, 0), BLOCK / 2);
-        state = merge_block(f.chain.reduction, state, scratch + row * PITCH + half * BLOCK / 2, mine);
+        state = merge_block(f.chain.reduction, state, block, mine);
     }
     return merge_lanes<2>(f.chain.reduction, state);
 }
@@ -173,15 +178,13 @@ __device__ __forceinline__ rfi_state_f32 combine_irregular(const rfi_cuda_fold &
     return state;
 }
 
-/* Draws a ticket once the whole warpgroup has written its states. True for the last of `holders`; everything the others wrote before theirs is then visible. */
-__device__ __forceinline__ bool last_to_finish(unsigned *ticket, unsigned holders, int warpgroup, uint32_t *last) {
+/* Draws a ticket for what one thread or several wrote before a barrier that this one has passed. True for the last of `holders`; everything the others wrote
+ * before theirs is then visible to this thread, and to those that it tells. */
+__device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
     __threadfence();
-    barrier_sync(1 + warpgroup, 128);
-    if (thread_in_warpgroup() == 0) last[warpgroup] = atomicAdd(ticket, 1u) == holders - 1;
-    barrier_sync(1 + warpgroup, 128);
-    if (!last[warpgroup]) return false;
+    const bool last = atomicAdd(ticket, 1u) == (unsigned)holders - 1;
     __threadfence();
-    return true;
+    return last;
 }
 
 __device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, rfi_state_f32 state) {
@@ -195,75 +198,106 @@ __device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, 
     rfi_store_as<float>(f.y, f.y_dtype, row * f.ldy, v);
 }
 
+/* What a consumer's part of a tile is among the states of its 64 rows. */
+struct Slot {
+    int64_t first_row;
+    int block, slot, groups, group, first, count; /* first and count: the slots of its group */
+    bool there; /* a part beyond the last row or column has none, but goes the same way: the compiler must see that all threads do */
+};
+
+template <class C> __device__ __forceinline__ Slot slot_of(const Parameters &p, Tile tile, int warpgroup) {
+    Slot s;
+    s.block = C::SPLITS == 1 ? tile.m * 2 + warpgroup : tile.m;
+    s.slot = C::SPLITS == 1 ? tile.n : tile.n * 2 + warpgroup;
+    s.first_row = (int64_t)s.block * 64;
+    s.there = s.first_row < p.fold.batch && s.slot < p.slots;
+    s.groups = (p.slots + GROUP - 1) / GROUP;
+    s.group = s.slot / GROUP;
+    s.first = s.group * GROUP;
+    s.count = min(p.slots - s.first, GROUP);
+    return s;
+}
+
+__device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Slot &s) { return f.tickets + (int64_t)s.block * (s.groups + 1); }
+
 /* The states of a tile go to memory. The last warpgroup to finish one of a group of tiles side by side merges the group's, the last to finish a group merges the
  * groups', always in the order of the columns: the result does not depend on who is last, and nobody has many to merge. */
-template <class C>
-__device__ __forceinline__ void finish_tile(const Parameters &p, const Place &at, Tile tile, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
+template <class C> __device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2]) {
     const rfi_cuda_fold &f = p.fold;
-    const int block = C::SPLITS == 1 ? tile.m * 2 + at.warpgroup : tile.m, slot = C::SPLITS == 1 ? tile.n : tile.n * 2 + at.warpgroup;
-    const int64_t first_row = (int64_t)block * 64;
-    if (first_row >= f.batch || slot >= p.slots) return; /* the same for the whole warpgroup */
-    float2 *states = (float2 *)f.partials + first_row * f.num_partials, *scratch = sh.scratch + at.warpgroup * (C::SCRATCH / 8);
+    float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         rfi_state_f32 all = merge_lanes<4>(f.chain.reduction, state[r]);
         int row = at.row + r * 8;
-        if (at.thread % 4 == 0 && first_row + row < f.batch && !is_irregular(f, first_row + row)) states[row * f.num_partials + slot] = {all.m, all.t};
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch && !is_irregular(f, s.first_row + row)) states[row * f.num_partials + s.slot] = {all.m, all.t};
     }
-    const int groups = (p.slots + GROUP - 1) / GROUP, group = slot / GROUP, first = group * GROUP, count = min(p.slots - first, GROUP);
-    unsigned *tickets = f.tickets + (int64_t)block * (groups + 1);
-    if (!last_to_finish(tickets + group, count, at.warpgroup, sh.last)) return;
-    const int rows = (int)min(f.batch - first_row, (int64_t)64);
-    rfi_state_f32 all = combine_states(f, states, rows, first, count, at.warpgroup, scratch);
+    barrier_arrive(written_barrier(at.warpgroup), 160);
+}
+
+/* A ticket takes two microseconds to draw: a warp of the producer's does it for a consumer, while that one multiplies the next tile. */
+template <class C> __device__ __forceinline__ void draw_tickets(const Parameters &p, const Shared<C> &sh, int rank, int warpgroup) {
+    const int tiles = num_tiles<C>(p);
+    rfi_wait_for_previous();
+    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
+        const Slot s = slot_of<C>(p, tile_at<C>(p, index, rank), warpgroup);
+        barrier_sync(written_barrier(warpgroup), 160);
+        if (threadIdx.x % 32 == 0) {
+            sh.last[warpgroup] = s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
+            mbarrier_arrive(sh.drawn + 8 * warpgroup);
+        }
+    }
+}
+
+/* What is left to do for a tile once its ticket is drawn. `phase` counts the tickets of this consumer. */
+template <class C> __device__ __forceinline__ void finish_tile(const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<C> &sh) {
+    const rfi_cuda_fold &f = p.fold;
+    mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
+    if (!sh.last[at.warpgroup]) return;
     const int thread = thread_in_warpgroup();
-    const int64_t row = first_row + thread / 2;
-    const bool mine = thread % 2 == 0 && row < f.batch;
-    if (groups > 1) {
-        if (mine && !is_irregular(f, row)) states[thread / 2 * f.num_partials + p.group_slot + group] = {all.m, all.t};
-        if (!last_to_finish(tickets + groups, groups, at.warpgroup, sh.last)) return;
-        all = combine_states(f, states, rows, p.group_slot, groups, at.warpgroup, scratch);
+    const int64_t row = s.first_row + thread / 2;
+    const bool there = row < f.batch, irregular = there && is_irregular(f, row), mine = there && thread % 2 == 0;
+    float2 *states = (float2 *)f.partials + row * f.num_partials;
+    rfi_state_f32 all = combine_states(f, states, s.first, there ? s.count : 0);
+    if (s.groups > 1) {
+        if (mine && !irregular) states[p.group_slot + s.group] = {all.m, all.t};
+        barrier_sync(own_barrier(at.warpgroup), 128);
+        if (thread == 0) sh.last[at.warpgroup] = draw(tickets_of(f, s) + s.groups, s.groups);
+        barrier_sync(own_barrier(at.warpgroup), 128);
+        if (!sh.last[at.warpgroup]) return;
+        all = combine_states(f, states, p.group_slot, there ? s.groups : 0);
     }
     if (!mine) return;
-    if (is_irregular(f, row)) all = combine_irregular(f, row);
+    if (irregular) all = combine_irregular(f, row);
     finish_row(f, row, all);
 }
 
+/* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its first column. */
 template <class C, int N>
-__device__ __forceinline__ void epilogue(const Parameters &p, const Place &at, Tile tile, float (&total)[N], const float *table, const Shared<C> &sh) {
-    const rfi_cuda_fold &f = p.fold;
+__device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N], int64_t row, int64_t column, const float *table, rfi_state_f32 (&state)[2]) {
+    constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.chain.reduction;
-    const int first = (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
-    const int64_t column = (int64_t)tile.n * C::BN + first, row = (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? at.warpgroup * 64 : 0) + at.row;
-    table += first;
     float row_scale[2] = {1, 1};
     if (f.x.scale) {
         row_scale[0] = row < f.batch ? f.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
     }
-    rfi_state_f32 state[2] = {rfi_state_empty_f32(reduction), rfi_state_empty_f32(reduction)};
+    state[0] = state[1] = rfi_state_empty_f32(reduction);
     if (!f.chain.num_pre && reduction != RF_OP_NONE && column + 2 * N <= f.out_features) { /* nothing in between: all registers at once */
         scale_and_shift<C>(f, total, 0, table, row_scale);
         fold_columns<false>(reduction, total, 0, state);
-    } else {
-#pragma unroll 1
-        for (int c = 0; c < N / CHUNK; c++) {
-            float v[CHUNK];
-            take_chunk(total, c, v);
-            scale_and_shift<C>(f, v, c, table, row_scale);
-            apply_steps<C>(f, v, c, table);
-            const int64_t from = column + c * CHUNK * 2;
-            if (reduction == RF_OP_NONE) {
-                store_logits(f, v, row, from);
-                continue;
-            }
-            rfi_state_f32 chunk[2];
-            if (from + 2 * CHUNK <= f.out_features) fold_columns<false>(reduction, v, 0, chunk);
-            else fold_columns<true>(reduction, v, (int)max(f.out_features - from, (int64_t)0), chunk);
-#pragma unroll
-            for (int r = 0; r < 2; r++) state[r] = rfi_state_merge_f32(reduction, state[r], chunk[r]);
-        }
+        return;
     }
-    if (reduction != RF_OP_NONE) finish_tile<C>(p, at, tile, state, sh);
+#pragma unroll 1
+    for (int c = 0; c < N / SIZE; c++) {
+        float v[SIZE];
+        take_chunk(total, c, v);
+        scale_and_shift<C>(f, v, c, table, row_scale);
+        apply_steps<C>(f, v, c, table);
+        const int64_t from = column + c * SIZE * 2;
+        if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
+        else if (from + 2 * SIZE <= f.out_features) fold_columns<false>(reduction, v, 0, state);
+        else fold_columns<true>(reduction, v, (int)max(f.out_features - from, (int64_t)0), state);
+    }
 }
 
 } // namespace hopper

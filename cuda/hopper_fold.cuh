@@ -1,6 +1,6 @@
 /* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
  *
- * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns) and two consumers. It is persistent and walks
+ * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns, two draw the consumers' tickets) and two consumers. It is persistent and walks
  * tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. Blocks of a cluster share the tile of W
  * (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
  *
@@ -172,29 +172,40 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     const uint64_t b = wgmma_descriptor<C::ROW>(sh.stages + C::A_BYTES + (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN * C::ROW));
     const int tiles = num_tiles<C>(p);
     Ring ring = {0, 0};
-    int buffer = 0, phase = 0;
+    int buffer = 0, phase = 0, last_tile = -1; /* the tile that a ticket is being drawn for */
+    uint32_t drawn = 0;
     rfi_wait_for_previous();
     for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
-        float total[C::WN / 2];
+        float total[C::SUMS];
         if constexpr (C::PROMOTE) multiply_in_batches<C>(total, p, sh, ring, a, b);
         else multiply_through<C>(total, p, sh, ring, a, b);
+        const Tile tile = tile_at<C>(p, index, at.rank);
+        const int first = (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
+        const int64_t row = (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? at.warpgroup * 64 : 0) + at.row, column = (int64_t)tile.n * C::BN + first;
+        rfi_state_f32 state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, phase);
-        epilogue<C>(p, at, tile_at<C>(p, index, at.rank), total, sh.columns + buffer * C::COLUMN_ROWS * C::BN, sh);
+        fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
         __syncwarp();
         if (at.thread % 32 == 0) mbarrier_arrive(sh.columns_empty + 8 * buffer);
         buffer ^= 1;
         phase ^= !buffer;
+        if (p.fold.chain.reduction != RF_OP_NONE) {
+            if (last_tile >= 0) finish_tile<C>(p, at, slot_of<C>(p, tile_at<C>(p, last_tile, at.rank), at.warpgroup), drawn++ & 1, sh);
+            write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state);
+            last_tile = index;
+        }
     }
+    if (last_tile >= 0) finish_tile<C>(p, at, slot_of<C>(p, tile_at<C>(p, last_tile, at.rank), at.warpgroup), drawn & 1, sh);
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
     extern __shared__ uint8_t raw[];
-    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2];
+    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS];
     __shared__ uint32_t last[CONSUMERS];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
-    Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty),
-                    (float *)behind, (float2 *)(behind + 2 * C::COLUMN_BYTES), last};
+    Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty), shared_address(drawn),
+                    (float *)behind, last};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     if (threadIdx.x == 0) {
         for (int i = 0; i < C::STAGES; i++) {
@@ -205,6 +216,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             mbarrier_init(sh.columns_full + 8 * i, 32);
             mbarrier_init(sh.columns_empty + 8 * i, 4 * CONSUMERS);
         }
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
         mbarrier_init_fence();
         prefetch_map(&p.x[0]);
         prefetch_map(&p.w[0]);
@@ -217,6 +229,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
         registers_lower<24>();
         if (threadIdx.x == 0) produce_stages<C>(p, sh, rank);
         else if (threadIdx.x / 32 == 1) produce_columns<C>(p, sh, rank);
+        else if (threadIdx.x >= 64 && p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, threadIdx.x / 32 - 2);
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

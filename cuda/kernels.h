@@ -16,8 +16,16 @@ extern "C" {
 /* Features in a partial state of the portable kernels, and the unit in which room for them is counted. */
 #define RFI_FOLD_COLUMNS 64
 
+/* Operators by their row in ops.def: a branch on these is one jump. */
+typedef enum rfi_cuda_op {
+#define RFI_OP(id, number, name, params, flags, formula, doc) RFI_CUDA_OP_##id,
+#include "ops.def"
+#undef RFI_OP
+} rfi_cuda_op;
+
 /* One step of the chain, its parameters in both compute types so that no kernel converts. */
 typedef struct rfi_cuda_step {
+    int8_t op;      /* rfi_cuda_op */
     int16_t kind;   /* rf_op_kind */
     int16_t vector; /* index of the per-feature vector that replaces a, or -1 */
     float a32, b32;

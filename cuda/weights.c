@@ -171,6 +171,16 @@ static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     return keep_stored(p, spec, weights, bytes);
 }
 
+static rfi_cuda_op op_of(rf_op_kind kind) {
+    switch ((int)kind) {
+#define RFI_OP(id, number, name, params, flags, formula, doc) \
+    case number: return RFI_CUDA_OP_##id;
+#include "ops.def"
+#undef RFI_OP
+    }
+    return RFI_CUDA_OP_SAVE; /* the plan has elementwise operators alone; this one changes nothing */
+}
+
 static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
     chain->num_pre = plan->num_pre;
     chain->num_post = plan->num_post;
@@ -178,6 +188,7 @@ static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
     for (int i = 0; i < plan->num_pre + plan->num_post; i++) {
         const rfi_step *step = i < plan->num_pre ? &plan->pre[i] : &plan->post[i - plan->num_pre];
         chain->steps[i] = (rfi_cuda_step){
+            .op = (int8_t)op_of(step->kind),
             .kind = (int16_t)step->kind,
             .vector = (int16_t)step->vector,
             .a32 = (float)step->a,
