@@ -40,16 +40,22 @@ template <int COLUMNS> __device__ __forceinline__ void load_columns(const float 
 template <class C, int N>
 __device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
     table += c * N * 2;
-    const bool scaled = C::PRODUCTS > 1 || f.w.scale;
+    if (C::PRODUCTS > 1 || f.w.scale) {
 #pragma unroll
-    for (int g = 0; g < N / 4; g++) { /* a pair of columns, in both rows */
-        const float2 bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
-        float2 scale = {1, 1};
-        if (scaled) scale = *reinterpret_cast<const float2 *>(table + g * 8);
+        for (int g = 0; g < N / 4; g++) { /* a pair of columns, in both rows */
+            const float2 scale = *reinterpret_cast<const float2 *>(table + g * 8), bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            v[4 * g + 2 * r] = fmaf(v[4 * g + 2 * r], scale.x * row_scale[r], bias.x);
-            v[4 * g + 2 * r + 1] = fmaf(v[4 * g + 2 * r + 1], scale.y * row_scale[r], bias.y);
+            for (int r = 0; r < 2; r++) {
+                v[4 * g + 2 * r] = fmaf(v[4 * g + 2 * r], scale.x * row_scale[r], bias.x);
+                v[4 * g + 2 * r + 1] = fmaf(v[4 * g + 2 * r + 1], scale.y * row_scale[r], bias.y);
+            }
+        }
+    } else {
+#pragma unroll
+        for (int g = 0; g < N / 4; g++) {
+            const float2 bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
+#pragma unroll
+            for (int r = 0; r < 2; r++) v[4 * g + 2 * r] += bias.x, v[4 * g + 2 * r + 1] += bias.y;
         }
     }
 }
@@ -134,11 +140,11 @@ template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(int re
     case number: {                                                                                                     \
         float m = state.m;                                                                                             \
         _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;       \
-        float t = state.t * rfi_rescale_##id##_f32(state.m, m);                                                        \
+        double t = (double)state.t * rfi_rescale_##id##_f32(state.m, m); /* few additions, but of large numbers */      \
         _Pragma("unroll") for (int i = 0; i < BLOCK; i++)                                                              \
-            t = i < count ? t + block[i].y * rfi_rescale_##id##_f32(block[i].x, m) : t;                                \
+            if (i < count) t = fma((double)block[i].y, (double)rfi_rescale_##id##_f32(block[i].x, m), t);              \
         state.m = m;                                                                                                   \
-        state.t = t;                                                                                                   \
+        state.t = (float)t;                                                                                            \
         break;                                                                                                         \
     }
 #include "reductions.def"

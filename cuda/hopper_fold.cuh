@@ -143,7 +143,7 @@ __device__ __forceinline__ void multiply_in_batches(float (&total)[N], const Par
 #pragma unroll
                 for (int i = 0; i < C::BATCH; i++) release<C>(sh.empty + 8 * (ring.stage + i));
 #pragma unroll
-            for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+            for (int i = 0; i < NR; i++) total[h * NR + i] += rfi_unbiased(part[i]);
         }
         ring.advance<C>(C::BATCH);
     }

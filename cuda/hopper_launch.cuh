@@ -87,9 +87,9 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 /* By the terms that x and W are in. */
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = f.x.low ? 2 : 1, w_terms = f.w.low ? 2 : 1;
-    if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    if (w_terms == 2) return launch<Config<1, 2, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    if (x_terms == 2) return launch<Config<2, 1, false, 2, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, 1, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (w_terms == 2) return launch<Config<1, 2, false, 1, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 2) return launch<Config<2, 1, false, 1, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
     if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, 0, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
     return launch<Config<1, 1, false, 0, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
 }

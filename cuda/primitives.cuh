@@ -13,6 +13,16 @@ RFI_MATH float rfi_exp_term_f32(float x) {
     return r;
 }
 RFI_MATH float rfi_maxnum_f32(float v, float w) { return fmaxf(v, w); }
+RFI_MATH float rfi_maxn_f32(float v, float w) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(v), "f"(w));
+    return r;
+}
+RFI_MATH float rfi_minn_f32(float v, float w) {
+    float r;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(v), "f"(w));
+    return r;
+}
 RFI_MATH float rfi_expm1_f32(float x) { return expm1f(x); }
 RFI_MATH float rfi_log_f32(float x) { return logf(x); }
 RFI_MATH float rfi_log1p_f32(float x) { return log1pf(x); }
@@ -23,6 +33,8 @@ RFI_MATH float rfi_abs_f32(float x) { return fabsf(x); }
 RFI_MATH double rfi_exp_f64(double x) { return exp(x); }
 RFI_MATH double rfi_exp_term_f64(double x) { return exp(x); }
 RFI_MATH double rfi_maxnum_f64(double v, double w) { return fmax(v, w); }
+RFI_MATH double rfi_maxn_f64(double v, double w) { return v != v || v > w ? v : w; }
+RFI_MATH double rfi_minn_f64(double v, double w) { return v != v || v < w ? v : w; }
 RFI_MATH double rfi_expm1_f64(double x) { return expm1(x); }
 RFI_MATH double rfi_log_f64(double x) { return log(x); }
 RFI_MATH double rfi_log1p_f64(double x) { return log1p(x); }

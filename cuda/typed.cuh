@@ -48,6 +48,14 @@ template <> struct rfi_typed<double> {
 #include "reductions.def"
 #undef RFI_REDUCTION
 
+/* A sum that tensor cores made. They truncate when they add, and last to a float: on average half a unit of the last place is lost, always towards zero, which
+ * over many equal signs adds up. An odd last place taken for the half between two even ones makes up for that on average, and leaves alone what is short enough to
+ * have been exact. Finite sums only: the bits of a NaN would overflow. */
+static __device__ __forceinline__ float rfi_unbiased(float sum) {
+    const uint32_t bits = __float_as_uint(sum);
+    return __uint_as_float(bits + (bits & 1));
+}
+
 /* Value `i` of an array of any type, in the compute type. */
 template <class T> static __device__ __forceinline__ T rfi_load_as(const void *data, int dtype, int64_t i) {
     switch (dtype) {

@@ -17,17 +17,6 @@
 #define TANH_SOFTPLUS(v) RFI_TYPED(rfi_tanh_softplus)(v)
 #define ANCHOR(v) RFI_TYPED(rfi_anchor)(v)
 
-/* C's fmax and fmin drop a NaN; PyTorch's maximum and minimum keep it from either side. Two selects: gcc's vectoriser
- * does not see through one of two conditions. */
-RFI_FN RFI_T RFI_TYPED(rfi_maxn)(RFI_T v, RFI_T w) {
-    RFI_T max = v > w ? v : w;
-    return v != v ? v : max;
-}
-RFI_FN RFI_T RFI_TYPED(rfi_minn)(RFI_T v, RFI_T w) {
-    RFI_T min = v < w ? v : w;
-    return v != v ? v : min;
-}
-
 /* exp of -|x| alone, so nothing overflows and the lower tail keeps its relative accuracy. */
 RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
     RFI_T e = EXP(-ABS(x));

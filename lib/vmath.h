@@ -69,7 +69,20 @@ RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sig
 #define RFI_NUM_ONE_MAX 20
 #include "vmath_typed.h"
 
-/* What a fold does to every logit: a GPU has shorter instructions for these. */
+/* What a fold does to every logit: a GPU has shorter instructions for these. fmax and fmin would drop a NaN; maxn and minn keep it from either side. Two selects:
+ * gcc's vectoriser does not see through one of two conditions. */
+#define RFI_MAXN_MINN(T, suffix)                    \
+    RFI_MATH T rfi_maxn_##suffix(T v, T w) {        \
+        T max = v > w ? v : w;                      \
+        return v != v ? v : max;                    \
+    }                                               \
+    RFI_MATH T rfi_minn_##suffix(T v, T w) {        \
+        T min = v < w ? v : w;                      \
+        return v != v ? v : min;                    \
+    }
+RFI_MAXN_MINN(float, f32)
+RFI_MAXN_MINN(double, f64)
+#undef RFI_MAXN_MINN
 RFI_MATH float rfi_exp_term_f32(float x) { return rfi_exp_f32(x); }
 RFI_MATH float rfi_maxnum_f32(float v, float w) { return w > v ? w : v; }
 RFI_MATH double rfi_exp_term_f64(double x) { return rfi_exp_f64(x); }
