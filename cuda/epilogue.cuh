@@ -26,7 +26,7 @@ static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T
         }
         switch (step.op) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                                   \
-    case RFI_CUDA_OP_##id:                                                                              \
+    case RFI_CUDA_OP_##id:                                                                      \
         _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                        \
         _Pragma("unroll") for (int c = 0; c < COLS; c++) {                                      \
             v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                               \

@@ -19,7 +19,7 @@ constexpr int SHARED_LIMIT = 232448;    /* of a block, less what is declared sta
 
 struct Parameters {
     CUtensorMap x[2], w[2]; /* of their terms; a box is what one block loads of a stage */
-    int32_t stages;         /* of a tile; a multiple of the kernel's batch */
+    int32_t stages;         /* of a tile */
     int32_t m_tiles, n_tiles;
     int32_t x_rows;         /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;        /* clusters of row tiles that are walked before the next columns */
@@ -28,13 +28,12 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-template <int X_TERMS_, int W_TERMS_, bool BF16_, int BATCH_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_> struct Config {
+template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_> struct Config {
     static constexpr int X_TERMS = X_TERMS_, W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
-    static constexpr int BATCH = BATCH_; /* stages whose products are added to float32 registers at a time: the tensor cores truncate when they add. 0: all */
     static constexpr int BM = BM_, BN = BN_, CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
-    static constexpr bool PROMOTE = BATCH > 0;
     static constexpr int PRODUCTS = X_TERMS + W_TERMS - 1;
+    static constexpr bool PROMOTE = PRODUCTS > 1; /* what a stage gives is added to float32 registers: the tensor cores truncate when they add */
 
     static constexpr int K = PRODUCTS > 1 ? 32 : 64; /* columns of x and W in a stage */
     static constexpr int ROW = 2 * K;                /* bytes of a row of a term in a stage, and the width of the swizzle */
@@ -48,8 +47,7 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BATCH_, int BM_, int BN_, 
     static constexpr int COLUMN_ROWS = 2 + RFI_HOPPER_VECTORS; /* scale, bias, vectors */
     static constexpr int COLUMN_BYTES = COLUMN_ROWS * BN * 4;
     static constexpr int OTHER = 1024 + 2 * COLUMN_BYTES + 1024;
-    static constexpr int FIT = (SHARED_LIMIT - OTHER) / STAGE;
-    static constexpr int STAGES = PROMOTE ? FIT / BATCH * BATCH : FIT;
+    static constexpr int STAGES = (SHARED_LIMIT - OTHER) / STAGE;
     static constexpr int SHARED = OTHER - 1024 + STAGES * STAGE;
     static_assert(BM == 64 || BM == 128, "a consumer has 64 rows");
     static_assert(STAGES >= 3, "loading, multiplying and being released at the same time");

@@ -46,8 +46,9 @@ __device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&
             const float2 scale = *reinterpret_cast<const float2 *>(table + g * 8), bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                v[4 * g + 2 * r] = fmaf(v[4 * g + 2 * r], scale.x * row_scale[r], bias.x);
-                v[4 * g + 2 * r + 1] = fmaf(v[4 * g + 2 * r + 1], scale.y * row_scale[r], bias.y);
+                const float a = v[4 * g + 2 * r], b = v[4 * g + 2 * r + 1];
+                v[4 * g + 2 * r] = fmaf(C::PROMOTE ? rfi_unbiased(a) : a, scale.x * row_scale[r], bias.x);
+                v[4 * g + 2 * r + 1] = fmaf(C::PROMOTE ? rfi_unbiased(b) : b, scale.y * row_scale[r], bias.y);
             }
         }
     } else {
@@ -72,7 +73,7 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const r
         if (step.vector >= 0) load_columns(table + (2 + step.vector) * C::BN, c, a);
         switch (step.op) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                       \
-    case RFI_CUDA_OP_##id:                                                                   \
+    case RFI_CUDA_OP_##id:                                                          \
         _Pragma("unroll") for (int j = 0; j < SIZE; j++) {                          \
             v[j] = rfi_op_##id##_f32(v[j], a[j / 4 * 2 + j % 2], b, saved[j]);      \
             if ((flags) & RFI_OPF_SAVES) saved[j] = v[j];                           \

@@ -90,21 +90,14 @@ template <class C, int N> __device__ __forceinline__ void multiply_terms(float (
     for (int s = 0; s < C::K / 16; s++) multiply<C>(d, a + s * (32 >> 4), b + s * (32 >> 4), accumulate || s);
 }
 
-/* All products of COUNT stages from `stage` on, as one group. The small ones come first, so that little is lost when the large ones are added. `a` and `b` are descriptors
- * of this warpgroup's part of the first stage of the ring. */
-template <class C, int COUNT, int N>
-__device__ __forceinline__ void multiply_stages(float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate) {
-    uint64_t at[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) at[i] = (uint64_t)((stage + i)) * (C::STAGE >> 4);
+/* All products of a stage, as one group. The small ones come first, so that little is lost when the large ones are added. `a` and `b` are descriptors of this
+ * warpgroup's part of the first stage of the ring. */
+template <class C, int N> __device__ __forceinline__ void multiply_stage(float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate) {
+    const uint64_t at = (uint64_t)stage * (C::STAGE >> 4);
     wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        if (C::X_TERMS == 2) multiply_terms<C>(d, a + at[i] + (C::A_TERM >> 4), b + at[i], accumulate || i);
-        if (C::W_TERMS == 2) multiply_terms<C>(d, a + at[i], b + at[i] + (C::B_TERM >> 4), accumulate || i || C::X_TERMS == 2);
-    }
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) multiply_terms<C>(d, a + at[i], b + at[i], accumulate || i || C::PRODUCTS > 1);
+    if (C::X_TERMS == 2) multiply_terms<C>(d, a + at + (C::A_TERM >> 4), b + at, accumulate);
+    if (C::W_TERMS == 2) multiply_terms<C>(d, a + at, b + at + (C::B_TERM >> 4), accumulate || C::X_TERMS == 2);
+    multiply_terms<C>(d, a + at, b + at, accumulate || C::PRODUCTS > 1);
     wgmma_commit();
 }
 
@@ -119,33 +112,29 @@ template <class C> __device__ __forceinline__ void release(uint32_t empty) {
 /* The ring as a consumer goes round it. */
 struct Ring {
     int stage, phase;
-    template <class C> __device__ __forceinline__ void advance(int by) {
-        stage += by;
-        if (stage == C::STAGES) stage = 0, phase ^= 1;
+    template <class C> __device__ __forceinline__ void advance() {
+        if (++stage == C::STAGES) stage = 0, phase ^= 1;
     }
 };
 
-/* The sums of a tile, BATCH stages at a time, half of the columns after the other: the tensor cores add what a batch gives, plain additions the batches. */
+/* The sums of a tile, half of the columns after the other: the tensor cores add what a stage gives, plain additions the stages. */
 template <class C, int N>
-__device__ __forceinline__ void multiply_in_batches(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
+__device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
     for (int i = 0; i < N; i++) total[i] = 0;
-    for (int k = 0; k < p.stages; k += C::BATCH) {
-#pragma unroll
-        for (int i = 0; i < C::BATCH; i++) mbarrier_wait(sh.full + 8 * (ring.stage + i), ring.phase);
+    for (int k = 0; k < p.stages; k++) {
+        mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
 #pragma unroll
         for (int h = 0; h < PARTS; h++) {
             float part[NR];
-            multiply_stages<C, C::BATCH>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
+            multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
             wgmma_wait<0>();
-            if (h == PARTS - 1)
+            if (h == PARTS - 1) release<C>(sh.empty + 8 * ring.stage);
 #pragma unroll
-                for (int i = 0; i < C::BATCH; i++) release<C>(sh.empty + 8 * (ring.stage + i));
-#pragma unroll
-            for (int i = 0; i < NR; i++) total[h * NR + i] += rfi_unbiased(part[i]);
+            for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
         }
-        ring.advance<C>(C::BATCH);
+        ring.advance<C>();
     }
 }
 
@@ -157,11 +146,11 @@ __device__ __forceinline__ void multiply_through(float (&total)[N], const Parame
     int previous = 0;
     for (int k = 0; k < p.stages; k++) {
         mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
-        multiply_stages<C, 1>(total, a, b, ring.stage, true);
+        multiply_stage<C>(total, a, b, ring.stage, true);
         wgmma_wait<1>();
         if (k) release<C>(sh.empty + 8 * previous);
         previous = ring.stage;
-        ring.advance<C>(1);
+        ring.advance<C>();
     }
     wgmma_wait<0>();
     if (p.stages) release<C>(sh.empty + 8 * previous);
@@ -177,7 +166,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     rfi_wait_for_previous();
     for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
         float total[C::SUMS];
-        if constexpr (C::PROMOTE) multiply_in_batches<C>(total, p, sh, ring, a, b);
+        if constexpr (C::PROMOTE) multiply_by_stages<C>(total, p, sh, ring, a, b);
         else multiply_through<C>(total, p, sh, ring, a, b);
         const Tile tile = tile_at<C>(p, index, at.rank);
         const int first = (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */

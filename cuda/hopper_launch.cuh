@@ -39,9 +39,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->fold = f;
     p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
     p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
-    constexpr int BATCH = C::PROMOTE ? C::BATCH : 1;
-    const int64_t stages = (f.in_features + C::K - 1) / C::K;
-    p->stages = (int32_t)((stages + BATCH - 1) / BATCH * BATCH);
+    p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = p->n_tiles * C::SPLITS;
     constexpr int PART = C::BM / C::CLUSTER_N;
@@ -87,11 +85,11 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 /* By the terms that x and W are in. */
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = f.x.low ? 2 : 1, w_terms = f.w.low ? 2 : 1;
-    if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, 1, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    if (w_terms == 2) return launch<Config<1, 2, false, 1, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    if (x_terms == 2) return launch<Config<2, 1, false, 1, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, 0, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    return launch<Config<1, 1, false, 0, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (w_terms == 2) return launch<Config<1, 2, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
 }
 
 } // namespace

@@ -25,8 +25,6 @@ static cudaError_t rfi_launch(void (*kernel)(Parameters), const Parameters *para
                               bool overlaps = false) {
     cudaError_t error = cudaSuccess;
     if (shared > 32 * 1024) error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    /* A multiprocessor drains before it divides its memory anew between cache and shared: kernels that follow each other ask for the same. */
-    if (!error) error = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (error) return error;
     cudaLaunchAttribute overlap = {};
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
