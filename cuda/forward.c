@@ -259,7 +259,7 @@ static rf_status check_pointer(const char *name, const void *pointer, rf_memory 
     return RF_OK;
 }
 
-/* From the model's pool, in the order of the call's stream. */
+/* From the device's pool, in the order of the call's stream. */
 static rf_status allocate(const rfi_cuda_prepared *p, size_t bytes, const rfi_forward *call, const char *what, void **block) {
     if (bytes == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
     return bytes ? rfi_cuda_status(cudaMallocFromPoolAsync(block, bytes, p->pool, call->stream), what) : RF_OK;
