@@ -31,6 +31,8 @@ LIBM(sqrt)
 RFI_FN long double rfi_abs_ld(long double x) { return fabsl(x); }
 RFI_FN long double rfi_exp_term_ld(long double x) { return expl(x); }
 RFI_FN long double rfi_maxnum_ld(long double v, long double w) { return fmaxl(v, w); }
+RFI_FN long double rfi_maxn_ld(long double v, long double w) { return v != v || v > w ? v : w; }
+RFI_FN long double rfi_minn_ld(long double v, long double w) { return v != v || v < w ? v : w; }
 
 /* erfc(y + lost) / 2 for y = -x / sqrt(2) as rounded: in the tail the rounding alone would cost half an ulp of double. */
 RFI_FN long double rfi_normcdf_ld(long double x) {
