@@ -97,8 +97,12 @@ static void say_rewrites(FILE *out, const rfi_explanation *about) {
 }
 
 /* Why the fused way may read more than the unfused one. */
-static void say_weight_reads(FILE *out, const rfi_estimate *estimate) {
+static void say_weight_reads(FILE *out, const rfi_explanation *about) {
+    const rfi_estimate *estimate = about->estimate;
     if (!estimate || estimate->weight_reads < 2) return;
+    const rfi_plan *plan = &about->spec->plan;
+    const double weight = (double)plan->in_features * (double)plan->out_features * (double)rfi_dtype_size(about->spec->weight_dtype);
+    if ((double)(estimate->weight_reads - 1) * weight < 0.1 * estimate->bytes) return; /* nothing that anyone would notice */
     const int hidden = estimate->flops * estimate->bytes_per_second > estimate->bytes * estimate->flops_per_second;
     fprintf(out, "  The fused way reads W %lld times, once for each block of %lld rows, to keep a block's logits in the cache%s.\n", (long long)estimate->weight_reads,
             (long long)estimate->block_rows, hidden ? "; the reading hides behind the arithmetic" : "");
@@ -119,7 +123,7 @@ static void say_costs(FILE *out, const rfi_explanation *about) {
     } else {
         fprintf(out, "  Expected times: not known for this backend.\n");
     }
-    say_weight_reads(out, estimate);
+    say_weight_reads(out, about);
 }
 
 static void say(FILE *out, const rfi_explanation *about) {

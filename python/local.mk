@@ -37,6 +37,7 @@ rowfold_commands_py = \
 	python/rowfold/commands/explain.py \
 	python/rowfold/commands/info.py \
 	python/rowfold/commands/options.py \
+	python/rowfold/commands/output.py \
 	python/rowfold/commands/run.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \

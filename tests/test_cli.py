@@ -278,6 +278,7 @@ def test_run_refuses_inputs_in_a_sentence(tmp_path, weights):
     [
         (["--max-memory", "8"], ["8 bytes; a single row takes"]),
         (["--output", "/nowhere/y.npy"], ["/nowhere is not a directory"]),
+        (["--output", "/", "--force"], ["/ is a directory; expected the name of a file"]),
         (["--weight", "tail"], ["tail"]),
         (["--bias", "tail"], ["tail"]),
         (["--vector", "s"], ["expected VECTOR=NAME"]),

@@ -6,6 +6,7 @@ import ctypes
 from typing import NamedTuple
 
 from ._lib import load
+from .arguments import integer
 
 
 class Backend(NamedTuple):
@@ -38,5 +39,5 @@ def backends() -> list[Backend]:
 def cpu_measure(threads: int = 0) -> CpuPeak:
     """Measures the CPU now, for about 0.2 s, with so many threads; 0 for all cores that this process may use."""
     flops, read = ctypes.c_double(), ctypes.c_double()
-    load().rf_cpu_measure(threads, ctypes.byref(flops), ctypes.byref(read))
+    load().rf_cpu_measure(integer(threads, "threads", 32), ctypes.byref(flops), ctypes.byref(read))
     return CpuPeak(flops.value, read.value)

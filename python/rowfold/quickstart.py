@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from functools import partial
 
 import numpy as np
 
 from .backends import backends, cpu_measure
 from .bench.cases import Array, Case
-from .bench.memory import growth
 from .bench.unfused import largest_error, reference, sampled_rows
+from .commands.options import positive
 from .model import Model
 from .ops import Chain, presets
 
@@ -28,9 +27,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run the three preset models at full size, with times, memory and errors",
         description="Runs the preset models on KernelBench's inputs in float32, on the best backend present.",
     )
-    parser.add_argument("--batch", type=int, default=BATCH, help=f"({BATCH})")
-    parser.add_argument("--in-features", type=int, default=IN_FEATURES, metavar="K", help=f"({IN_FEATURES})")
-    parser.add_argument("--out-features", type=int, default=OUT_FEATURES, metavar="N", help=f"({OUT_FEATURES})")
+    parser.add_argument("--batch", type=positive, default=BATCH, help=f"({BATCH})")
+    parser.add_argument("--in-features", type=positive, default=IN_FEATURES, metavar="K", help=f"({IN_FEATURES})")
+    parser.add_argument("--out-features", type=positive, default=OUT_FEATURES, metavar="N", help=f"({OUT_FEATURES})")
     parser.set_defaults(run=run)
 
 
@@ -59,7 +58,7 @@ def _run_model(
     with Model(chain, case.in_features, case.out_features, simplify=simplify) as model:
         model.load_weights(weight, bias)
         y = np.zeros((case.batch, model.info.output_features), np.float32)
-        memory = growth(partial(model, x, y))
+        model(x, out=y)
         seconds: list[float] = []
         while len(seconds) < MOST_RUNS and sum(seconds) < RUN_SECONDS:
             seconds.append(_time(model, x, y))
@@ -69,9 +68,8 @@ def _run_model(
             _say("\n" + model.explain(case.batch).rstrip() + "\n")
         speed = _speed(model, case, min(seconds), removed)
         _say(f"{model.info.backend}, simplify={simplify}: {min(seconds) * 1e3:.4g} ms; {speed}")
-        used = model.workspace_size(case.batch) if memory is None else memory
-        unfused = plan["unfused"]["memory_bytes"]
-        _say(f"    extra memory {used / 2**20:.1f} MiB, unfused {unfused / 2**20:.0f} MiB")
+        used, unfused = plan["fused"]["memory_bytes"], plan["unfused"]["memory_bytes"]
+        _say(f"    memory beside x and weights {used / 2**20:.1f} MiB, unfused {unfused / 2**20:.0f} MiB")
         error = largest_error(y[rows], expected)
         _say(f"    largest relative error of {len(rows)} rows against float64: {error:.1e}")
     return removed

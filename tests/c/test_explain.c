@@ -103,6 +103,9 @@ static void readings_of_weights(void) {
     char *text = text_of("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &one_block);
     CHECK(!strstr(text, "reads W"), "one reading is nothing to explain:\n%s", text);
     free(text);
+    text = text_of("linear(8, 8) | logsumexp", RF_SIMPLIFY_NONE, &blocks_of_rows);
+    CHECK(!strstr(text, "reads W"), "256 bytes of W are nothing beside the rest:\n%s", text);
+    free(text);
     json_t *root = json_of("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &blocks_of_rows);
     CHECK(json_integer_value(json_object_get(root, "weight_reads")) == 10 && json_integer_value(json_object_get(root, "block_rows")) == 103, "readings in JSON");
     json_decref(root);

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..ops import presets
+from ..commands.options import positive
+from ..commands.output import complete_or_absent, require_place
+from ..ops import Chain, presets
 from . import compare, gpu, plot
 from .cases import DATA, Case, default_cases
 from .machine import cores
@@ -45,9 +45,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--chain", action="append", default=[], metavar="TEXT", help="a chain, as text; may be repeated"
     )
-    parser.add_argument("--batch", type=_positive, action="append", help="rows of x; may be repeated (1024)")
-    parser.add_argument("--in-features", type=_positive, default=8192, metavar="K", help="(8192)")
-    parser.add_argument("--out-features", type=_positive, default=8192, metavar="N", help="(8192)")
+    parser.add_argument("--batch", type=positive, action="append", help="rows of x; may be repeated (1024)")
+    parser.add_argument("--in-features", type=positive, default=8192, metavar="K", help="(8192)")
+    parser.add_argument("--out-features", type=positive, default=8192, metavar="N", help="(8192)")
     parser.add_argument(
         "--dtype",
         action="append",
@@ -58,8 +58,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--math", choices=("f32", "tf32", "bf16"), default="f32", help="of float32, on a GPU (f32)")
     parser.add_argument("--data", choices=sorted(DATA), default="kernelbench", help="(kernelbench)")
     parser.add_argument("--seed", type=int, default=0, help="(0)")
-    parser.add_argument("--threads", type=_positive, help="of every contender (all cores this process may use)")
-    parser.add_argument("--repeat", type=_positive, default=5, help="samples of each contender, interleaved (5)")
+    parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
+    parser.add_argument("--repeat", type=positive, default=5, help="samples of each contender, interleaved (5)")
     parser.add_argument(
         "--simplify",
         choices=SIMPLIFY,
@@ -93,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         plot.require()
     for path in filter(None, (arguments.plot, arguments.json, arguments.markdown)):
-        if not path.parent.is_dir():
-            raise SystemExit(f"rowfold bench: {path.parent} is not a directory")
+        require_place(path)
     old = compare.read(arguments.compare) if arguments.compare else None
     if arguments.results:
         status, documents = 0, [compare.read(path) for path in arguments.results]
@@ -158,6 +157,8 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     unknown = set(arguments.preset) - set(presets())
     if unknown:
         raise SystemExit(f"rowfold bench: no preset {', '.join(sorted(unknown))}; there are {', '.join(presets())}")
+    for chain in arguments.chain:
+        Chain.parse(chain)  # or no run at all
     chains = [(name, presets()[name]) for name in arguments.preset] + [(chain, chain) for chain in arguments.chain]
     if not chains and not arguments.batch and not arguments.dtype:
         shape = {"in_features": arguments.in_features, "out_features": arguments.out_features}
@@ -194,13 +195,5 @@ def _entries(arguments: argparse.Namespace) -> list[Entry]:
 
 def _write(path: Path, text: str) -> None:
     """Replaces the file as a whole, so that an interrupted run leaves the last complete one."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    os.replace(file.name, path)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
+    with complete_or_absent(path) as file:
+        file.write(text.encode())

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import _lib
 from ..backends import CpuPeak
+from ..errors import Error
 from ..ops import Chain
 from .cases import Case
 from .machine import cpu_name
@@ -124,7 +125,7 @@ class CaseResult:
         }
 
 
-class WorkerError(Exception):
+class WorkerError(Error, RuntimeError):
     """A worker could not do what it was asked, or died."""
 
 

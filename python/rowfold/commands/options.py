@@ -13,6 +13,17 @@ from ..model import Model
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
+def positive(text: str) -> int:
+    """A number of rows, features, threads or the like, from 1 on."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1 on")
+    return value
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """How the model runs."""
     group = parser.add_argument_group("model")

@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import importlib
 import mmap
-import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,10 +15,11 @@ import numpy as np
 
 from .. import arrays
 from .._lib import DType
-from ..errors import ArgumentTypeError, Error, FileError, InvalidArgumentError
+from ..errors import ArgumentTypeError, FileError, InvalidArgumentError
 from ..files import mapped
 from ..model import Model
 from . import options
+from .output import complete_or_absent, require_place
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = """examples:
@@ -58,10 +57,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the model over the file; the exit status."""
+    require_place(arguments.output)
     if arguments.output.exists() and not arguments.force:
         raise InvalidArgumentError(f"{arguments.output} exists; --force replaces it")
-    if not arguments.output.parent.is_dir():
-        raise InvalidArgumentError(f"{arguments.output.parent} is not a directory; the output goes there")
     x, dtype = _open_input(arguments.input)
     more: dict[str, Any] = {}
     if dtype is DType.BFLOAT16:  # which numpy may only know as uint16
@@ -80,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         batch = _batch(model, rows, arguments.max_memory)
         y_dtype = np.dtype(model.info.y_dtype)
-        with _complete_or_absent(arguments.output) as file:
+        with complete_or_absent(arguments.output) as file:
             _write_header(file, (*x.shape[:-1], model.info.output_features), y_dtype)
             with _progress(rows, arguments.quiet) as bar:
                 _fold(model, rows, batch, y_dtype, file, bar)
@@ -155,28 +153,6 @@ def _forget(rows: Array, first: int, count: int) -> None:
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, description)
-
-
-@contextlib.contextmanager
-def _complete_or_absent(path: Path) -> Iterator[BinaryIO]:
-    """A file beside ``path`` that takes its name when all went well, and goes otherwise."""
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                yield file  # type: ignore[misc]
-                file.flush()
-                os.fsync(file.fileno())
-                mask = os.umask(0)
-                os.umask(mask)
-                os.chmod(file.name, 0o666 & ~mask)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except Error:
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
