@@ -26,6 +26,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import cuda_kernels  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import rowfold  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
@@ -109,6 +110,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     states = (f"{b.name}" if b.available else f"{b.name} (not available: {b.reason})" for b in rowfold.backends())
     return f"rowfold {rowfold.__version__}, backends: {', '.join(states)}"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _mapped_device_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A model that lives as long as the tests. Without one CUDA would map memory for each test's first model and unmap
+    it with the last, which takes longer than most tests, the more so with many workers.
+    """
+    if not any(b.name == "cuda" and b.available for b in wanted_backends(request.config)):
+        yield
+        return
+    with rowfold.Model("linear | max", 64, 64, backend="cuda") as model:
+        model.load_weights(np.zeros((64, 64), np.float32))(np.zeros((1, 64), np.float32))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -176,7 +176,7 @@ def test_threads_and_streams(torch, dtype: str) -> None:
 
 @pytest.mark.alone
 def test_memory(torch) -> None:
-    """A forward takes what workspace_size says, not the logits, and a closed model gives everything back."""
+    """A forward takes what workspace_size says, not the logits, and a closed model gives its weights back."""
     torch.cuda.synchronize()
     start = torch.cuda.mem_get_info()[0]
     batch, k, n = 512, 256, 60_000
@@ -196,6 +196,38 @@ def test_memory(torch) -> None:
     del x, w, out
     torch.cuda.empty_cache()
     assert torch.cuda.mem_get_info()[0] >= start - granule
+
+
+POOL = """
+import numpy as np, rowfold, torch
+def free():
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+def call(batch, n):
+    with rowfold.Model("linear | logsumexp", 64, n, backend="cuda") as model:
+        model.load_weights(np.zeros((n, 64), np.float32))(np.zeros((batch, 64), np.float32))
+        return model.workspace_size(batch), free()
+call(65536, 60000)
+before = free()
+size, during = call(65536, 60000)
+print(size, before - during, before - free())
+"""
+
+
+def _python(code: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(Path(rowfold.__file__).resolve().parents[1])}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.alone
+def test_the_last_model_gives_workspaces_back(torch) -> None:
+    """In a process of its own, where no other model keeps them: what two calls in turn took was had anew."""
+    done = _python(POOL)
+    assert done.returncode == 0, done.stderr
+    size, taken, kept = map(int, done.stdout.split())
+    assert size > 256 << 20
+    assert taken > 0.9 * size
+    assert kept <= 64 << 20
 
 
 @pytest.mark.alone
@@ -289,8 +321,7 @@ print((rowfold.Model("linear | max", 3, 5, backend="reference").load_weights(w)(
 
 def test_a_device_that_failed(torch) -> None:
     """An error that ends a process's use of the device is reported by each call, in CUDA's words; the host goes on."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(rowfold.__file__).resolve().parents[1])}
-    done = subprocess.run([sys.executable, "-c", FAULT], env=environment, capture_output=True, text=True, timeout=120)
+    done = _python(FAULT)
     lines = done.stdout.splitlines()
     assert (done.returncode, len(lines)) == (0, 4), done.stderr
     assert all("CUDA says" in line and "cudaErrorAssert" in line for line in lines[:3]), lines
