@@ -1,5 +1,6 @@
 #include "backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,15 +70,22 @@ static rf_status choose_forced(rfi_spec *spec, const char *forced, const char *d
     return rfi_error(RF_INVALID_ARGUMENT, "there is no backend \"%.40s\"; there are %s", forced, names);
 }
 
+/* Whoever did not set the variable has to be told where the name comes from. */
+static rf_status choose_by_environment(rfi_spec *spec, const char *name, int cpu, int cuda, const rfi_backend **backend) {
+    char reason[600];
+    rf_status status = choose_forced(spec, name, "any", cpu, cuda, backend);
+    if (!status) return RF_OK;
+    snprintf(reason, sizeof reason, "%s", rf_last_error());
+    return rfi_error(status, "ROWFOLD_BACKEND is set: %s", reason);
+}
+
 rf_status rfi_backend_choose(rfi_spec *spec, const char *forced, const char *device, const rfi_backend **backend) {
     int cpu, cuda;
     rf_status status = parse_device(device, &cpu, &cuda, &spec->device);
     if (status) return status;
-    if (!forced && !device) {
-        forced = getenv("ROWFOLD_BACKEND");
-        if (forced && !*forced) forced = NULL;
-    }
     if (forced) return choose_forced(spec, forced, device, cpu, cuda, backend);
+    const char *environment = device ? NULL : getenv("ROWFOLD_BACKEND");
+    if (environment && *environment) return choose_by_environment(spec, environment, cpu, cuda, backend);
     const char *why = "this build has none";
     int seen = 0;
     for (size_t i = 0; i < rf_backend_count(); i++) {

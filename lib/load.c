@@ -41,6 +41,9 @@ static rf_status check_vector(const rf_model *model, const rf_vector *vector, si
     if (!vector->data && n) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" has NULL data", vector->name);
     if (vector->dtype && !rfi_dtype_size((rf_dtype)vector->dtype))
         return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" has dtype %d, which is no rf_dtype", vector->name, vector->dtype);
+    rf_dtype dtype = vector->dtype ? (rf_dtype)vector->dtype : model->spec.weight_dtype;
+    if ((uintptr_t)vector->data % rfi_dtype_size(dtype))
+        return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" is not aligned to its type, %s", vector->name, rfi_dtype_name(dtype));
     return check_memory(model, "the memory of a vector", vector->memory);
 }
 
@@ -77,6 +80,9 @@ static rf_status check_weights(const rf_model *model, const rf_weights *weights)
         return rfi_error(RF_INVALID_ARGUMENT, "weight is not aligned to its type, %s", rfi_dtype_name(model->spec.weight_dtype));
     if (weights->bias_dtype && !rfi_dtype_size((rf_dtype)weights->bias_dtype))
         return rfi_error(RF_INVALID_ARGUMENT, "bias_dtype is %d, which is no rf_dtype", weights->bias_dtype);
+    rf_dtype bias_dtype = weights->bias_dtype ? (rf_dtype)weights->bias_dtype : model->spec.weight_dtype;
+    if ((uintptr_t)weights->bias % rfi_dtype_size(bias_dtype))
+        return rfi_error(RF_INVALID_ARGUMENT, "bias is not aligned to its type, %s", rfi_dtype_name(bias_dtype));
     if (weights->flags & ~RF_BORROW) return rfi_error(RF_INVALID_ARGUMENT, "flags is 0x%x; only RF_BORROW is known", weights->flags);
     if (weights->reserved) return rfi_error(RF_INVALID_ARGUMENT, "reserved is %u; expected 0", weights->reserved);
     return check_memory(model, "memory", weights->memory);

@@ -13,6 +13,7 @@
  *    and what was expected. The library never prints, aborts or exits.
  *  - Structs that may grow begin with `size`, to be set to sizeof the struct; set the rest to zero first. Zero always means "default".
  *  - Enum values are fixed for all releases.
+ *  - Buffers are aligned to the type of their elements, unless more is said.
  *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
  *  - Threads: different models are independent. A model is immutable once its weights are loaded, and then any number of threads may
  *    call its forward, workspace and explain functions at once. Creating, loading and destroying one model is for one thread at a time.

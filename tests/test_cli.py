@@ -70,6 +70,15 @@ def model(weights, chain=CHAIN, **keywords):
 # help and wrong command lines
 
 
+@pytest.mark.parametrize("command", ["info", "explain 'linear(64, 64) | max' --batch 3", "info --json"])
+def test_a_reader_who_has_seen_enough_is_no_error(command):
+    """As head is: it closes the pipe, sooner or later than the command writes."""
+    line = f"{sys.executable} -m rowfold {command} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.returncode in (0, 128 + signal.SIGPIPE)
+
+
 @pytest.mark.parametrize("command", ["info", "explain", "run", "bench", "quickstart"])
 def test_each_command_has_help(command):
     done = cli(command, "--help")

@@ -94,6 +94,19 @@ def test_create(about: str) -> None:
     assert type(caught.value) is errors.BY_STATUS[status]
 
 
+def test_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who did not write the program sees where a backend or a number comes from."""
+    monkeypatch.setenv("ROWFOLD_BACKEND", "abacus")
+    with pytest.raises(rowfold.InvalidArgumentError, match='ROWFOLD_BACKEND is set: there is no backend "abacus"'):
+        create()
+    create(device=b"cpu")  # a program that says where it runs is not overruled
+    monkeypatch.setenv("ROWFOLD_BACKEND", "reference")
+    create()
+    monkeypatch.setenv("ROWFOLD_NUM_THREADS", "many")
+    with pytest.raises(rowfold.InvalidArgumentError, match='ROWFOLD_NUM_THREADS is "many"'):
+        create()
+
+
 def test_struct_sizes_are_checked() -> None:
     library = _lib.load()
     model = create()

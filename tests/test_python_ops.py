@@ -72,11 +72,16 @@ def test_presets_parse(name):
         (lambda: Chain.parse("linear | "), ValueError, "column"),
         (lambda: Chain.parse(b"linear"), TypeError, "chain is a bytes"),
         (lambda: Chain([1]), TypeError, "a chain holds operators"),
+        (lambda: Chain(3), TypeError, "operators is a int"),
+        (lambda: Chain.parse("linear\udc80"), ValueError, "not valid Unicode"),
+        (lambda: ops.mul("@a\0b"), ValueError, "NUL"),
+        (lambda: ops.mul(10**400), ValueError, "beyond the range of a double"),
     ],
 )
 def test_mistakes_are_named(build, error, message):
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=message) as caught:
         build()
+    assert error is AttributeError or isinstance(caught.value, rowfold.Error)
 
 
 def test_operators_do_not_join_with_other_things():

@@ -108,6 +108,8 @@ def test_a_mapping_without_the_name():
             rowfold.Model.from_state_dict(state(), CHAIN, **keywords)
     with pytest.raises(rowfold.InvalidArgumentError, match=r"'head.bias' has shape \(4,\); expected"):
         rowfold.Model.from_state_dict(state(), CHAIN, weight="head.bias")
+    with pytest.raises(rowfold.ArgumentTypeError, match="state_dict is a int; expected a mapping"):
+        rowfold.Model.from_state_dict(3, "linear(1, 1)", weight="w")
     with pytest.raises(rowfold.ArgumentTypeError, match="weight is a list"):
         rowfold.Model.from_state_dict({"w": [[1.0]]}, "linear(1, 1)", weight="w")
 

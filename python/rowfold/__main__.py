@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -38,6 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         chosen = parser().parse_args(arguments)
         status: int = chosen.run(chosen)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has seen enough, as head does. What is left to print goes nowhere, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except errors.Error as error:
         print(f"rowfold: {error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -61,6 +62,23 @@ def say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
     if len(shape) == 2 and 0 not in shape:
         keywords.setdefault("out_features", int(shape[0]))
         keywords.setdefault("in_features", int(shape[1]))
+
+
+def path_text(value: Any) -> str:
+    """A path as a str, whichever way it was given."""
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise ArgumentTypeError(f"path is a {type(value).__qualname__}; expected a str, bytes or os.PathLike") from None
+
+
+def mapping(value: Any, argument: str) -> Mapping[str, Any]:
+    """A mapping of names; an empty one for None."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(f"{argument} is a {type(value).__qualname__}; expected a mapping, as a dict is one")
+    return value
 
 
 def entry(state_dict: Mapping[str, Any], name: str, argument: str) -> Any:

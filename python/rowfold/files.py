@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _lib, npz
 from ._lib import DType, load
+from .arguments import path_text
 from .arrays import numpy_dtype
 from .errors import ArgumentTypeError, InvalidArgumentError
 from .ops import encode
@@ -32,7 +33,7 @@ def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
     """All tensors of a file, in its order. Raises FileError (OSError) or InvalidFileError (ValueError)."""
     if npz.is_npz(path):
         return [
-            Tensor(name, shape, str(dtype), npz.model_dtype(dtype), os.fspath(path), -1)
+            Tensor(name, shape, str(dtype), npz.model_dtype(dtype), path_text(path), -1)
             for name, (shape, dtype) in npz.headers(path).items()
         ]
     library = load()
@@ -67,7 +68,7 @@ def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any]
 
 def encode_path(path: str | os.PathLike[str]) -> bytes:
     """A path for the library: without a NUL, at which C would end it."""
-    raw = os.fsencode(path)
+    raw = os.fsencode(path_text(path))
     if b"\0" in raw:
         raise InvalidArgumentError(f"path is {path!r}, which holds a NUL character")
     return raw

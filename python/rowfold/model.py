@@ -150,7 +150,8 @@ class Model:
         self._check_device("weight", matrix)
         row = None if bias is None else self._feature_vector(bias, "bias", matrix)
         named = {
-            name: self._feature_vector(value, f"vector {name!r}", matrix) for name, value in (vectors or {}).items()
+            name: self._feature_vector(value, f"vector {name!r}", matrix)
+            for name, value in arguments.mapping(vectors, "vectors").items()
         }
         native = (_lib.Vector * len(named))(
             *(_lib.Vector(encode(name, "vectors"), m.pointer, features, m.dtype, m.memory) for name, m in named.items())
@@ -203,7 +204,10 @@ class Model:
         FileError (OSError), InvalidFileError (ValueError), and what Model and load_weights raise.
 
         """
-        named = vectors or {}
+        named = arguments.mapping(vectors, "vectors")
+        for argument, name in (("weight", weight), ("bias", bias), *(("vectors", name) for name in named.values())):
+            if name is not None:
+                encode(name, argument)
         if npz.is_npz(path):
             wanted = [weight, *([] if bias is None else [bias]), *named.values()]
             state = npz.arrays(path, wanted)
@@ -268,6 +272,7 @@ class Model:
         InvalidArgumentError for a name that is not there, and what Model and load_weights raise.
 
         """
+        state_dict = arguments.mapping(state_dict, "state_dict")
         matrix = arguments.entry(state_dict, weight, "weight")
         shape = tuple(getattr(matrix, "shape", ()))
         if hasattr(matrix, "shape") and len(shape) != 2:
@@ -278,7 +283,10 @@ class Model:
         if hasattr(matrix, "dtype") and "dtype" not in keywords:
             keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
         row = None if bias is None else arguments.entry(state_dict, bias, "bias")
-        named = {name: arguments.entry(state_dict, key, f"vector {name!r}") for name, key in (vectors or {}).items()}
+        named = {
+            name: arguments.entry(state_dict, key, f"vector {name!r}")
+            for name, key in arguments.mapping(vectors, "vectors").items()
+        }
         return cls(chain, **keywords).load_weights(matrix, row, named, borrow=borrow)
 
     def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ._lib import DType
+from .arguments import path_text
 from .arrays import numpy_to_dtype
 from .errors import ArgumentTypeError, Error, FileError, InvalidArgumentError, InvalidFileError
 
@@ -21,7 +22,7 @@ Header = tuple[tuple[int, ...], "np.dtype[Any]"]
 
 def is_npz(path: str | os.PathLike[str]) -> bool:
     """Whether a path is one of numpy's archives, by its name."""
-    return os.fspath(path).endswith(".npz")
+    return path_text(path).endswith(".npz")
 
 
 def headers(path: str | os.PathLike[str]) -> dict[str, Header]:
@@ -48,12 +49,12 @@ def model_dtype(dtype: np.dtype[Any]) -> DType | None:
 def _read(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -> Array:
     if name + MEMBER not in archive.namelist():
         count = sum(member.endswith(MEMBER) for member in archive.namelist())
-        raise InvalidArgumentError(f"{os.fspath(path)}: there is no array {name!r} among its {count}")
+        raise InvalidArgumentError(f"{path_text(path)}: there is no array {name!r} among its {count}")
     try:
         with archive.open(name + MEMBER) as member:
             values: Array = np.lib.format.read_array(member, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InvalidFileError(f"{os.fspath(path)}: array {name!r}: {error}") from None
+        raise InvalidFileError(f"{path_text(path)}: array {name!r}: {error}") from None
     # What numpy.savez makes of ml_dtypes.bfloat16; numpy itself has no name for it.
     return values.view(np.uint16) if values.dtype == np.dtype("V2") else values
 
@@ -69,11 +70,11 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header:
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path_text(path)) as archive:
             yield archive
     except Error:
         raise
     except OSError as error:
-        raise FileError(f"{os.fspath(path)}: {error.strerror or error}") from None
+        raise FileError(f"{path_text(path)}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise InvalidFileError(f"{os.fspath(path)}: not an archive of arrays: {error}") from None
+        raise InvalidFileError(f"{path_text(path)}: not an archive of arrays: {error}") from None

@@ -74,6 +74,8 @@ class Operator:
         try:
             if not isinstance(value, str):
                 return float(value)
+        except OverflowError:
+            raise InvalidArgumentError(f"{self.name}() got a {name} beyond the range of a double") from None
         except TypeError:
             pass
         vector = ' or a vector "@name"' if self.accepts_vector else ""
@@ -111,6 +113,8 @@ class Chain:
     _ops: tuple[Op, ...]
 
     def __init__(self, operators: Iterable[Op | Operator]) -> None:
+        if not isinstance(operators, Iterable):
+            raise ArgumentTypeError(f"operators is a {type(operators).__qualname__}; expected operators of rowfold.ops")
         self._ops = tuple(_as_op(op) for op in operators)
 
     @classmethod
@@ -165,7 +169,10 @@ def encode(text: str, argument: str) -> bytes:
         raise ArgumentTypeError(f"{argument} is a {type(text).__qualname__}; expected a str")
     if "\0" in text:
         raise InvalidArgumentError(f"{argument} holds a NUL character at index {text.index(chr(0))}")
-    return text.encode()
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{argument} is {text!r}, which is not valid Unicode: {error.reason}") from None
 
 
 @cache
@@ -223,7 +230,7 @@ def _variant(operator: Operator, name: str) -> Operator:
 
 def _vector_name(operator: Operator, text: str) -> str:
     name = text[1:]
-    if not text.startswith("@") or len(name.encode()) >= MAX_NAME:
+    if not text.startswith("@") or len(encode(name, "vector")) >= MAX_NAME:
         raise InvalidArgumentError(
             f"{operator.name}() got {text!r}; expected a number, or @ and a name of at most {MAX_NAME - 1} bytes"
         )

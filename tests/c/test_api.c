@@ -187,7 +187,12 @@ static void wrong_calls(const char *backend) {
     weights.flags = 0, weights.reserved = 1;
     FAILS(RF_INVALID_ARGUMENT, "reserved", rf_model_load_weights_ex(model, &weights));
     weights.reserved = 0, weights.weight = (const char *)w + 1;
-    FAILS(RF_INVALID_ARGUMENT, "aligned", rf_model_load_weights_ex(model, &weights));
+    FAILS(RF_INVALID_ARGUMENT, "weight is not aligned", rf_model_load_weights_ex(model, &weights));
+    weights.weight = w, weights.bias = (const char *)b + 1;
+    FAILS(RF_INVALID_ARGUMENT, "bias is not aligned to its type", rf_model_load_weights_ex(model, &weights));
+    rf_vector crooked = good;
+    crooked.data = (const char *)good.data + 1;
+    FAILS(RF_INVALID_ARGUMENT, "is not aligned to its type", rf_model_load_weights(model, w, b, &crooked, 1));
     OK(rf_model_load_weights(model, w, b, &good, 1));
     FAILS(RF_ALREADY_LOADED, "loaded", rf_model_load_weights(model, w, b, &good, 1));
     FAILS(RF_INVALID_ARGUMENT, "batch is -1", rf_model_forward(model, x, -1, y + 1));
