@@ -263,15 +263,16 @@ template <class C> __device__ __forceinline__ void finish_tile(const Parameters 
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
     const bool there = row < f.batch, irregular = there && is_irregular(f, row), mine = there && thread % 2 == 0;
+    const bool states_there = there && !irregular; /* of this kernel */
     float2 *states = (float2 *)f.partials + row * f.num_partials;
-    rfi_state_f32 all = combine_states(f, states, s.first, there ? s.count : 0);
+    rfi_state_f32 all = combine_states(f, states, s.first, states_there ? s.count : 0);
     if (s.groups > 1) {
-        if (mine && !irregular) states[p.group_slot + s.group] = {all.m, all.t};
+        if (mine && states_there) states[p.group_slot + s.group] = {all.m, all.t};
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (thread == 0) sh.last[at.warpgroup] = draw(tickets_of(f, s) + s.groups, s.groups);
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (!sh.last[at.warpgroup]) return;
-        all = combine_states(f, states, p.group_slot, there ? s.groups : 0);
+        all = combine_states(f, states, p.group_slot, states_there ? s.groups : 0);
     }
     if (!mine) return;
     if (irregular) all = combine_irregular(f, row);
