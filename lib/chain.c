@@ -49,6 +49,13 @@ static rf_status check_params(const rf_op *ops, const rfi_chain_place *place, in
         if (isnan(op->params[p]) && !(desc->flags & RFI_OPF_NAN_PARAMS)) return fail(ops, place, i, "%s of %s is nan", desc->param_names[p], desc->name);
     if ((desc->flags & RFI_OPF_NONZERO_A) && op->num_params && op->params[0] == 0)
         return fail(ops, place, i, "%s of %s is 0; expected another number", desc->param_names[0], desc->name);
+    if (desc->flags & RFI_OPF_ORDERED) {
+        double least = op->num_params > 0 ? op->params[0] : desc->param_defaults[0], most = op->num_params > 1 ? op->params[1] : desc->param_defaults[1];
+        char numbers[2][RFI_NUMBER_TEXT];
+        if (least > most)
+            return fail(ops, place, i, "%s of %s is %s, above its %s %s", desc->param_names[0], desc->name, rfi_number_format(least, numbers[0]), desc->param_names[1],
+                        rfi_number_format(most, numbers[1]));
+    }
     return RF_OK;
 }
 

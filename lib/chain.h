@@ -26,7 +26,8 @@ enum {
     RFI_OPF_READS_SAVED = 8,
     RFI_OPF_SAVES = 16,
     RFI_OPF_INCREASING = 32,
-    RFI_OPF_INCREASING_A = 64
+    RFI_OPF_INCREASING_A = 64,
+    RFI_OPF_ORDERED = 128
 };
 
 const rfi_op_desc *rfi_op_find(int kind); /* NULL if there is none */

@@ -54,6 +54,7 @@ ELEMENTWISE = [
     ("hardtanh: NaN stays", "hardtanh", NAN, NAN),
     ("hardtanh", "hardtanh", -INF, -1.0),
     ("hardtanh", "hardtanh(-2, 3)", INF, 3.0),
+    ("hardtanh: equal bounds are allowed", "hardtanh(2, 2)", -INF, 2.0),
     ("relu: NaN stays", "relu", NAN, NAN),
     ("relu: -0.0, either", "neg | relu", 0.0, 0.0),
     ("relu", "relu", -INF, 0.0),

@@ -113,6 +113,8 @@ static void bad_text(void) {
         {"linear | clamp(1, min=2)", "column 19:", "min is given twice"},
         {"linear | clamp(top=1)", "column 16:", "expected min or max"},
         {"linear | hardtanh(nan)", "column 10:", "min_val of hardtanh is nan"},
+        {"linear | hardtanh(2, -2)", "column 10:", "min_val of hardtanh is 2, above its max_val -2"},
+        {"linear | hardtanh(1.5)", "column 10:", "min_val of hardtanh is 1.5, above its max_val 1"},
         {"linear | softcap(0)", "column 10:", "cap of softcap is 0"},
         {"linear | softplus(-0)", "column 10:", "beta of softplus is 0"},
         {"linear(5)", "column 1:", "both sizes or none"},
