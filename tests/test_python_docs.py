@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rowfold
-from rowfold import ops
+from rowfold import _lib, ops
+from test_python_files import write
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -47,6 +52,67 @@ def test_the_readme_s_python_runs(capsys):
     exec(compile(code, str(README), "exec"), scope)
     assert scope["y"].shape == (1024, 1)
     assert "logsumexp" in capsys.readouterr().out
+
+
+class Module:
+    """As much of an nn.Module as the README's line asks for."""
+
+    def state_dict(self):
+        rng = np.random.default_rng(0)
+        return {
+            "head.weight": rng.normal(size=(30, 8)).astype(np.float32),
+            "head.bias": rng.normal(size=30).astype(np.float32),
+        }
+
+
+def test_the_readme_s_other_ways_to_make_a_model_work(tmp_path, monkeypatch):
+    write(tmp_path / "model.safetensors", Module().state_dict())
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^    (rowfold\.Model.*)$", README.read_text(), re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        with eval(line, {"rowfold": rowfold, "ops": ops, "module": Module()}) as model:
+            assert "logsumexp" in model.info.chain
+
+
+C_PROGRAM = """
+#include <stdio.h>
+#include <stdlib.h>
+%s
+int main(void) {
+    int64_t batch = 2;
+    float *W = calloc(32000 * 512, sizeof *W), *b = calloc(32000, sizeof *b), x[2 * 512] = {0}, y[2] = {0};
+%s
+    printf("%%.6f %%.6f\\n", (double)y[0], (double)y[1]);
+    free(W);
+    free(b);
+    return 0;
+}
+"""
+
+
+def test_the_readme_s_c_compiles_and_runs(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (code,) = re.findall(r"```c\n(.*?)```", README.read_text(), re.DOTALL)
+    include, body = code.split("\n", 1)
+    (tmp_path / "program.c").write_text(C_PROGRAM % (include, body))
+    library = Path(_lib.load().path)
+    command = [
+        compiler,
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "program.c",
+        f"-I{README.parent / 'lib'}",
+        str(library),
+    ]
+    subprocess.run([*command, f"-Wl,-rpath,{library.parent}", "-o", "program"], cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert [float(word) for word in done.stdout.split()] == pytest.approx([math.log(32000)] * 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", rowfold.__all__)

@@ -2,6 +2,7 @@
 #include "cpu/features.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include "config.h"
 
@@ -40,6 +41,7 @@ int rfi_cpu_has_avx512(const char **reason) {
 
 int rfi_cpu_cores(void) {
     cpu_set_t set;
-    int count = sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set);
-    return count > 0 ? count : 1;
+    /* The set is too small for a kernel that knows of more than 1024 processors. */
+    long count = sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+    return count < 1 ? 1 : count < RFI_CPU_MAX_THREADS ? (int)count : RFI_CPU_MAX_THREADS;
 }

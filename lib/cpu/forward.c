@@ -40,7 +40,8 @@ static void run_collapsed(void *context, int64_t task, int slot) {
     int64_t last = least((task + 1) * COLLAPSED_ROWS, call->batch);
     for (int64_t row = task * COLLAPSED_ROWS; row < last; row++) {
         int full;
-        const char *x = (const char *)call->x + (size_t)(row * call->ldx) * rfi_dtype_size(call->x_dtype);
+        /* NULL where there are no inputs, whatever ldx says. */
+        const char *x = call->x ? (const char *)call->x + (size_t)(row * call->ldx) * rfi_dtype_size(call->x_dtype) : NULL;
         double value = rfi_collapse_row(&run->prepared->collapse, &kernel, x, call->x_dtype, &full);
         run->row_list[row] = full;
         if (!full) rfi_cpu_store_row(run, row, value);
