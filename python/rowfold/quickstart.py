@@ -27,9 +27,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="run the three preset models at full size, with times, memory and errors",
         description="Runs the preset models on KernelBench's inputs in float32, on the best backend present.",
     )
-    parser.add_argument("--batch", type=positive, default=BATCH, help=f"({BATCH})")
-    parser.add_argument("--in-features", type=positive, default=IN_FEATURES, metavar="K", help=f"({IN_FEATURES})")
-    parser.add_argument("--out-features", type=positive, default=OUT_FEATURES, metavar="N", help=f"({OUT_FEATURES})")
+    parser.add_argument("--batch", type=positive, default=BATCH, help=f"rows of x ({BATCH})")
+    parser.add_argument(
+        "--in-features", type=positive, default=IN_FEATURES, metavar="K", help=f"inputs ({IN_FEATURES})"
+    )
+    parser.add_argument(
+        "--out-features", type=positive, default=OUT_FEATURES, metavar="N", help=f"outputs ({OUT_FEATURES})"
+    )
     parser.set_defaults(run=run)
 
 

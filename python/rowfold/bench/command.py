@@ -46,8 +46,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--chain", action="append", default=[], metavar="TEXT", help="a chain, as text; may be repeated"
     )
     parser.add_argument("--batch", type=positive, action="append", help="rows of x; may be repeated (1024)")
-    parser.add_argument("--in-features", type=positive, default=8192, metavar="K", help="(8192)")
-    parser.add_argument("--out-features", type=positive, default=8192, metavar="N", help="(8192)")
+    parser.add_argument("--in-features", type=positive, default=8192, metavar="K", help="inputs of the layer (8192)")
+    parser.add_argument("--out-features", type=positive, default=8192, metavar="N", help="outputs of the layer (8192)")
     parser.add_argument(
         "--dtype",
         action="append",
@@ -56,8 +56,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
     parser.add_argument("--math", choices=("f32", "tf32", "bf16"), default="f32", help="of float32, on a GPU (f32)")
-    parser.add_argument("--data", choices=sorted(DATA), default="kernelbench", help="(kernelbench)")
-    parser.add_argument("--seed", type=int, default=0, help="(0)")
+    parser.add_argument(
+        "--data", choices=sorted(DATA), default="kernelbench", help="what x and W are drawn as (kernelbench)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
     parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
     parser.add_argument("--repeat", type=positive, default=5, help="samples of each contender, interleaved (5)")
     parser.add_argument(

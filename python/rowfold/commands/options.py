@@ -45,9 +45,17 @@ def add_weights(parser: argparse.ArgumentParser, required: bool) -> None:
         help=".safetensors, the .index.json of a sharded model, or .npz",
     )
     group.add_argument("--weight", metavar="NAME", help="the tensor (out_features, in_features); needed if several fit")
-    group.add_argument("--bias", metavar="NAME", help="the tensor (out_features,), or 'none' (the weight's neighbour)")
     group.add_argument(
-        "--vector", metavar="VECTOR=NAME", action="append", default=[], help="tensor of a vector of the chain"
+        "--bias",
+        metavar="NAME",
+        help="the tensor (out_features,), or 'none' (the .bias beside a .weight, if there is one)",
+    )
+    group.add_argument(
+        "--vector",
+        metavar="VECTOR=NAME",
+        action="append",
+        default=[],
+        help="the tensor (out_features,) of a vector that the chain names",
     )
 
 

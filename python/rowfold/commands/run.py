@@ -46,7 +46,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--input", required=True, metavar="FILE", help=".npy, or FILE.safetensors:TENSOR, of shape (..., in_features)"
     )
     parser.add_argument("--output", required=True, metavar="FILE", type=Path, help=".npy, (..., 1 or out_features)")
-    parser.add_argument("--max-memory", type=_size, default="256M", metavar="SIZE", help="beside the weights (256M)")
+    parser.add_argument(
+        "--max-memory", type=_size, default="256M", metavar="SIZE", help="to use beside the weights (256M)"
+    )
     parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="of the output (float32; float64 for float64 weights)")
     parser.add_argument("--force", action="store_true", help="replace an output that exists")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
