@@ -63,15 +63,19 @@ __device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&
 
 template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[SIZE], int c, const float *table) {
     float saved[SIZE] = {};
+    int op = f.chain.steps[0].op, vector = f.chain.steps[0].vector;
+    float a0 = f.chain.steps[0].a32, b0 = f.chain.steps[0].b32;
 #pragma unroll 1
     for (int i = 0; i < f.chain.num_pre; i++) {
-        const rfi_cuda_step &step = f.chain.steps[i];
-        const float b = step.b32;
+        const int now = op;
+        const float b = b0;
         float a[SIZE / 2];
 #pragma unroll
-        for (int j = 0; j < SIZE / 2; j++) a[j] = step.a32;
-        if (step.vector >= 0) load_columns(table + (2 + step.vector) * C::BN, c, a);
-        switch (step.op) {
+        for (int j = 0; j < SIZE / 2; j++) a[j] = a0;
+        if (vector >= 0) load_columns(table + (2 + vector) * C::BN, c, a);
+        const rfi_cuda_step &next = f.chain.steps[min(i + 1, f.chain.num_pre - 1)]; /* on its way while this one is computed */
+        op = next.op, vector = next.vector, a0 = next.a32, b0 = next.b32;
+        switch (now) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                       \
     case RFI_CUDA_OP_##id:                                                          \
         _Pragma("unroll") for (int j = 0; j < SIZE; j++) {                          \
@@ -108,17 +112,39 @@ template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(int r
 
 __device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) { return f.irregular && f.irregular[row]; }
 
-template <int SIZE> __device__ __forceinline__ void store_logits(const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
+/* Two neighbouring values of y, in one store where `paired`. */
+template <class T> struct alignas(2 * sizeof(T)) Pair {
+    T first, second;
+};
+template <class T> __device__ __forceinline__ T rounded(float v) { return (T)v; }
+template <> __device__ __forceinline__ __half rounded(float v) { return __float2half_rn(v); }
+template <> __device__ __forceinline__ __nv_bfloat16 rounded(float v) { return __float2bfloat16_rn(v); }
+
+template <class T, int SIZE> __device__ __forceinline__ void store_typed(const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
+    const bool paired = (uintptr_t)f.y % sizeof(Pair<T>) == 0 && f.ldy % 2 == 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (row + 8 * r >= f.batch || is_irregular(f, row + 8 * r)) continue;
+        T *to = (T *)f.y + (row + 8 * r) * f.ldy + column;
 #pragma unroll
-        for (int g = 0; g < SIZE / 4; g++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                int64_t to = column + g * 8 + e;
-                if (to < f.out_features) rfi_store_as<float>(f.y, f.y_dtype, (row + 8 * r) * f.ldy + to, v[4 * g + 2 * r + e]);
+        for (int g = 0; g < SIZE / 4; g++) {
+            const Pair<T> pair = {rounded<T>(v[4 * g + 2 * r]), rounded<T>(v[4 * g + 2 * r + 1])};
+            const int64_t there = f.out_features - column - g * 8; /* columns from the first of the pair on */
+            if (paired && there > 1) *(Pair<T> *)(to + g * 8) = pair;
+            else {
+                if (there > 0) to[g * 8] = pair.first;
+                if (there > 1) to[g * 8 + 1] = pair.second;
             }
+        }
+    }
+}
+
+template <int SIZE> __device__ __forceinline__ void store_logits(const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
+    switch (f.y_dtype) {
+    case RF_FLOAT64: store_typed<double>(f, v, row, column); break;
+    case RF_FLOAT16: store_typed<__half>(f, v, row, column); break;
+    case RF_BFLOAT16: store_typed<__nv_bfloat16>(f, v, row, column); break;
+    default: store_typed<float>(f, v, row, column); break;
     }
 }
 
