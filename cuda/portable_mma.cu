@@ -156,9 +156,6 @@ template <class S> __device__ __forceinline__ void promote(sums<S> &total, sums<
             }
 }
 
-/* The scales of a row and a column, the smaller first: a product that is in range does not overflow on the way. */
-__device__ __forceinline__ float unscale(float v, float a, float b) { return v * fminf(a, b) * fmaxf(a, b); }
-
 /* The sums, unscaled, to the tile in shared memory. */
 template <class S>
 __device__ __forceinline__ void store_tile(const rfi_cuda_fold &p, float *tile, const sums<S> &total, int64_t row0, int64_t column0, int warp_row, int warp_column) {
@@ -177,7 +174,7 @@ __device__ __forceinline__ void store_tile(const rfi_cuda_fold &p, float *tile, 
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + m * 16 + half * 8 + lane / 4;
                 const float x_scale = p.x.scale && row0 + r < p.batch ? p.x.scale[row0 + r] : 1;
-                float2 v = {unscale(total[m][n][half * 2], x_scale, w_scale[0]), unscale(total[m][n][half * 2 + 1], x_scale, w_scale[1])};
+                float2 v = {rfi_unscale(total[m][n][half * 2], x_scale, w_scale[0]), rfi_unscale(total[m][n][half * 2 + 1], x_scale, w_scale[1])};
                 *(float2 *)&tile[r * S::tile_ld + c] = v;
             }
     }
