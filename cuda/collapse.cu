@@ -1,88 +1,150 @@
-/* A sum or mean of affine columns as one dot product a row: see lib/collapse.h. Sums in double; reads x once. */
+/* A sum or mean of affine columns as one dot product a row: see lib/collapse.h. Sums in double; reads x once.
+ *
+ * Memory is what limits it: x is read in pieces of 16 bytes, a step ahead of their use, and a block takes several rows, which share what it reads of the summed
+ * weights. Which thread adds what, and in which order, depends on K and the type of x alone: the bits of a row do not depend on those beside it.
+ *
+ * Rows with infinities or NaN, and those that might overflow on the full path, are told by the largest magnitude in the block and are rare: only then is it
+ * asked which rows they are, and the block computes its rows once more, one by one. */
+#include <type_traits>
+
 #include "epilogue.cuh"
 #include "launch.cuh"
 
 namespace {
 
-constexpr int THREADS = 256, ROWS = 4, WARPS = THREADS / 32; /* a block's rows share what it reads of the summed weights */
+constexpr int BUSY = 512; /* threads of a multiprocessor that, with several rows each, keep enough loads on their way */
 
-/* Four values of a row from k on. `whole`: they are all there, at an address that is a multiple of their size. */
-__device__ __forceinline__ void load_four(double (&v)[4], const rfi_cuda_rows &x, int64_t row, int64_t k, int64_t depth, bool whole) {
-    const int64_t at = row * x.ld + k;
-    if (whole && x.dtype == RF_FLOAT32) {
-        const float4 f = *(const float4 *)((const float *)x.data + at);
-        v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
-    } else if (whole && x.dtype != RF_FLOAT64) {
-        const uint2 two = *(const uint2 *)((const uint16_t *)x.data + at);
-        const uint16_t bits[4] = {(uint16_t)two.x, (uint16_t)(two.x >> 16), (uint16_t)two.y, (uint16_t)(two.y >> 16)};
+template <class E> using wide = std::conditional_t<std::is_same_v<E, double>, double, float>; /* holds E, and is the compute type */
+template <class E> constexpr int VALUES = 16 / sizeof(E);                                     /* of a piece */
+
+__device__ __forceinline__ void unpack(float (&v)[4], const uint4 &p, float) {
+    v[0] = __uint_as_float(p.x), v[1] = __uint_as_float(p.y), v[2] = __uint_as_float(p.z), v[3] = __uint_as_float(p.w);
+}
+__device__ __forceinline__ void unpack(double (&v)[2], const uint4 &p, double) {
+    v[0] = __hiloint2double((int)p.y, (int)p.x), v[1] = __hiloint2double((int)p.w, (int)p.z);
+}
+template <class E> __device__ __forceinline__ void unpack(float (&v)[8], const uint4 &p, E) {
+    const uint32_t two[4] = {p.x, p.y, p.z, p.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = rfi_load_as<double>(bits, x.dtype, i);
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = k + i < depth ? rfi_load_as<double>(x.data, x.dtype, at + i) : 0;
+    for (int i = 0; i < 4; i++) {
+        const float2 f = rfi_widen<E>(two[i]);
+        v[2 * i] = f.x, v[2 * i + 1] = f.y;
     }
 }
 
-struct row_sum {
-    double sum, largest, odd; /* odd: NaN once a value is not finite */
+/* Ordered like the absolute values, infinity and then NaN above all. */
+__device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
+__device__ __forceinline__ uint64_t magnitude(double v) { return (uint64_t)__double_as_longlong(v) & 0x7fffffffffffffffu; }
+__device__ __forceinline__ double value_of(uint32_t magnitude) { return __uint_as_float(magnitude); }
+__device__ __forceinline__ double value_of(uint64_t magnitude) { return __longlong_as_double((long long)magnitude); }
+
+/* One step of a thread: a piece of each row, and their summed weights. */
+template <class E, int ROWS> struct step {
+    uint4 x[ROWS];
+    double2 w[VALUES<E> / 2];
 };
 
-__device__ __forceinline__ row_sum add(row_sum a, row_sum b) { return row_sum{a.sum + b.sum, fmax(a.largest, b.largest), a.odd + b.odd}; }
+/* A piece that ends with the row or is not aligned, zero beyond the row. */
+template <class E> __device__ __noinline__ uint4 load_ragged(const E *x, int64_t count) {
+    E v[VALUES<E>];
+#pragma unroll
+    for (int i = 0; i < VALUES<E>; i++) v[i] = i < count ? x[i] : (E)0.0f;
+    uint4 piece;
+    memcpy(&piece, v, sizeof piece);
+    return piece;
+}
 
-/* Combines the threads' sums of each row in a fixed order; thread 0 has them then. */
-__device__ void add_all(row_sum (&row)[ROWS], row_sum (*scratch)[ROWS]) {
+/* `last`: the last row that exists. */
+template <class E, int ROWS>
+__device__ __forceinline__ void load(step<E, ROWS> &to, const rfi_cuda_collapse &p, const E *x, int last, int64_t k) {
+    const int64_t left = p.fold.in_features - k, ld = p.fold.x.ld;
+    if (left <= 0) return;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        for (int step = 1; step < 32; step *= 2) {
-            row_sum other = {__shfl_xor_sync(~0u, row[r].sum, step), __shfl_xor_sync(~0u, row[r].largest, step), __shfl_xor_sync(~0u, row[r].odd, step)};
-            row[r] = add(row[r], other);
+    for (int i = 0; i < VALUES<E> / 2; i++) to.w[i] = __ldg((const double2 *)(p.weight_sum + k) + i);
+    if (p.aligned && left >= VALUES<E>) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) to.x[r] = __ldg((const uint4 *)(x + min(r, last) * ld + k));
+    } else {
+#pragma unroll 1
+        for (int r = 0; r < ROWS; r++) {
+            const uint4 piece = load_ragged(x + min(r, last) * ld + k, left);
+#pragma unroll
+            for (int i = 0; i < ROWS; i++)
+                if (i == r) to.x[i] = piece; /* no index into registers */
         }
-        if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32][r] = row[r];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        row[r] = scratch[0][r];
-        for (int w = 1; w < WARPS; w++) row[r] = add(row[r], scratch[w][r]);
     }
 }
 
-/* A row with infinities or NaN: the result, from what each of them does to the columns, and the largest finite magnitude. All threads call it. */
-__device__ __noinline__ double special_row(const rfi_cuda_collapse &p, int64_t row, double *largest) {
-    int up = 0, down = 0;
-    double top = 0;
-    __shared__ double tops[WARPS];
-    for (int64_t k = threadIdx.x; k < p.fold.in_features; k += THREADS) {
+template <class E, int ROWS, class M> __device__ __forceinline__ void add(double (&sum)[ROWS], M &largest, const step<E, ROWS> &now) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        wide<E> v[VALUES<E>];
+        unpack(v, now.x[r], E());
+#pragma unroll
+        for (int i = 0; i < VALUES<E>; i++) {
+            sum[r] = fma((double)v[i], i % 2 ? now.w[i / 2].y : now.w[i / 2].x, sum[r]);
+            largest = max(largest, magnitude(v[i]));
+        }
+    }
+}
+
+/* The sums over the lanes of a warp: lane l gets that of row l / (32 / ROWS). Lanes exchange halves of their rows while they have several; the pairs that are
+ * added do not depend on ROWS. */
+template <int ROWS> __device__ __forceinline__ double add_lanes(double (&sum)[ROWS]) {
+    int distance = 16;
+#pragma unroll
+    for (int n = ROWS / 2; n > 0; n /= 2, distance /= 2) {
+        const bool upper = threadIdx.x & distance;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const double other = __shfl_xor_sync(~0u, upper ? sum[i] : sum[i + n], distance);
+            sum[i] = (upper ? sum[i + n] : sum[i]) + other;
+        }
+    }
+#pragma unroll
+    for (; distance > 0; distance /= 2) sum[0] += __shfl_xor_sync(~0u, sum[0], distance);
+    return sum[0];
+}
+
+/* What the infinities and NaN of a row do to the columns, and the largest finite magnitude. All threads of the block call it and get the same. */
+struct special {
+    int up, down;
+    double largest;
+};
+
+__device__ __noinline__ special look_at_row(const rfi_cuda_collapse &p, int64_t row) {
+    __shared__ double largest[32];
+    special s = {0, 0, 0};
+    for (int64_t k = threadIdx.x; k < p.fold.in_features; k += blockDim.x) {
         const double v = rfi_load_as<double>(p.fold.x.data, p.fold.x.dtype, row * p.fold.x.ld + k);
         if (fabs(v) < (double)INFINITY) {
-            top = fmax(top, fabs(v));
+            s.largest = fmax(s.largest, fabs(v));
             continue;
         }
         const int direction = v != v ? 0 : v > 0 ? p.sign[k] : -p.sign[k];
-        up |= direction >= 0;
-        down |= direction <= 0;
+        s.up |= direction >= 0;
+        s.down |= direction <= 0;
     }
-    for (int step = 1; step < 32; step *= 2) top = fmax(top, __shfl_xor_sync(~0u, top, step));
-    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
-    up = __syncthreads_or(up);
-    down = __syncthreads_or(down);
-    for (int w = 0; w < WARPS; w++) top = fmax(top, tops[w]);
-    __syncthreads(); /* the tops are read */
-    *largest = top;
-    return up && down ? (double)NAN : up ? (double)INFINITY : -(double)INFINITY;
+    for (int distance = 1; distance < 32; distance *= 2) s.largest = fmax(s.largest, __shfl_xor_sync(~0u, s.largest, distance));
+    if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = s.largest;
+    s.up = __syncthreads_or(s.up);
+    s.down = __syncthreads_or(s.down);
+    for (int w = 0; w < blockDim.x / 32; w++) s.largest = fmax(s.largest, largest[w]);
+    __syncthreads(); /* largest is read */
+    return s;
 }
 
-/* A row whose logits or partial sums might overflow, as the chain says it, column by column: such rows are rare. All threads call it. */
+/* A row whose logits or partial sums might overflow, as the chain says it, column by column. All threads of the block call it and get the same. */
 template <class T> __device__ __noinline__ double full_row(const rfi_cuda_collapse &p, int64_t row) {
     const rfi_cuda_fold &f = p.fold;
-    __shared__ double sums[WARPS];
-    const int lane = threadIdx.x % 32;
+    __shared__ double sums[32];
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     double sum = 0;
-    for (int64_t j = threadIdx.x / 32; j < f.out_features; j += WARPS) {
+    for (int64_t j = threadIdx.x / 32; j < f.out_features; j += warps) {
         T dot = 0;
         for (int64_t k = lane; k < f.in_features; k += 32)
             dot = fma(rfi_load_as<T>(f.x.data, f.x.dtype, row * f.x.ld + k), rfi_load_rows<T>(f.w, j, k), dot);
-        for (int step = 1; step < 32; step *= 2) dot += __shfl_xor_sync(~0u, dot, step);
+        for (int distance = 1; distance < 32; distance *= 2) dot += __shfl_xor_sync(~0u, dot, distance);
         T v = dot + ((const T *)f.bias)[j], saved = 0;
         for (int i = 0; i < f.chain.num_pre; i++) {
             const rfi_cuda_step &step = f.chain.steps[i];
@@ -95,48 +157,84 @@ template <class T> __device__ __noinline__ double full_row(const rfi_cuda_collap
     if (lane == 0) sums[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = 0;
-    for (int w = 0; w < WARPS; w++) sum += sums[w];
+    for (int w = 0; w < warps; w++) sum += sums[w];
     __syncthreads(); /* the sums are read */
     return sum / p.divisor;
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
-    __shared__ row_sum scratch[WARPS][ROWS];
+__device__ __forceinline__ bool may_overflow(const rfi_cuda_collapse &p, double largest) { return !(largest * p.slope + p.offset <= p.limit); }
+
+/* A row of a block in which one is special: `value` unless it is that one. All threads of the block call it. */
+template <class E> __device__ __noinline__ void finish_special_row(const rfi_cuda_collapse &p, int64_t row, double value) {
+    const special s = look_at_row(p, row);
+    if (s.up || s.down) value = s.up && s.down ? (double)NAN : s.up ? (double)INFINITY : -(double)INFINITY;
+    if (may_overflow(p, s.largest)) value = full_row<wide<E>>(p, row);
+    if (threadIdx.x == 0) rfi_finish_row<wide<E>>(p.fold, row, (wide<E>)value);
+}
+
+template <class E, int THREADS, int ROWS> __global__ void __launch_bounds__(THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
+    constexpr int WARPS = THREADS / 32, LANES = 32 / ROWS, STEP = THREADS * VALUES<E>;
+    __shared__ double sums[WARPS][ROWS];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, depth = p.fold.in_features;
-    const int rows = (int)min((int64_t)ROWS, p.fold.batch - row0);
-    row_sum row[ROWS] = {};
-    for (int64_t k = threadIdx.x * 4; k < depth; k += THREADS * 4) {
-        double w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) w[i] = k + i < depth ? p.weight_sum[k + i] : 0;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            double v[4];
-            load_four(v, p.fold.x, row0 + min(r, rows - 1), k, depth, p.aligned && k + 4 <= depth);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                row[r].sum = fma(v[i], w[i], row[r].sum);
-                row[r].largest = fmax(row[r].largest, fabs(v[i]));
-                row[r].odd += v[i] * 0;
-            }
-        }
+    const int rows = (int)min((int64_t)ROWS, p.fold.batch - row0), lane = threadIdx.x % 32;
+    const E *x = (const E *)p.fold.x.data + row0 * p.fold.x.ld;
+    double sum[ROWS] = {};
+    decltype(magnitude(wide<E>())) largest = 0;
+    step<E, ROWS> now, next;
+    int64_t k = threadIdx.x * VALUES<E>;
+    rfi_release_next();
+    rfi_wait_for_previous();
+    load(next, p, x, rows - 1, k);
+    for (; k < depth; k += STEP) {
+        now = next;
+        load(next, p, x, rows - 1, k + STEP);
+        add(sum, largest, now);
     }
-    add_all(row, scratch);
+    const double row_sum = add_lanes(sum);
+    if (lane % LANES == 0) sums[threadIdx.x / 32][lane / LANES] = row_sum;
+    const bool is_special = __syncthreads_or(may_overflow(p, value_of(largest))); /* infinity and NaN never pass; the sums are written */
+    double value = 0;
+    if (threadIdx.x < ROWS) {
+        double total = 0;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        if (r >= rows) break; /* the same for all threads, like every branch below */
-        double value = (row[r].sum + p.constant) / p.divisor, largest = row[r].largest;
-        if (row[r].odd != 0) value = special_row(p, row0 + r, &largest);
-        if (!(largest * p.slope + p.offset <= p.limit)) value = full_row<T>(p, row0 + r);
-        if (threadIdx.x == 0) rfi_finish_row<T>(p.fold, row0 + r, (T)value);
+        for (int w = 0; w < WARPS; w++) total += sums[w][threadIdx.x];
+        value = (total + p.constant) / p.divisor;
     }
+    if (!is_special) {
+        if (threadIdx.x < rows) rfi_finish_row<wide<E>>(p.fold, row0 + threadIdx.x, (wide<E>)value);
+        return;
+    }
+    for (int r = 0; r < rows; r++) finish_special_row<E>(p, row0 + r, __shfl_sync(~0u, value, r)); /* thread 0's value counts */
+}
+
+template <class E, int THREADS, int ROWS> cudaError_t launch(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
+    const int64_t blocks = rfi_tiles(collapse->fold.batch, ROWS);
+    if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+    return rfi_launch(collapse_rows<E, THREADS, ROWS>, collapse, dim3((unsigned)blocks), THREADS, 0, stream, collapse->fold.overlaps);
+}
+
+/* As many rows a block as leave all multiprocessors busy, or nearly: 1024 rows fill 128 of 132. */
+template <class E, int THREADS> cudaError_t launch_rows(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
+    const int64_t rows = collapse->fold.batch * THREADS / (BUSY * (int64_t)collapse->multiprocessors * 15 / 16);
+    return rows >= 8 ? launch<E, THREADS, 8>(collapse, stream) : rows >= 4 ? launch<E, THREADS, 4>(collapse, stream) : launch<E, THREADS, 1>(collapse, stream);
+}
+
+/* About four pieces of a row for each thread. */
+template <class E> cudaError_t launch_values(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
+    const int64_t pieces = rfi_tiles(collapse->fold.in_features, VALUES<E>);
+    return pieces <= 128    ? launch_rows<E, 32>(collapse, stream)
+           : pieces <= 512  ? launch_rows<E, 128>(collapse, stream)
+           : pieces <= 1024 ? launch_rows<E, 256>(collapse, stream)
+                            : launch_rows<E, 512>(collapse, stream);
 }
 
 } // namespace
 
 cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
-    const int64_t blocks = rfi_tiles(collapse->fold.batch, ROWS);
-    if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-    auto kernel = collapse->fold.x.dtype == RF_FLOAT64 ? collapse_rows<double> : collapse_rows<float>;
-    return rfi_launch(kernel, collapse, dim3((unsigned)blocks), THREADS, 0, stream);
+    switch (collapse->fold.x.dtype) {
+    case RF_FLOAT64: return launch_values<double>(collapse, stream);
+    case RF_FLOAT16: return launch_values<__half>(collapse, stream);
+    case RF_BFLOAT16: return launch_values<__nv_bfloat16>(collapse, stream);
+    default: return launch_values<float>(collapse, stream);
+    }
 }

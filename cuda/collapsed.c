@@ -8,6 +8,9 @@
 #include "error.h"
 #include "prepared.h"
 
+/* Values of K up to a whole piece of x, whatever its type. */
+static size_t padded(int64_t in_features) { return ((size_t)in_features + 7) / 8 * 8; }
+
 /* W on the host, where the sums are taken: as it is, or a copy in *own. */
 static rf_status weights_on_host(const rfi_spec *spec, const rfi_weight_view *weights, rfi_weight_view *host, void **own) {
     *host = *weights;
@@ -24,11 +27,13 @@ static rf_status weights_on_host(const rfi_spec *spec, const rfi_weight_view *we
     return status ? status : rfi_cuda_status(cudaStreamSynchronize(weights->stream), "fetching the weights");
 }
 
+/* The sums, with zeros up to a whole piece of x, then the signs. */
 static rf_status upload(rfi_cuda_prepared *p, const rfi_collapse *collapse, size_t *bytes) {
-    size_t k = (size_t)collapse->in_features, sums = k * sizeof(double);
+    size_t k = (size_t)collapse->in_features, sums = padded(collapse->in_features) * sizeof(double);
     rf_status status = rfi_cuda_status(cudaMalloc(&p->sums, sums + k), "memory for the summed weights");
     if (status || !k) return status;
-    status = rfi_cuda_status(cudaMemcpy(p->sums, collapse->weight_sum, sums, cudaMemcpyHostToDevice), "copying the summed weights");
+    status = rfi_cuda_status(cudaMemset(p->sums, 0, sums), "clearing the summed weights' place");
+    if (!status) status = rfi_cuda_status(cudaMemcpy(p->sums, collapse->weight_sum, k * sizeof(double), cudaMemcpyHostToDevice), "copying the summed weights");
     if (!status) status = rfi_cuda_status(cudaMemcpy((char *)p->sums + sums, collapse->sign, k, cudaMemcpyHostToDevice), "copying the signs of the weights");
     *bytes += sums + k;
     return status;
@@ -46,12 +51,13 @@ rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, 
         p->collapsed = !status;
         p->collapse = (rfi_cuda_collapse){
             .weight_sum = p->sums,
-            .sign = (const signed char *)p->sums + (size_t)collapse.in_features * sizeof(double),
+            .sign = (const signed char *)p->sums + padded(collapse.in_features) * sizeof(double),
             .constant = collapse.constant,
             .divisor = collapse.divisor,
             .slope = collapse.slope,
             .offset = collapse.offset,
             .limit = collapse.limit,
+            .multiprocessors = p->figures.multiprocessors,
         };
     }
     rfi_collapse_release(&collapse);
@@ -61,8 +67,7 @@ rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, 
 
 rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream) {
     rfi_cuda_collapse call = p->collapse;
-    size_t four = 4 * rfi_dtype_size((rf_dtype)fold->x.dtype);
     call.fold = *fold;
-    call.aligned = (uintptr_t)fold->x.data % four == 0 && fold->x.ld % 4 == 0;
+    call.aligned = (uintptr_t)fold->x.data % 16 == 0 && (size_t)fold->x.ld * rfi_dtype_size((rf_dtype)fold->x.dtype) % 16 == 0;
     return rfi_cuda_status(rfi_cuda_launch_collapse(&call, stream), "launching the collapsed sum");
 }

@@ -140,23 +140,71 @@ template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_
     rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
 }
 
-/* The partial states of rows [first, first + rows), merged in an order that depends on their number alone, the steps behind the reduction, and y. A
- * warp a row. */
-template <class T> static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
+constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory once, not once a row */
+
+/* The whole states of RFI_COMBINED_ROWS rows, from row `first` on or, beyond `last`, of row `last` once more; every lane gets them. The order of the additions
+ * depends on the number of partial states alone. */
+template <class R, class T>
+static __device__ __forceinline__ void rfi_combine_states(const rfi_cuda_fold &p, int64_t first, int64_t last, T (&m)[RFI_COMBINED_ROWS], T (&t)[RFI_COMBINED_ROWS]) {
+    constexpr int ROWS = RFI_COMBINED_ROWS, CHUNK = 4;
     typedef typename rfi_typed<T>::state state;
-    const int lane = threadIdx.x % 32, warps = blockDim.x / 32, kind = p.chain.reduction;
-    for (int r = threadIdx.x / 32; r < rows; r += warps) {
-        const state *partials = (const state *)p.partials + (first + r) * p.num_partials;
-        const int stride = p.irregular && p.irregular[first + r] ? 1 : p.fold_columns / RFI_FOLD_COLUMNS;
-        state total = rfi_typed<T>::empty(kind);
-        for (int64_t i = (int64_t)lane * stride; i < p.num_partials; i += 32 * stride)
-            total = rfi_typed<T>::merge(kind, total, rfi_read_state(partials, i));
-        for (int step = 1; step < 32; step *= 2) {
-            state other = {__shfl_down_sync(~0u, total.m, step), __shfl_down_sync(~0u, total.t, step)};
-            total = rfi_typed<T>::merge(kind, total, other);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) R::peak0(m[r]), t[r] = 0;
+    for (int64_t i = threadIdx.x % 32; i < p.num_partials; i += 32 * CHUNK) {
+        state v[ROWS][CHUNK];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < CHUNK; c++) {
+                R::peak0(v[r][c].m), v[r][c].t = 0;
+                if (i + 32 * c < p.num_partials) v[r][c] = rfi_read_state((const state *)p.partials + min(first + r, last) * p.num_partials, i + 32 * c);
+            }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            T peak = m[r];
+#pragma unroll
+            for (int c = 0; c < CHUNK; c++) peak = R::peak(peak, v[r][c].m);
+            t[r] *= R::rescale(m[r], peak);
+#pragma unroll
+            for (int c = 0; c < CHUNK; c++) t[r] += v[r][c].t * R::rescale(v[r][c].m, peak);
+            m[r] = peak;
         }
-        if (lane) continue;
-        rfi_finish_row(p, first + r, rfi_typed<T>::finish(kind, total, (T)p.out_features));
+    }
+    T peak[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) peak[r] = m[r];
+    for (int step = 1; step < 32; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) peak[r] = R::peak(peak[r], __shfl_xor_sync(~0u, peak[r], step));
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) t[r] *= R::rescale(m[r], peak[r]), m[r] = peak[r];
+    for (int step = 1; step < 32; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) t[r] += __shfl_xor_sync(~0u, t[r], step);
+}
+
+/* The partial states of rows [first, first + rows) merged, the steps behind the reduction, and y. The warps take turns by RFI_COMBINED_ROWS rows; once a warp has a
+ * row for every lane, the lanes finish theirs. */
+template <class T> static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
+    constexpr int ROWS = RFI_COMBINED_ROWS;
+    const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
+    typename rfi_typed<T>::state mine = {};
+    int64_t row = -1; /* whose state that is */
+    for (int r = threadIdx.x / 32 * ROWS, had = 0; r < rows; r += stride) {
+        T m[ROWS], t[ROWS];
+        switch (p.chain.reduction) {
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)             \
+    case number: rfi_combine_states<rfi_reduction_##id>(p, first + r, first + rows - 1, m, t); break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            if (lane == had + i && r + i < rows) mine = {m[i], t[i]}, row = first + r + i;
+        had += ROWS;
+        if (had < 32 && r + stride < rows) continue;
+        if (row >= 0) rfi_finish_row(p, row, rfi_typed<T>::finish(p.chain.reduction, mine, (T)p.out_features));
+        had = 0, row = -1;
     }
 }
 

@@ -109,14 +109,15 @@ typedef struct rfi_cuda_copy {
     int32_t item; /* bytes of a value */
 } rfi_cuda_copy;
 
-/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device. Of `fold` it uses what says x, y, the chain and, for rows that must take the full
+/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple of 8. Of `fold` it uses what says x, y, the chain and, for rows that must take the full
  * path, W as it is. */
 typedef struct rfi_cuda_collapse {
     rfi_cuda_fold fold;
     const double *weight_sum;
     const signed char *sign;
     double constant, divisor, slope, offset, limit;
-    int32_t aligned; /* every fourth value of x is at an address that is a multiple of four values */
+    int32_t multiprocessors; /* of the device */
+    int32_t aligned;         /* x and its rows begin at multiples of 16 bytes */
 } rfi_cuda_collapse;
 
 cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStream_t stream);

@@ -1,40 +1,44 @@
 /* Tensor-core kernels for sm_80 and newer: x and W as 16-bit values, or in one or two binary16 terms, sums in float32.
  *
  * Of two terms a side three products are taken, low * high + high * low + high * high; with two terms on one side, two. The tensor cores add with
- * few bits more than float32 has and truncate, so a long sum drifts, by half a unit of its last place for every 16 values of K. With several products
- * every stage therefore starts from zero, the small products first, and is then added to the sums, rounded. One product of 16-bit values does so every
- * PROMOTE_DEPTH values: 16 units at most, less than float32 sums of as many values lose, and the sums so far can wait outside the registers.
+ * few bits more than float32 has and truncate, so a long sum drifts. With several products every stage therefore starts from zero, the small products first,
+ * and is then added to the sums, rounded. One product of 16-bit values does so every promote_depth values, and the sums so far wait outside the registers.
  *
- * Three stages or more of x and W tiles are on their way in shared memory by cp.async, which fills with zeros what is beyond the last row or column: ragged sizes
- * take no other code. Within a row of a stage the 16-byte pieces are permuted by the row's number, so that the eight rows of an 8 x 8 matrix lie in
- * different banks. 96 KB of stages fit every device from sm_80 on. */
+ * Three stages or more of x and W tiles are on their way in shared memory by cp.async. Within a row of a stage the 16-byte pieces are permuted by the row's
+ * number, so that the eight rows of an 8 x 8 matrix lie in different banks. 96 KB of stages fit every device from sm_80 on.
+ *
+ * With one product shared memory is the limit, so a warp has 64 x 64 values, which read the fewest bytes a multiplication, and all the registers that there are. It
+ * loads the fragments of one step while it multiplies those of the one before; the copies of a stage start in two places. Both keep the tensor cores busy. */
 #include "epilogue.cuh"
 #include "launch.cuh"
 #include "ptx.cuh"
 
 namespace {
 
-/* What the ring of stages may take, and what it may take on devices with much shared memory, where small tiles keep more of W on its way. */
-constexpr int RING = 98304, LARGE_RING = 163840;
+/* Values of K that one product sums up before the sums are rounded to float32 properly. On positive data, the worst, one of n values drifts by 0.10 n (binary16) or
+ * 0.043 n (bfloat16, whose products are short) times 2^-24 of itself, measured on sm_90. These depths keep that below 2.45 sqrt(n), six standard deviations of
+ * what rounding does to a float32 sum of as many values. */
+template <class Element> constexpr int promote_depth = 512;
+template <> constexpr int promote_depth<__nv_bfloat16> = 2048;
 
-/* Values of K that one product sums up before the sums are rounded to float32 properly. */
-constexpr int PROMOTE_DEPTH = 512;
-
-template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int RING_BYTES = RING> struct shape {
+/* DEPTH: values of K in a stage. RING: bytes of all stages, at most. BLOCKS: a multiprocessor at least; that and the warps decide the registers a thread has.
+ * ASIDE_SHARED: sums wait in shared memory, else in local memory. */
+template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS, bool ASIDE_SHARED> struct shape {
     typedef Element element;
     static constexpr int x_terms = X_TERMS, w_terms = W_TERMS, rows = ROWS, columns = COLUMNS, warps_m = WARPS_M, warps_n = WARPS_N;
-    static constexpr int threads = WARPS_M * WARPS_N * 32;
-    static constexpr int blocks = threads > 256 || (ROWS == 128 && X_TERMS + W_TERMS > 2) ? 1 : 2; /* a multiprocessor; two leave 128 registers a thread */
-    static constexpr int depth = (ROWS * X_TERMS + COLUMNS * W_TERMS) * 128 * 3 <= RING ? 64 : 32; /* values of K in a stage */
-    static constexpr int row_bytes = depth * 2, pieces = row_bytes / 16;
+    static constexpr int threads = WARPS_M * WARPS_N * 32, blocks = BLOCKS;
+    static constexpr bool single = X_TERMS + W_TERMS == 2;
+    static constexpr int depth = DEPTH, row_bytes = depth * 2, pieces = row_bytes / 16;
     static constexpr int x_bytes = ROWS * row_bytes, w_bytes = COLUMNS * row_bytes, stage_bytes = X_TERMS * x_bytes + W_TERMS * w_bytes;
-    static constexpr int stages = RING_BYTES / stage_bytes < 8 ? RING_BYTES / stage_bytes : 8;
-    static constexpr int promote_stages = X_TERMS + W_TERMS > 2 ? 1 : PROMOTE_DEPTH / depth;
+    static constexpr int stages = RING / stage_bytes < 8 ? RING / stage_bytes : 8, ring_bytes = stages * stage_bytes;
+    static constexpr int promote_stages = promote_depth<Element> / depth;
     static constexpr int m_tiles = ROWS / WARPS_M / 16, n_tiles = COLUMNS / WARPS_N / 8;
-    static constexpr int tile_rows = ROWS < 128 ? ROWS : 128, tile_ld = COLUMNS + 4; /* logits in shared memory at a time */
-    static constexpr size_t tile_bytes = sizeof(float) * tile_rows * tile_ld, ring_bytes = (size_t)stages * stage_bytes;
-    static constexpr size_t shared_bytes = ring_bytes > tile_bytes ? ring_bytes : tile_bytes;
-    static_assert(shared_bytes <= RING_BYTES && stages >= 3 && n_tiles % 2 == 0, "matrices of W are loaded in pairs of tiles");
+    static constexpr bool aside_shared = ASIDE_SHARED;
+    static constexpr int aside_pitch = ASIDE_SHARED ? threads : 1, aside_bytes = ASIDE_SHARED ? threads * m_tiles * n_tiles * 16 : 0;
+    static constexpr int tile_ld = COLUMNS + 4, row_tile_bytes = tile_ld * 4; /* logits in shared memory */
+    static constexpr int tile_rows = ring_bytes >= ROWS * row_tile_bytes || ROWS < 128 ? ROWS : ring_bytes >= ROWS / 2 * row_tile_bytes ? ROWS / 2 : ROWS / 4; /* at a time */
+    static constexpr int shared_bytes = ring_bytes + aside_bytes > tile_rows * row_tile_bytes ? ring_bytes + aside_bytes : tile_rows * row_tile_bytes;
+    static_assert(stages >= 3 && n_tiles % 2 == 0 && tile_rows % (ROWS / WARPS_M) == 0, "matrices of W are loaded in pairs of tiles");
 };
 
 /* Byte offset of 16-byte piece `piece` of row `row` in a tile. The permutation depends on the row modulo 8 alone. */
@@ -43,7 +47,7 @@ template <class S> __device__ __forceinline__ int place(int row, int piece) {
     return row * S::row_bytes + ((piece ^ line) << 4);
 }
 
-/* What a thread copies of one operand: a piece of every `step`th row. All of it is kept between stages, since little else of 128 registers is left. */
+/* What a thread copies of one operand: a piece of every `step`th row. */
 template <class S> struct source {
     static constexpr int step = S::threads / S::pieces;
     static_assert(step % 8 == 0, "all rows of a thread are permuted alike");
@@ -59,29 +63,45 @@ template <class S> __device__ __forceinline__ source<S> source_of(const rfi_cuda
                      (int)min(count - row0, (int64_t)INT32_MAX) - first};
 }
 
-/* Starts the copy of one term of a tile of ROWS rows; `bytes` of the thread's pieces lie within K. */
-template <class S, int ROWS> __device__ __forceinline__ void copy_tile(uint32_t to, const char *from, const char *valid, int64_t stride, int rows, int bytes) {
+/* Starts the copy of one term of a tile of ROWS rows; `bytes` of the thread's pieces lie within K, the rest becomes zero. Rows that do not exist are left out: what
+ * lies in their place adds to sums that nobody reads. */
+template <class S, int ROWS> __device__ __forceinline__ void copy_tile(uint32_t to, const char *from, int64_t stride, int rows, int bytes) {
     constexpr int step = source<S>::step;
     static_assert(ROWS % step == 0, "the threads take whole rows of pieces");
 #pragma unroll
     for (int i = 0; i < ROWS / step; i++) {
-        const int there = i * step < rows ? bytes : 0;
-        rfi_copy_async_16(to + i * step * S::row_bytes, there ? from : valid, there);
+        if (i * step < rows) rfi_copy_async_16(to + i * step * S::row_bytes, from, bytes);
         from += stride;
     }
 }
 
-/* Starts the copy of the stage that begins `left` columns before the end of K, and moves on to the next. `to`: the thread's first place in it. */
-template <class S> __device__ __forceinline__ void copy_stage(const rfi_cuda_fold &p, source<S> &x, source<S> &w, uint32_t to, int64_t left) {
-    const int columns = (int)min(left, (int64_t)S::depth) - (int)(threadIdx.x % S::pieces) * 8;
-    const int bytes = max(0, min(16, columns * 2));
-    const char *valid = (const char *)p.w.data;
-    copy_tile<S, S::rows>(to, x.high, valid, x.stride, x.rows, bytes);
-    if (S::x_terms == 2) copy_tile<S, S::rows>(to + S::x_bytes, x.low, valid, x.stride, x.rows, bytes);
-    to += S::x_terms * S::x_bytes;
-    copy_tile<S, S::columns>(to, w.high, valid, w.stride, w.rows, bytes);
-    if (S::w_terms == 2) copy_tile<S, S::columns>(to + S::w_bytes, w.low, valid, w.stride, w.rows, bytes);
-    x.high += S::row_bytes, x.low += S::row_bytes, w.high += S::row_bytes, w.low += S::row_bytes;
+/* The copies of a thread. Their number does not depend on K: behind its end they read nothing. */
+template <class S> struct pipeline {
+    source<S> x, w;
+    uint32_t ring, mine; /* shared addresses: of the first stage, and of the thread's first piece in it */
+    int read, write;     /* offsets in the ring of the stage to multiply and the one to copy */
+    int next, whole;     /* the number of the stage to copy, and of those that K fills */
+    int last_bytes;      /* of the thread's pieces in the stage behind those */
+};
+
+template <class S> __device__ __forceinline__ int behind(int offset) { return offset + S::stage_bytes == S::stages * S::stage_bytes ? 0 : offset + S::stage_bytes; }
+
+/* Starts the copy of an operand's part of the next stage, and moves on. */
+template <class S, int ROWS, int TERMS> __device__ __forceinline__ void copy_operand(const pipeline<S> &pipe, source<S> &from, uint32_t to) {
+    const int bytes = pipe.next < pipe.whole ? 16 : pipe.next == pipe.whole ? pipe.last_bytes : 0;
+    copy_tile<S, ROWS>(to, from.high, from.stride, from.rows, bytes);
+    if (TERMS == 2) copy_tile<S, ROWS>(to + ROWS * S::row_bytes, from.low, from.stride, from.rows, bytes);
+    from.high += S::row_bytes, from.low += S::row_bytes;
+}
+
+template <class S> __device__ __forceinline__ void copy_x(pipeline<S> &pipe) { copy_operand<S, S::rows, S::x_terms>(pipe, pipe.x, pipe.mine + pipe.write); }
+
+/* Completes the stage. */
+template <class S> __device__ __forceinline__ void copy_w(pipeline<S> &pipe) {
+    copy_operand<S, S::columns, S::w_terms>(pipe, pipe.w, pipe.mine + pipe.write + S::x_terms * S::x_bytes);
+    rfi_copy_commit();
+    pipe.write = behind<S>(pipe.write);
+    pipe.next++;
 }
 
 /* Fragments, 16 of K at a time. `tile` is the address of the lane's row and piece in the warp's part of a tile at k = 0 (see lane_x, lane_w); the pieces behind
@@ -106,54 +126,112 @@ template <class S> __device__ __forceinline__ int lane_w(int warp_column) {
     return place<S>(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
+template <class S> struct fragments {
+    uint32_t x[S::m_tiles][4], w[S::n_tiles / 2][4];
+};
+
+template <class S> __device__ __forceinline__ void load_fragments(fragments<S> &f, uint32_t x, uint32_t w, int k16) {
+    load_x<S>(f.x, x, k16);
+    load_w<S>(f.w, w, k16);
+}
+
 template <class S> using sums = float[S::m_tiles][S::n_tiles][4];
 
-template <class S>
-__device__ __forceinline__ void multiply_fragments(sums<S> &sum, const uint32_t (&x)[S::m_tiles][4], const uint32_t (&w)[S::n_tiles / 2][4]) {
+template <class S> __device__ __forceinline__ void multiply_fragments(sums<S> &sum, const fragments<S> &f) {
 #pragma unroll
     for (int m = 0; m < S::m_tiles; m++)
 #pragma unroll
-        for (int n = 0; n < S::n_tiles; n++) rfi_mma<typename S::element>(sum[m][n], x[m], w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
+        for (int n = 0; n < S::n_tiles; n++) rfi_mma<typename S::element>(sum[m][n], f.x[m], f.w[n / 2][n % 2 * 2], f.w[n / 2][n % 2 * 2 + 1]);
 }
 
 /* part += the products of one stage, small ones first. */
 template <class S> __device__ __forceinline__ void multiply_stage(sums<S> &part, uint32_t stage, int x_place, int w_place) {
     const uint32_t x_high = stage + x_place, x_low = x_high + S::x_bytes, w_high = stage + S::x_terms * S::x_bytes + w_place, w_low = w_high + S::w_bytes;
-    uint32_t x[S::m_tiles][4], w[S::n_tiles / 2][4];
-    if (S::x_terms + S::w_terms > 2) {
+    fragments<S> f;
 #pragma unroll
-        for (int k = 0; k < S::depth / 16; k++) {
-            if (S::x_terms == 2) {
-                load_x<S>(x, x_low, k);
-                load_w<S>(w, w_high, k);
-                multiply_fragments<S>(part, x, w);
-            }
-            if (S::w_terms == 2) {
-                load_x<S>(x, x_high, k);
-                load_w<S>(w, w_low, k);
-                multiply_fragments<S>(part, x, w);
-            }
+    for (int k = 0; k < S::depth / 16; k++) {
+        if (S::x_terms == 2) {
+            load_fragments<S>(f, x_low, w_high, k);
+            multiply_fragments<S>(part, f);
+        }
+        if (S::w_terms == 2) {
+            load_fragments<S>(f, x_high, w_low, k);
+            multiply_fragments<S>(part, f);
         }
     }
 #pragma unroll
     for (int k = 0; k < S::depth / 16; k++) {
-        load_x<S>(x, x_high, k);
-        load_w<S>(w, w_high, k);
-        multiply_fragments<S>(part, x, w);
+        load_fragments<S>(f, x_high, w_high, k);
+        multiply_fragments<S>(part, f);
     }
 }
 
-/* total += part, which starts anew. */
-template <class S> __device__ __forceinline__ void promote(sums<S> &total, sums<S> &part) {
+/* Several products: total += x times W, each stage by itself. */
+template <class S> __device__ __forceinline__ void multiply_terms(pipeline<S> &pipe, int stages, int x_place, int w_place, sums<S> &total) {
+    for (int stage = 0; stage < stages; stage++) {
+        rfi_copy_wait<S::stages - 2>();
+        __syncthreads(); /* this stage is there for all; the one before it, written next, is read by all */
+        copy_x<S>(pipe);
+        copy_w<S>(pipe);
+        sums<S> part = {};
+        multiply_stage<S>(part, pipe.ring + pipe.read, x_place, w_place);
+#pragma unroll
+        for (int m = 0; m < S::m_tiles; m++)
+#pragma unroll
+            for (int n = 0; n < S::n_tiles; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) total[m][n][i] += part[m][n][i];
+        pipe.read = behind<S>(pipe.read);
+    }
+}
+
+/* sum += what waits in `aside`, if `more`. If `stays`, that is where the result goes, and sum starts anew. */
+template <class S> __device__ __forceinline__ void put_aside(sums<S> &sum, float4 *aside, bool more, bool stays) {
 #pragma unroll
     for (int m = 0; m < S::m_tiles; m++)
 #pragma unroll
-        for (int n = 0; n < S::n_tiles; n++)
+        for (int n = 0; n < S::n_tiles; n++) {
+            float (&s)[4] = sum[m][n];
+            float4 &a = aside[(m * S::n_tiles + n) * S::aside_pitch];
+            if (more) s[0] += a.x, s[1] += a.y, s[2] += a.z, s[3] += a.w;
+            if (!stays) continue;
+            a = make_float4(s[0], s[1], s[2], s[3]);
+            s[0] = s[1] = s[2] = s[3] = 0;
+        }
+}
+
+/* One product: sum += x times W. The fragments of a step are loaded during the one before, across stages too. */
+template <class S> __device__ __forceinline__ void multiply_single(pipeline<S> &pipe, int stages, int x_place, int w_place, float4 *aside, sums<S> &sum) {
+    constexpr int steps = S::depth / 16;
+    static_assert(steps % 2 == 0, "two sets of fragments take turns");
+    const uint32_t x_first = pipe.ring + x_place, w_first = pipe.ring + S::x_bytes + w_place;
+    bool waiting = false;
+    int until = S::promote_stages; /* stages */
+    fragments<S> f[2];
+    rfi_copy_wait<S::stages - 2>();
+    __syncthreads(); /* the first stage is there for all */
+    load_fragments<S>(f[0], x_first, w_first, 0);
+    copy_x<S>(pipe);
+    for (int stage = 0; stage < stages; stage++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                total[m][n][i] += part[m][n][i];
-                part[m][n][i] = 0;
+        for (int k = 0; k < steps; k++) {
+            if (k == steps - 1) {
+                rfi_copy_wait<S::stages - 2>();
+                __syncthreads(); /* the next stage is there for all, if there is one; this one, written next, is read by all */
+                pipe.read = behind<S>(pipe.read);
             }
+            load_fragments<S>(f[(k + 1) % 2], x_first + pipe.read, w_first + pipe.read, (k + 1) % steps);
+            if (k == 0) copy_w<S>(pipe);
+            if (k == steps - 1) copy_x<S>(pipe);
+            multiply_fragments<S>(sum, f[k % 2]);
+        }
+        if (--until == 0) {
+            put_aside<S>(sum, aside, waiting, true);
+            waiting = true;
+            until = S::promote_stages;
+        }
+    }
+    put_aside<S>(sum, aside, waiting, false);
 }
 
 /* The sums, unscaled, to the tile in shared memory. */
@@ -184,79 +262,94 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks) fold
     extern __shared__ __align__(128) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;
     const int warp = threadIdx.x / 32, warp_row = warp / S::warps_n * (S::rows / S::warps_m), warp_column = warp % S::warps_n * (S::columns / S::warps_n);
-    const uint32_t ring = rfi_shared_address(shared), mine = ring + place<S>(threadIdx.x / S::pieces, threadIdx.x % S::pieces);
-    const int x_place = lane_x<S>(warp_row), w_place = lane_w<S>(warp_column);
-    source<S> x = source_of<S>(p.x, row0, p.batch), w = source_of<S>(p.w, column0, p.out_features);
-    int64_t left = p.in_features; /* columns that no copy was started for */
-#pragma unroll
-    for (int s = 0; s < S::stages - 1; s++, left -= S::depth) {
-        if (left > 0) copy_stage<S>(p, x, w, mine + s * S::stage_bytes, left);
-        rfi_copy_commit(); /* empty groups too: the wait below counts them */
+    const uint32_t ring = rfi_shared_address(shared);
+    pipeline<S> pipe = {
+        .x = source_of<S>(p.x, row0, p.batch),
+        .w = source_of<S>(p.w, column0, p.out_features),
+        .ring = ring,
+        .mine = ring + place<S>(threadIdx.x / S::pieces, threadIdx.x % S::pieces),
+        .whole = (int)(p.in_features / S::depth),
+        .last_bytes = max(0, min(16, ((int)(p.in_features % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
+    };
+    const int stages = pipe.whole + (p.in_features % S::depth > 0);
+    rfi_wait_for_previous();
+#pragma unroll 1
+    for (int s = 0; s < S::stages - 1; s++) {
+        copy_x<S>(pipe);
+        copy_w<S>(pipe);
     }
-    sums<S> total = {}, part = {};
-    int read = 0, stages_in_part = 0, write = (S::stages - 1) * S::stage_bytes;
-    for (int64_t unread = p.in_features; unread > 0; unread -= S::depth, left -= S::depth) {
-        rfi_copy_wait<S::stages - 2>();
-        __syncthreads(); /* this stage is there for all; the one before it, written next, is read by all */
-        if (left > 0) copy_stage<S>(p, x, w, mine + write, left);
-        rfi_copy_commit();
-        if constexpr (S::promote_stages == 1) {
-            sums<S> products = {};
-            multiply_stage<S>(products, ring + read, x_place, w_place);
-            promote<S>(total, products);
-        } else {
-            multiply_stage<S>(part, ring + read, x_place, w_place);
-            if (++stages_in_part == S::promote_stages) {
-                promote<S>(total, part);
-                stages_in_part = 0;
-            }
-        }
-        read = read + S::stage_bytes == S::stages * S::stage_bytes ? 0 : read + S::stage_bytes;
-        write = write + S::stage_bytes == S::stages * S::stage_bytes ? 0 : write + S::stage_bytes;
+    sums<S> sum = {};
+    if constexpr (S::single) {
+        float4 local[S::m_tiles * S::n_tiles], *aside = S::aside_shared ? (float4 *)(shared + S::ring_bytes) + threadIdx.x : local;
+        if (!S::aside_shared) asm volatile("" : "+l"(aside)); /* what is known of the address would put the sums into registers that are not there */
+        multiply_single<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), aside, sum);
+    } else {
+        multiply_terms<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), sum);
     }
-    promote<S>(total, part);
     rfi_copy_wait<0>();
     const int rows = (int)min((int64_t)S::rows, p.batch - row0);
 #pragma unroll 1
     for (int first = 0; first < rows; first += S::tile_rows) {
         __syncthreads(); /* the ring, or the tile before, is read: the tile takes its place */
         if (warp_row >= first && warp_row < first + S::tile_rows)
-            store_tile<S>(p, (float *)shared, total, row0 + first, column0, warp_row - first, warp_column);
+            store_tile<S>(p, (float *)shared, sum, row0 + first, column0, warp_row - first, warp_column);
         __syncthreads(); /* the tile is written */
         rfi_fold_tile(p, (const float *)shared, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
     }
     if (p.tickets) rfi_finish_rows<float>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
 }
 
+/* Whether a device has room for as many blocks of these on a multiprocessor as they are made for. A block takes 1 KB and its static memory besides; a multiprocessor
+ * has 1 KB more than one block may take. */
+template <class S> bool has_room(const rfi_cuda_fold *fold) { return S::blocks * (S::shared_bytes + 1024 + 256) <= fold->shared_per_block + 1024; }
+
 /* The batch varies fastest: W streams from memory once, x stays in the second-level cache. */
 template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    int64_t row_blocks = rfi_tiles(fold->batch, S::rows), column_blocks = rfi_tiles(fold->out_features, S::columns);
-    if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
-    return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), S::threads, S::shared_bytes, stream);
+    const int64_t row_blocks = rfi_tiles(fold->batch, S::rows), column_blocks = rfi_tiles(fold->out_features, S::columns);
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / S::depth > INT32_MAX - S::stages) return cudaErrorInvalidConfiguration;
+    return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), S::threads, S::shared_bytes, stream, fold->overlaps);
 }
 
-/* By the forms of x and W. */
-template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int RING_BYTES> cudaError_t launch_form(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (fold->x.dtype == RF_BFLOAT16) return launch<shape<__nv_bfloat16, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, RING_BYTES>>(fold, stream);
-    if (fold->x.low && fold->w.low) return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, RING_BYTES>>(fold, stream);
-    if (fold->x.low) return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, RING_BYTES>>(fold, stream);
-    if (fold->w.low) return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, RING_BYTES>>(fold, stream);
-    return launch<shape<__half, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, RING_BYTES>>(fold, stream);
+/* Neither the place of the sums nor the number of stages changes a bit. */
+template <class E, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int RING, int BLOCKS> cudaError_t launch_large(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    typedef shape<E, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 32, RING, BLOCKS, true> with_room;
+    return has_room<with_room>(fold) ? launch<with_room>(fold, stream)
+                                     : launch<shape<E, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 32, RING, BLOCKS, false>>(fold, stream);
 }
 
-/* The number of stages changes no bit. */
+bool is_single(const rfi_cuda_fold *fold) { return !fold->x.low && !fold->w.low; }
+
+template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS> cudaError_t launch_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    if (!fold->x.low) return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+    if (!fold->w.low) return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+    return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+}
+
+/* Bytes of stages: what every device has, and what small tiles take where they can, to keep more of W on its way. */
+constexpr int RING = 98304, LARGE_RING = 163840;
+
+template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int BYTES> cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    if (!is_single(fold)) return launch_terms<ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2>(fold, stream);
+    if (fold->x.dtype == RF_BFLOAT16) return launch<shape<__nv_bfloat16, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
+    return launch<shape<__half, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
+}
+
 template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N> cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return fold->shared_per_block >= LARGE_RING + 1024 ? launch_form<ROWS, COLUMNS, WARPS_M, WARPS_N, LARGE_RING>(fold, stream)
-                                                       : launch_form<ROWS, COLUMNS, WARPS_M, WARPS_N, RING>(fold, stream);
+    return fold->shared_per_block >= LARGE_RING + 1024 ? launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, LARGE_RING>(fold, stream)
+                                                       : launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, RING>(fold, stream);
 }
 
 } // namespace
 
-cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_form<128, 128, 2, 4, RING>(fold, stream); }
-/* One product only: the stages of more do not fit. */
+cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    if (!is_single(fold)) return launch_terms<128, 128, 2, 4, 32, RING, 1>(fold, stream);
+    return fold->x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 128, 128, 2, 2, RING / 2, 2>(fold, stream)
+                                        : launch_large<__half, 128, 128, 2, 2, RING / 2, 2>(fold, stream);
+}
 cudaError_t rfi_cuda_fold_mma_256x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (fold->x.low || fold->w.low) return cudaErrorInvalidConfiguration;
-    return fold->x.dtype == RF_BFLOAT16 ? launch<shape<__nv_bfloat16, 1, 1, 256, 128, 4, 4>>(fold, stream) : launch<shape<__half, 1, 1, 256, 128, 4, 4>>(fold, stream);
+    if (!is_single(fold)) return cudaErrorInvalidConfiguration; /* the stages of several products do not fit */
+    return fold->x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 256, 128, 4, 2, RING, 1>(fold, stream)
+                                        : launch_large<__half, 256, 128, 4, 2, RING, 1>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_small<64, 64, 2, 4>(fold, stream); }
 cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream) { return launch_small<16, 64, 1, 4>(fold, stream); }

@@ -16,12 +16,6 @@ static_assert(COLUMNS == RFI_FOLD_COLUMNS, "a block folds to one partial state a
 /* Where value k of a piece of x lies: within WARP_DEPTH values, first the lower four of every lane, then the upper four. */
 __device__ __forceinline__ int place(int k) { return k / WARP_DEPTH * WARP_DEPTH + k % 8 / 4 * (WARP_DEPTH / 2) + k % WARP_DEPTH / 8 * 4 + k % 4; }
 
-template <class E> __device__ __forceinline__ float2 widen(uint32_t two);
-template <> __device__ __forceinline__ float2 widen<__half>(uint32_t two) { return __half22float2(*(const __half2 *)&two); }
-template <> __device__ __forceinline__ float2 widen<__nv_bfloat16>(uint32_t two) {
-    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
-}
-
 template <int TERMS> struct piece {
     uint4 term[TERMS][WARP_COLUMNS]; /* eight values each */
 };
@@ -48,7 +42,7 @@ template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[
     const uint32_t high[4] = {w.term[0][c].x, w.term[0][c].y, w.term[0][c].z, w.term[0][c].w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float2 two = widen<E>(high[i]);
+        float2 two = rfi_widen<E>(high[i]);
         v[2 * i] = two.x * scale;
         v[2 * i + 1] = two.y * scale;
     }
@@ -57,7 +51,7 @@ template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[
     const uint32_t low[4] = {l.x, l.y, l.z, l.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float2 two = widen<E>(low[i]);
+        float2 two = rfi_widen<E>(low[i]);
         v[2 * i] = fmaf(two.x, scale, v[2 * i]);
         v[2 * i + 1] = fmaf(two.y, scale, v[2 * i + 1]);
     }

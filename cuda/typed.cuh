@@ -44,6 +44,8 @@ template <> struct rfi_typed<double> {
         static __device__ __forceinline__ double peak(double m, double x) { return rfi_peak_##id##_f64(m, x); }            \
         static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(m, x); }               \
         static __device__ __forceinline__ double term(double m, double x) { return rfi_term_##id##_f64(m, x); }            \
+        static __device__ __forceinline__ float rescale(float m, float x) { return rfi_rescale_##id##_f32(m, x); }         \
+        static __device__ __forceinline__ double rescale(double m, double x) { return rfi_rescale_##id##_f64(m, x); }      \
     };
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -54,6 +56,13 @@ template <> struct rfi_typed<double> {
 static __device__ __forceinline__ float rfi_unbiased(float sum) {
     const uint32_t bits = __float_as_uint(sum);
     return __uint_as_float(bits + (bits & 1));
+}
+
+/* Two values of a 16-bit type. */
+template <class E> static __device__ __forceinline__ float2 rfi_widen(uint32_t two);
+template <> __device__ __forceinline__ float2 rfi_widen<__half>(uint32_t two) { return __half22float2(*(const __half2 *)&two); }
+template <> __device__ __forceinline__ float2 rfi_widen<__nv_bfloat16>(uint32_t two) {
+    return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
 }
 
 /* Value `i` of an array of any type, in the compute type. */
