@@ -172,7 +172,8 @@ template <class E> __device__ __noinline__ void finish_special_row(const rfi_cud
     if (threadIdx.x == 0) rfi_finish_row<wide<E>>(p.fold, row, (wide<E>)value);
 }
 
-template <class E, int THREADS, int ROWS> __global__ void __launch_bounds__(THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
+template <class E, int THREADS, int ROWS>
+__global__ void __launch_bounds__(THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
     constexpr int WARPS = THREADS / 32, LANES = 32 / ROWS, STEP = THREADS * VALUES<E>;
     __shared__ double sums[WARPS][ROWS];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, depth = p.fold.in_features;

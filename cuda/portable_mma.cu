@@ -31,10 +31,9 @@ template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WA
     static constexpr int depth = DEPTH, row_bytes = depth * 2, pieces = row_bytes / 16;
     static constexpr int x_bytes = ROWS * row_bytes, w_bytes = COLUMNS * row_bytes, stage_bytes = X_TERMS * x_bytes + W_TERMS * w_bytes;
     static constexpr int stages = RING / stage_bytes < 8 ? RING / stage_bytes : 8, ring_bytes = stages * stage_bytes;
-    static constexpr int promote_stages = promote_depth<Element> / depth;
     static constexpr int m_tiles = ROWS / WARPS_M / 16, n_tiles = COLUMNS / WARPS_N / 8;
     static constexpr bool aside_shared = ASIDE_SHARED;
-    static constexpr int aside_pitch = ASIDE_SHARED ? threads : 1, aside_bytes = ASIDE_SHARED ? threads * m_tiles * n_tiles * 16 : 0;
+    static constexpr int aside_bytes = aside_shared ? threads * m_tiles * n_tiles * 16 : 0;
     static constexpr int tile_ld = COLUMNS + 4, row_tile_bytes = tile_ld * 4; /* logits in shared memory */
     static constexpr int tile_rows = ring_bytes >= ROWS * row_tile_bytes || ROWS < 128 ? ROWS : ring_bytes >= ROWS / 2 * row_tile_bytes ? ROWS / 2 : ROWS / 4; /* at a time */
     static constexpr int shared_bytes = ring_bytes + aside_bytes > tile_rows * row_tile_bytes ? ring_bytes + aside_bytes : tile_rows * row_tile_bytes;
@@ -192,7 +191,7 @@ template <class S> __device__ __forceinline__ void put_aside(sums<S> &sum, float
 #pragma unroll
         for (int n = 0; n < S::n_tiles; n++) {
             float (&s)[4] = sum[m][n];
-            float4 &a = aside[(m * S::n_tiles + n) * S::aside_pitch];
+            float4 &a = aside[(m * S::n_tiles + n) * (S::aside_shared ? S::threads : 1)];
             if (more) s[0] += a.x, s[1] += a.y, s[2] += a.z, s[3] += a.w;
             if (!stays) continue;
             a = make_float4(s[0], s[1], s[2], s[3]);
@@ -205,8 +204,9 @@ template <class S> __device__ __forceinline__ void multiply_single(pipeline<S> &
     constexpr int steps = S::depth / 16;
     static_assert(steps % 2 == 0, "two sets of fragments take turns");
     const uint32_t x_first = pipe.ring + x_place, w_first = pipe.ring + S::x_bytes + w_place;
+    constexpr int promote_stages = promote_depth<typename S::element> / S::depth;
     bool waiting = false;
-    int until = S::promote_stages; /* stages */
+    int until = promote_stages;
     fragments<S> f[2];
     rfi_copy_wait<S::stages - 2>();
     __syncthreads(); /* the first stage is there for all */
@@ -228,7 +228,7 @@ template <class S> __device__ __forceinline__ void multiply_single(pipeline<S> &
         if (--until == 0) {
             put_aside<S>(sum, aside, waiting, true);
             waiting = true;
-            until = S::promote_stages;
+            until = promote_stages;
         }
     }
     put_aside<S>(sum, aside, waiting, false);
