@@ -1,8 +1,8 @@
 /* Tensor-core kernels for sm_80 and newer: x and W as 16-bit values, or in one or two binary16 terms, sums in float32.
  *
  * Of two terms a side three products are taken, low * high + high * low + high * high; with two terms on one side, two. The tensor cores add with
- * few bits more than float32 has and truncate, so a long sum drifts. With several products every stage therefore starts from zero, the small products first,
- * and is then added to the sums, rounded. One product of 16-bit values does so every promote_depth values, and the sums so far wait outside the registers.
+ * few bits more than float32 has and truncate, so a long sum drifts. With several products every PROMOTE_STEPS steps therefore start from zero, the small products
+ * first, and are then added to the sums, rounded. One product of 16-bit values does so every promote_depth values, and the sums so far wait outside the registers.
  *
  * Three stages or more of x and W tiles are on their way in shared memory by cp.async. Within a row of a stage the 16-byte pieces are permuted by the row's
  * number, so that the eight rows of an 8 x 8 matrix lie in different banks. 96 KB of stages fit every device from sm_80 on.
@@ -14,6 +14,9 @@
 #include "ptx.cuh"
 
 namespace {
+
+/* Steps of 16 values of K that several products sum up by themselves; see rfi_unbiased. */
+constexpr int PROMOTE_STEPS = 2;
 
 /* Values of K that one product sums up before the sums are rounded to float32 properly. On positive data, the worst, one of n values drifts by 0.10 n (binary16) or
  * 0.043 n (bfloat16, whose products are short) times 2^-24 of itself, measured on sm_90. These depths keep that below 2.45 sqrt(n), six standard deviations of
@@ -37,6 +40,7 @@ template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WA
     static constexpr int tile_ld = COLUMNS + 4, row_tile_bytes = tile_ld * 4; /* logits in shared memory */
     static constexpr int tile_rows = ring_bytes >= ROWS * row_tile_bytes || ROWS < 128 ? ROWS : ring_bytes >= ROWS / 2 * row_tile_bytes ? ROWS / 2 : ROWS / 4; /* at a time */
     static constexpr int shared_bytes = ring_bytes + aside_bytes > tile_rows * row_tile_bytes ? ring_bytes + aside_bytes : tile_rows * row_tile_bytes;
+    static_assert(depth % (16 * PROMOTE_STEPS) == 0, "a stage is whole sums");
     static_assert(stages >= 3 && n_tiles % 2 == 0 && tile_rows % (ROWS / WARPS_M) == 0, "matrices of W are loaded in pairs of tiles");
 };
 
@@ -143,12 +147,12 @@ template <class S> __device__ __forceinline__ void multiply_fragments(sums<S> &s
         for (int n = 0; n < S::n_tiles; n++) rfi_mma<typename S::element>(sum[m][n], f.x[m], f.w[n / 2][n % 2 * 2], f.w[n / 2][n % 2 * 2 + 1]);
 }
 
-/* part += the products of one stage, small ones first. */
-template <class S> __device__ __forceinline__ void multiply_stage(sums<S> &part, uint32_t stage, int x_place, int w_place) {
+/* part += the products of PROMOTE_STEPS steps of one stage from `first` on, small ones first. */
+template <class S> __device__ __forceinline__ void multiply_steps(sums<S> &part, uint32_t stage, int x_place, int w_place, int first) {
     const uint32_t x_high = stage + x_place, x_low = x_high + S::x_bytes, w_high = stage + S::x_terms * S::x_bytes + w_place, w_low = w_high + S::w_bytes;
     fragments<S> f;
 #pragma unroll
-    for (int k = 0; k < S::depth / 16; k++) {
+    for (int k = first; k < first + PROMOTE_STEPS; k++) {
         if (S::x_terms == 2) {
             load_fragments<S>(f, x_low, w_high, k);
             multiply_fragments<S>(part, f);
@@ -159,27 +163,30 @@ template <class S> __device__ __forceinline__ void multiply_stage(sums<S> &part,
         }
     }
 #pragma unroll
-    for (int k = 0; k < S::depth / 16; k++) {
+    for (int k = first; k < first + PROMOTE_STEPS; k++) {
         load_fragments<S>(f, x_high, w_high, k);
         multiply_fragments<S>(part, f);
     }
 }
 
-/* Several products: total += x times W, each stage by itself. */
+/* Several products: total += x times W, PROMOTE_STEPS steps by themselves. */
 template <class S> __device__ __forceinline__ void multiply_terms(pipeline<S> &pipe, int stages, int x_place, int w_place, sums<S> &total) {
     for (int stage = 0; stage < stages; stage++) {
         rfi_copy_wait<S::stages - 2>();
         __syncthreads(); /* this stage is there for all; the one before it, written next, is read by all */
         copy_x<S>(pipe);
         copy_w<S>(pipe);
-        sums<S> part = {};
-        multiply_stage<S>(part, pipe.ring + pipe.read, x_place, w_place);
 #pragma unroll
-        for (int m = 0; m < S::m_tiles; m++)
+        for (int first = 0; first < S::depth / 16; first += PROMOTE_STEPS) {
+            sums<S> part = {};
+            multiply_steps<S>(part, pipe.ring + pipe.read, x_place, w_place, first);
 #pragma unroll
-            for (int n = 0; n < S::n_tiles; n++)
+            for (int m = 0; m < S::m_tiles; m++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) total[m][n][i] += part[m][n][i];
+                for (int n = 0; n < S::n_tiles; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) total[m][n][i] += part[m][n][i];
+        }
         pipe.read = behind<S>(pipe.read);
     }
 }
@@ -252,7 +259,8 @@ __device__ __forceinline__ void store_tile(const rfi_cuda_fold &p, float *tile, 
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + m * 16 + half * 8 + lane / 4;
                 const float x_scale = p.x.scale && row0 + r < p.batch ? p.x.scale[row0 + r] : 1;
-                float2 v = {rfi_unscale(total[m][n][half * 2], x_scale, w_scale[0]), rfi_unscale(total[m][n][half * 2 + 1], x_scale, w_scale[1])};
+                const float a = total[m][n][half * 2], b = total[m][n][half * 2 + 1];
+                float2 v = {rfi_unscale(S::single ? a : rfi_unbiased(a), x_scale, w_scale[0]), rfi_unscale(S::single ? b : rfi_unbiased(b), x_scale, w_scale[1])};
                 *(float2 *)&tile[r * S::tile_ld + c] = v;
             }
     }
