@@ -34,14 +34,15 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     rf_status status = rfi_cpu_block(spec, kernel, batch, &b);
     if (status) return status;
 
-    rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads);
+    const double weight = n * k * (double)rfi_dtype_size(spec->weight_dtype);
+    rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads, weight);
     if (spec->compute_dtype == RF_FLOAT64) figures.flops /= 2;
     out->collapsed = plan->collapsible && (!prepared || prepared->collapse.usable);
     describe(isa, kernel, spec, &b, figures, out);
     out->flops_per_second = figures.flops;
     out->bytes_per_second = figures.bytes;
 
-    double weight = n * k * (double)rfi_dtype_size(spec->weight_dtype), x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
+    double x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
     double y = rows * (double)plan->width * (double)rfi_dtype_size(spec->y_dtype), product = 2 * rows * n * k;
     out->flops = out->collapsed ? 2 * rows * k : product;
     out->weight_reads = out->collapsed ? 0 : b.row_blocks;

@@ -14,16 +14,17 @@ enum {
     ROUNDS = 4,                 /* the best of so many: other work on the machine only ever slows one down */
     BURN_STEP = 20000,          /* multiply-adds between looks at the clock */
     READ_STEP = 1 << 20,        /* bytes between looks at the clock */
-    QUICK_BYTES = 1 << 26,      /* buffer of the quick measurement */
+    LEAST_BYTES = 1 << 26,      /* buffer of the quick measurement, at least and at most */
     FULL_BYTES = 1 << 28
 };
 
-static const double QUICK_SECONDS = 0.02, FULL_SECONDS = 0.12;
+static const double QUICK_SECONDS = 0.05, FULL_SECONDS = 0.12;
 
 typedef struct burner {
     const rfi_cpu_isa *isa;
     char *buffer;
     size_t slice;            /* bytes of the buffer a thread reads */
+    size_t *places;          /* (threads) where in its slice each goes on: what was read a moment ago is still in the cache */
     double seconds;
     double *rates;           /* (threads) what each reached */
     volatile uint64_t sink;
@@ -55,7 +56,7 @@ static void read_slice(void *context, int64_t task, int slot) {
     (void)slot;
     const char *slice = b->buffer + (size_t)task * b->slice;
     double start = now(), elapsed;
-    size_t place = 0, bytes = 0;
+    size_t place = b->places[task], bytes = 0;
     uint64_t any = 0;
     do {
         any |= b->isa->read(slice + place, READ_STEP);
@@ -63,6 +64,7 @@ static void read_slice(void *context, int64_t task, int slot) {
         place = place + 2 * READ_STEP <= b->slice ? place + READ_STEP : 0;
     } while ((elapsed = now() - start) < b->seconds);
     b->sink = any;
+    b->places[task] = place;
     b->rates[task] = (double)bytes / elapsed;
 }
 
@@ -80,9 +82,12 @@ static double best_rate(burner *b, int threads, rfi_pool_task run) {
 
 rfi_cpu_figures rfi_cpu_probe(const rfi_cpu_isa *isa, int threads, double seconds, size_t bytes) {
     rfi_cpu_figures figures = {0, 0};
-    burner b = {.isa = isa, .seconds = seconds / (2 * ROUNDS), .rates = calloc((size_t)threads, sizeof(double))};
+    burner b = {.isa = isa, .seconds = seconds / (2 * ROUNDS), .rates = calloc((size_t)threads, sizeof(double)), .places = calloc((size_t)threads, sizeof(size_t))};
     void *buffer = NULL;
-    if (!b.rates) return figures;
+    if (!b.rates || !b.places) {
+        free(b.rates), free(b.places);
+        return figures;
+    }
     figures.flops = best_rate(&b, threads, burn);
     b.slice = bytes / (size_t)threads / READ_STEP * READ_STEP;
     if (!b.slice) b.slice = READ_STEP;
@@ -95,18 +100,22 @@ rfi_cpu_figures rfi_cpu_probe(const rfi_cpu_isa *isa, int threads, double second
         figures.bytes = best_rate(&b, threads, read_slice);
         free(buffer);
     }
-    free(b.rates);
+    free(b.rates), free(b.places);
     return figures;
 }
 
-rfi_cpu_figures rfi_cpu_probe_cached(const rfi_cpu_isa *isa, int threads) {
+rfi_cpu_figures rfi_cpu_probe_cached(const rfi_cpu_isa *isa, int threads, double weight_bytes) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static const rfi_cpu_isa *measured_isa;
     static int measured_threads;
+    static size_t measured_bytes;
     static rfi_cpu_figures figures;
+    size_t bytes = LEAST_BYTES;
+    while (bytes < FULL_BYTES && (double)bytes < weight_bytes) bytes *= 2;
     pthread_mutex_lock(&lock);
-    if (measured_isa != isa || measured_threads != threads) {
-        figures = rfi_cpu_probe(isa, threads, QUICK_SECONDS, QUICK_BYTES);
+    if (measured_isa != isa || measured_threads != threads || measured_bytes != bytes) {
+        figures = rfi_cpu_probe(isa, threads, QUICK_SECONDS, bytes);
+        measured_bytes = bytes;
         measured_isa = isa;
         measured_threads = threads;
     }
