@@ -35,8 +35,6 @@ static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
 static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return f->major == 9 && f->minor == 0 && runs_mma(p, f) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features;
 }
-
-static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_hopper(p, f) && p->batch <= 64 && !p->batch_invariant; }
 #endif
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -80,17 +78,8 @@ static int uses_hopper(int kernel) {
 #endif
 }
 
-/* Multiplies with the instructions of sm_90a. */
-static int uses_wgmma(int kernel) {
-#ifdef RFI_BUILD_HOPPER
-    return uses_hopper(kernel) || kernels[kernel].can_run == runs_hopper_small;
-#else
-    return uses_hopper(kernel);
-#endif
-}
-
 static int uses_mma(int kernel) {
-    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
+    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single || uses_hopper(kernel);
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -105,7 +94,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
     int mma = uses_mma(kernel), products = !mma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
-    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : uses_wgmma(kernel) ? WGMMA16 : mma ? rates[row].mma16 : rates[row].fma32;
+    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : uses_hopper(kernel) ? WGMMA16 : mma ? rates[row].mma16 : rates[row].fma32;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
     *c = (rfi_cuda_choice){
