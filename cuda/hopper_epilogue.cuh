@@ -278,6 +278,7 @@ template <class C> __device__ __forceinline__ void draw_tickets(const Parameters
             sh.last[warpgroup] = s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
             mbarrier_arrive(sh.drawn + 8 * warpgroup);
         }
+        __syncwarp(); /* a barrier by name is for whole warps */
     }
 }
 
@@ -296,6 +297,7 @@ template <class C> __device__ __forceinline__ void finish_tile(const Parameters 
         if (mine && states_there) states[p.group_slot + s.group] = {all.m, all.t};
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (thread == 0) sh.last[at.warpgroup] = draw(tickets_of(f, s) + s.groups, s.groups);
+        __syncwarp();
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (!sh.last[at.warpgroup]) return;
         all = combine_states(f, states, p.group_slot, states_there ? s.groups : 0);

@@ -216,9 +216,13 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
     if (warpgroup == 0) {
         registers_lower<24>();
-        if (threadIdx.x == 0) produce_stages<C>(p, sh, rank);
-        else if (threadIdx.x / 32 == 1) produce_columns<C>(p, sh, rank);
-        else if (threadIdx.x >= 64 && p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, threadIdx.x / 32 - 2);
+        const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+        if (warp == 0) {
+            /* TMA takes addresses from uniform registers, which a warp has once: lanes that ran on to other code would write over them. */
+            if (threadIdx.x == 0) produce_stages<C>(p, sh, rank);
+            __syncwarp();
+        } else if (warp == 1) produce_columns<C>(p, sh, rank);
+        else if (p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, warp - 2);
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

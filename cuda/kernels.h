@@ -109,8 +109,8 @@ typedef struct rfi_cuda_copy {
     int32_t item; /* bytes of a value */
 } rfi_cuda_copy;
 
-/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple of 8. Of `fold` it uses what says x, y, the chain and, for rows that must take the full
- * path, W as it is. */
+/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple of 8. Of `fold` it uses what says x, y, the
+ * chain and, for rows that must take the full path, W as it is. */
 typedef struct rfi_cuda_collapse {
     rfi_cuda_fold fold;
     const double *weight_sum;

@@ -295,7 +295,6 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks) fold
         multiply_terms<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), sum);
     }
     rfi_copy_commit(); /* what was started for stages that there are not */
-    rfi_copy_commit(); /* a stage of zeros behind the end of K may be half started: only groups are waited for */
     rfi_copy_wait<0>();
     const int rows = (int)min((int64_t)S::rows, p.batch - row0);
 #pragma unroll 1
