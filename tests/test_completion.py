@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import pty
+import select
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -24,16 +28,20 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
+def tool():
+    spec = importlib.util.spec_from_file_location("completion", ROOT / "tools" / "completion.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(params=["bash", "zsh", "fish"])
 def script(request, tmp_path):
     pytest.importorskip("shtab")
     if not shutil.which(request.param):
         pytest.skip(f"{request.param} is not installed")
-    spec = importlib.util.spec_from_file_location("completion", ROOT / "tools" / "completion.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     path = tmp_path / f"rowfold.{request.param}"
-    path.write_text(tool.completion(request.param))
+    path.write_text(tool().completion(request.param))
     return request.param, path
 
 
@@ -50,7 +58,38 @@ def completed(shell, path, *words):
     if shell == "fish":
         offered = output("fish", "-c", f"source {path}; complete -C 'rowfold {' '.join(words)}'")
         return {line.split("\t")[0] for line in offered.splitlines()}
-    pytest.skip("zsh completes only at a terminal: its script is looked at")
+    pytest.skip("zsh completes only at a terminal: see test_zsh_at_a_terminal")
+
+
+def typed(zsh, text, *expected):
+    """Types the text and waits until the terminal has shown all that is expected."""
+    os.write(zsh, text.encode())
+    shown, end = "", time.monotonic() + 20
+    while not all(word in shown for word in expected):
+        ready, _, _ = select.select([zsh], [], [], max(0, end - time.monotonic()))
+        assert ready, f"{expected} is not in {shown!r}"
+        shown += os.read(zsh, 4096).decode(errors="replace")
+
+
+def test_zsh_at_a_terminal(tmp_path):
+    """The function is found by its name in a directory of fpath, as make install puts it there."""
+    pytest.importorskip("shtab")
+    if not shutil.which("zsh"):
+        pytest.skip("zsh is not installed")
+    (tmp_path / "_rowfold").write_text(tool().completion("zsh"))
+    process, zsh = pty.fork()
+    if not process:
+        os.environ["TERM"] = "dumb"
+        os.execvp("zsh", ["zsh", "-f"])
+    try:
+        line = f"fpath=({tmp_path} $fpath); autoload -U compinit; compinit -u -D; rowfold() {{:}}; echo rea''dy\n"
+        typed(zsh, line, "ready")
+        typed(zsh, "rowfold ex\t", "explain")
+        typed(zsh, "\x15rowfold run --math \t", "bf16", "f32", "tf32")
+        typed(zsh, "\x15rowfold bench --preset \t", *presets())
+    finally:
+        os.close(zsh)
+        os.waitpid(process, 0)
 
 
 def test_the_shell_can_read_it(script):
