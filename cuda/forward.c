@@ -190,7 +190,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .num_partials = l->num_partials,
         .shared_per_block = (int32_t)p->figures.shared_per_block,
         .tickets = l->num_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
-        .overlaps = p->figures.major >= 9,
+        .overlaps = p->overlaps,
         .chain = p->chain,
     };
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);

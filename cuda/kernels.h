@@ -78,7 +78,7 @@ typedef struct rfi_cuda_fold {
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
     const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
-    int32_t overlaps;          /* the device launches a kernel before the one in front has finished, where both are made for it: see launch.cuh */
+    int32_t overlaps;          /* kernels may be launched before the one in front has finished: see launch.cuh, and rfi_cuda_overlaps */
     rfi_cuda_chain chain;
 } rfi_cuda_fold;
 
@@ -124,6 +124,10 @@ cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStre
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
+
+/* Whether the current device runs the portable kernels as they are compiled for sm_90 or newer. From older PTX a new device makes kernels that do not wait
+ * for the one in front: they must not be launched to overlap with it. */
+cudaError_t rfi_cuda_overlaps(int32_t *overlaps);
 
 /* The rows flagged in fold->irregular alone, from the stored values of x: their partial states, or their logits to y. Follows the split that flags them. */
 cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream);

@@ -8,7 +8,7 @@
 
 /* Programmatic dependent launch, from sm_90 on. A kernel that calls rfi_release_next lets the next one of the stream begin, if that is launched to overlap; a
  * kernel that is must call rfi_wait_for_previous before it touches what kernels in front of it write or read, even if it uses nothing of theirs: the one behind
- * it relies on all of them. Older devices run kernels one after the other, and both do nothing. */
+ * it relies on all of them. Compiled for older devices both do nothing: `overlaps` is then not to be asked for. */
 static __device__ __forceinline__ void rfi_release_next(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

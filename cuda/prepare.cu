@@ -191,6 +191,13 @@ cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stre
     return clear->count ? rfi_launch(clear_all, clear, dim3(1), THREADS, 0, stream) : cudaSuccess;
 }
 
+cudaError_t rfi_cuda_overlaps(int32_t *overlaps) {
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, clear_all); /* all portable files are compiled for the same architectures */
+    *overlaps = !error && attributes.ptxVersion >= 90;
+    return error;
+}
+
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream) {
     if (copy->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!copy->rows || !copy->ld_to) return cudaSuccess;

@@ -9,6 +9,7 @@
 typedef struct rfi_cuda_prepared {
     int device;
     rfi_cuda_figures figures;
+    int32_t overlaps;   /* see rfi_cuda_overlaps */
     int forced;         /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
     int w_terms;        /* 0 if W is kept as it is stored */
     rfi_cuda_rows w;

@@ -209,6 +209,7 @@ static rf_status choose_kernel(rfi_cuda_prepared *p) {
 
 static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     rf_status status = rfi_cuda_get_figures(p->device, &p->figures);
+    if (!status) status = rfi_cuda_status(rfi_cuda_overlaps(&p->overlaps), "asking what the kernels are compiled for");
     if (!status) status = rfi_cuda_take_pool(p->device, &p->pool);
     if (!status) status = copy_columns(p, spec, weights, bytes);
     if (!status) status = rfi_cuda_collapse_prepare(p, spec, weights, bytes);
