@@ -265,6 +265,13 @@ static rf_status allocate(const rfi_cuda_prepared *p, size_t bytes, const rfi_fo
     return bytes ? rfi_cuda_status(cudaMallocFromPoolAsync(block, bytes, p->pool, call->stream), what) : RF_OK;
 }
 
+/* Gives a block back, if there is one; *status keeps the first failure. */
+static void release(void *block, const rfi_forward *call, rf_status *status) {
+    if (!block) return;
+    rf_status freed = rfi_cuda_status(cudaFreeAsync(block, call->stream), "freeing the workspace");
+    if (!*status) *status = freed;
+}
+
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
     const rfi_cuda_prepared *p = prepared;
     int before;
@@ -281,12 +288,8 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     if (!status && !call->workspace) status = allocate(p, l.total, call, "memory for a workspace", &own);
     if (!status) status = allocate(p, s.total, call, "memory for host rows on the device", &staging);
     if (!status) status = run(spec, p, &l, call, own ? own : call->workspace, &s, staging);
-    for (int i = 0; i < 2; i++) {
-        void *block = i ? own : staging;
-        if (!block) continue;
-        rf_status freed = rfi_cuda_status(cudaFreeAsync(block, call->stream), "freeing the workspace");
-        if (!status) status = freed;
-    }
+    release(staging, call, &status);
+    release(own, call, &status);
     rfi_cuda_leave(before);
     return status;
 }

@@ -1,8 +1,8 @@
 /* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
  *
- * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns, two draw the consumers' tickets) and two consumers. It is persistent and walks
- * tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. Blocks of a cluster share the tile of W
- * (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
+ * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns, two draw the consumers' tickets) and two
+ * consumers. It is persistent and walks tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. Blocks of a
+ * cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
  *
  * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where there is more than one product. */
 #ifndef ROWFOLD_CUDA_HOPPER_FOLD_CUH

@@ -74,12 +74,6 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMa
                  "l"(map), "r"(bar), "r"(column), "r"(row), "h"(mask) : "memory");
 }
 
-/* 16 bytes from global memory, past the first-level cache, to shared memory. */
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copy_async_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
 /* registers */
 template <int N> __device__ __forceinline__ void registers_raise() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void registers_lower() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }

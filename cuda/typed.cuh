@@ -15,8 +15,6 @@ template <> struct rfi_typed<float> {
     static __device__ __forceinline__ float a(const rfi_cuda_step &step) { return step.a32; }
     static __device__ __forceinline__ float b(const rfi_cuda_step &step) { return step.b32; }
     static __device__ float apply(int kind, float x, float a, float b, float s) { return rfi_op_apply_f32(kind, x, a, b, s); }
-    static __device__ state empty(int kind) { return rfi_state_empty_f32(kind); }
-    static __device__ state merge(int kind, state p, state q) { return rfi_state_merge_f32(kind, p, q); }
     static __device__ float finish(int kind, state p, float n) { return rfi_state_finish_f32(kind, p, n); }
 };
 template <> struct rfi_typed<double> {
@@ -24,8 +22,6 @@ template <> struct rfi_typed<double> {
     static __device__ __forceinline__ double a(const rfi_cuda_step &step) { return step.a64; }
     static __device__ __forceinline__ double b(const rfi_cuda_step &step) { return step.b64; }
     static __device__ double apply(int kind, double x, double a, double b, double s) { return rfi_op_apply_f64(kind, x, a, b, s); }
-    static __device__ state empty(int kind) { return rfi_state_empty_f64(kind); }
-    static __device__ state merge(int kind, state p, state q) { return rfi_state_merge_f64(kind, p, q); }
     static __device__ double finish(int kind, state p, double n) { return rfi_state_finish_f64(kind, p, n); }
 };
 

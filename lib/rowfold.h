@@ -271,7 +271,8 @@ typedef struct rf_forward_args {
     int32_t y_memory;
     void *workspace;       /* of rf_model_workspace_size bytes, 256-byte aligned, on the host for CPU backends and on the device for CUDA
                               ones, for this call alone until it (or its stream) is done; NULL: the call takes and frees that much itself.
-                              On CUDA, rows that are in host memory pass through up to 16 MiB more, which the call always takes itself */
+                              On CUDA, rows that are in host memory pass through up to 16 MiB more (or what one row takes), which the call always
+                              takes itself */
     size_t workspace_size; /* bytes */
     void *stream;          /* cudaStream_t; NULL: the default stream. With device pointers forward returns before the work is done. Captured in a
                               CUDA graph, it is repeated on the same addresses, the model's own too: destroy the model after the graph */

@@ -132,7 +132,9 @@ static rf_status read_header(rfi_safetensors *file) {
     uint64_t length = 0;
     if (file->map.size < 8) return invalid(file, NULL, "shorter than the 8 bytes of the header's length");
     for (int i = 7; i >= 0; i--) length = length << 8 | file->map.bytes[i];
-    if (length > MAX_HEADER) return rfi_error(RF_INVALID_FILE, "%s: no safetensors file: its header would take %llu bytes, and the format allows 100000000", file->map.path, (unsigned long long)length);
+    if (length > MAX_HEADER)
+        return rfi_error(RF_INVALID_FILE, "%s: no safetensors file: its header would take %llu bytes, and the format allows 100000000", file->map.path,
+                         (unsigned long long)length);
     if ((int64_t)length > file->map.size - 8) return invalid(file, NULL, "the header goes beyond the end of the file");
     if (!length || file->map.bytes[8] != '{') return invalid(file, NULL, "the header does not begin with '{'");
     json_error_t error;
