@@ -77,7 +77,9 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     config.dynamicSmemBytes = C::SHARED;
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = 2;
+    /* W is read before what is in front has finished: that must be the library's own launch, which began behind all of the caller's. One is where there are
+     * tickets to clear or terms to make. */
+    config.numAttrs = f.tickets || f.x.scale ? 2 : 1;
     void *arguments[] = {&p};
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
