@@ -15,6 +15,7 @@ import rowfold
 from exporters import Exporter
 from rowfold import dlpack
 from stored import store, widen
+from torch_devices import DEVICES, needs_torch, needs_torch_cuda, torch
 
 K, N = 7, 5
 CHAIN = "linear | mul(2) | logsumexp"
@@ -25,10 +26,6 @@ def installed(name):
         return importlib.import_module(name)
     except ImportError:
         return None
-
-
-torch = installed("torch")
-needs_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 
 
 @pytest.fixture
@@ -277,24 +274,13 @@ def test_buffers_give_numpy_arrays(model, x):
 # PyTorch, on the CPU and on CUDA.
 
 
-def torch_devices():
-    found = ["cpu"]
-    if (
-        torch is not None
-        and torch.cuda.is_available()
-        and any(b.name == "cuda" and b.available for b in rowfold.backends())
-    ):
-        found.append("cuda")
-    return found
-
-
 def torch_model(weights, device, dtype="float32", **keywords):
     w, b = (torch.tensor(v, device=device).to(getattr(torch, dtype)) for v in weights)
     return rowfold.Model(CHAIN, K, N, dtype=dtype, device=device, **keywords).load_weights(w, b)
 
 
 @needs_torch
-@pytest.mark.parametrize("device", torch_devices())
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_tensors_in_tensors_out(weights, x, device, dtype):
     kind = getattr(torch, dtype)
@@ -310,7 +296,7 @@ def test_tensors_in_tensors_out(weights, x, device, dtype):
 
 
 @needs_torch
-@pytest.mark.parametrize("device", torch_devices())
+@pytest.mark.parametrize("device", DEVICES)
 def test_tensors_of_any_layout(weights, x, device):
     model = torch_model(weights, device)
     dense = torch.tensor(x, device=device)
@@ -327,7 +313,7 @@ def test_tensors_of_any_layout(weights, x, device):
 
 
 @needs_torch
-@pytest.mark.parametrize("device", torch_devices())
+@pytest.mark.parametrize("device", DEVICES)
 def test_out_is_written_and_its_version_counts(weights, x, device):
     model = torch_model(weights, device)
     given = torch.tensor(x, device=device)
@@ -407,10 +393,8 @@ def test_parameters_are_weights(weights, x):
         rowfold.Model(CHAIN, K, N).load_weights(layer.weight.t())
 
 
-@needs_torch
+@needs_torch_cuda
 def test_the_model_s_device_is_kept_apart_from_the_tensor_s(weights, x):
-    if len(torch_devices()) < 2:
-        pytest.skip("no CUDA device that PyTorch and rowfold share")
     w, b = weights
     host, device = torch_model(weights, "cpu"), torch_model(weights, "cuda")
     given = torch.tensor(x)
@@ -422,10 +406,8 @@ def test_the_model_s_device_is_kept_apart_from_the_tensor_s(weights, x):
     np.testing.assert_array_equal(device(x), device(given).numpy())
 
 
-@needs_torch
+@needs_torch_cuda
 def test_the_work_is_ordered_on_the_current_stream(weights, x):
-    if len(torch_devices()) < 2:
-        pytest.skip("no CUDA device that PyTorch and rowfold share")
     model = torch_model(weights, "cuda")
     given = torch.tensor(x).cuda()
     expected = model(given)
@@ -441,10 +423,8 @@ def test_the_work_is_ordered_on_the_current_stream(weights, x):
         assert torch.equal(y, expected)
 
 
-@needs_torch
+@needs_torch_cuda
 def test_a_call_can_be_captured_in_a_cuda_graph(weights, x):
-    if len(torch_devices()) < 2:
-        pytest.skip("no CUDA device that PyTorch and rowfold share")
     model = torch_model(weights, "cuda")
     given = torch.tensor(x).cuda()
     model(given)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import rowfold
-from torch_modules import DEVICES, MODELS, agree, module_of, rt, torch
+from torch_devices import DEVICES, needs_torch_cuda
+from torch_modules import MODELS, agree, module_of, rt, torch
 
 nn = torch.nn
 
@@ -187,7 +188,7 @@ def test_export_and_load_in_another_process(model, tmp_path):
     subprocess.run([sys.executable, "-c", code, *files], env=environment, check=True)
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason="no CUDA device that PyTorch and rowfold share")
+@needs_torch_cuda
 def test_a_cuda_graph_replays_the_fused_forward():
     fused = rt.fuse(MODELS["scale_clamp_mish"](64, 96).cuda().eval()).requires_grad_(False)
     x = torch.randn(16, 64, device="cuda")
@@ -200,7 +201,7 @@ def test_a_cuda_graph_replays_the_fused_forward():
     assert torch.equal(y, fused(x))
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason="no CUDA device that PyTorch and rowfold share")
+@needs_torch_cuda
 def test_weights_of_16_bits_are_borrowed_on_cuda():
     fused = rt.fuse(MODELS["logsumexp_gelu"](512, 1024).to("cuda", torch.bfloat16).eval()).requires_grad_(False)
     fused(torch.randn(4, 512, device="cuda", dtype=torch.bfloat16))

@@ -13,7 +13,8 @@ from cases import make_case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import chains
-from torch_modules import DEVICES, DTYPES, MODELS, agree, module_of, rt, torch
+from torch_devices import DEVICES
+from torch_modules import DTYPES, MODELS, agree, module_of, rt, torch
 from torch_spellings import Writer, to_stored, to_torch
 
 F, nn = torch.nn.functional, torch.nn

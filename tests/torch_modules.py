@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import rowfold
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if not hasattr(torch.library, "custom_op"):
@@ -18,9 +17,6 @@ from torch import nn  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 DTYPES = ["float32", "float64", "float16", "bfloat16"]
-DEVICES = ["cpu"]
-if torch.cuda.is_available() and any(b.name == "cuda" and b.available for b in rowfold.backends()):
-    DEVICES.append("cuda")
 
 
 def example_models():
