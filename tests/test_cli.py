@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rowfold
+from rowfold.commands import output
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 CHAIN = "linear | logsumexp"
@@ -366,6 +367,18 @@ def test_an_interrupted_run_leaves_no_half_file(large, signal_number):
     assert process.returncode == 130
     assert "Traceback" not in said
     assert set(large.iterdir()) == before
+
+
+def test_an_interrupt_right_behind_the_creation_leaves_no_half_file(tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        open(*arguments).close()
+        assert list(tmp_path.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "open", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt), output.complete_or_absent(tmp_path / "y.npy"):
+        pytest.fail("there is no file to write to")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(large):

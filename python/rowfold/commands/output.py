@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -23,20 +23,17 @@ def require_place(path: Path) -> None:
 @contextlib.contextmanager
 def complete_or_absent(path: Path) -> Iterator[BinaryIO]:
     """A file beside ``path`` that takes its name when all went well, and goes otherwise. Raises FileError."""
+    # The name is known before there is a file: an interrupt may come as soon as there is one.
+    partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                yield file  # type: ignore[misc]
-                file.flush()
-                os.fsync(file.fileno())
-                mask = os.umask(0)
-                os.umask(mask)
-                os.chmod(file.name, 0o666 & ~mask)
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except Error:
+        with open(partial, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, Error):
+            raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
         raise
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
