@@ -14,6 +14,7 @@ static const struct {
 };
 
 static const double WGMMA16 = 4096; /* the same for the matrix instructions of sm_90a */
+static const double STREAM32 = 128; /* and of float32 on any device, where shared memory feeds the operands: of which small_batch.cu reaches 0.4 on 9.0 */
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
@@ -35,6 +36,8 @@ static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
 static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return f->major == 9 && f->minor == 0 && runs_mma(p, f) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features;
 }
+
+static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_hopper(p, f) && p->batch <= 64 && !p->batch_invariant; }
 #endif
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -78,8 +81,19 @@ static int uses_hopper(int kernel) {
 #endif
 }
 
+static int uses_stream(int kernel) { return kernels[kernel].can_run == runs_stream; }
+
+/* Multiplies with the instructions of sm_90a. */
+static int uses_wgmma(int kernel) {
+#ifdef RFI_BUILD_HOPPER
+    return uses_hopper(kernel) || kernels[kernel].can_run == runs_hopper_small;
+#else
+    return uses_hopper(kernel);
+#endif
+}
+
 static int uses_mma(int kernel) {
-    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single || uses_hopper(kernel);
+    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -88,13 +102,24 @@ static double tiles(int64_t size, int tile) { return size > tile ? (double)((siz
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
+/* Rows that a tile of a kernel is computed with: those for few rows leave out what is beyond the batch, down to a half, a quarter and so on. */
+static int computed_rows(int kernel, int64_t batch) {
+    int rows = kernels[kernel].tile_rows, least = uses_stream(kernel) ? 1 : uses_wgmma(kernel) && !uses_hopper(kernel) ? 8 : rows;
+    while (rows / 2 >= least && rows / 2 >= batch) rows /= 2;
+    return rows;
+}
+
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
     size_t row = 0;
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
     int mma = uses_mma(kernel), products = !mma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
-    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64 : uses_hopper(kernel) ? WGMMA16 : mma ? rates[row].mma16 : rates[row].fma32;
+    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64
+                  : uses_wgmma(kernel)           ? WGMMA16
+                  : mma                          ? rates[row].mma16
+                  : uses_stream(kernel)          ? STREAM32
+                                                 : rates[row].fma32;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
     *c = (rfi_cuda_choice){
@@ -113,10 +138,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
     if (!p->reduction) c->bytes += batch * n * 4;
     double split = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms) : 0;
-    /* Whole tiles in whole rounds over the multiprocessors. */
+    /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
     double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns), sms = f->multiprocessors;
-    double rounds = (double)(int64_t)((blocks + sms - 1) / sms);
-    double tile_flops = 2.0 * k->tile_rows * k->tile_columns * depth * products;
+    double rounds = uses_stream(kernel) ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
+    double tile_flops = 2.0 * computed_rows(kernel, p->batch) * k->tile_columns * depth * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) + (c->uses_terms ? 4 : 2) * LAUNCH_SECONDS;
 }

@@ -129,7 +129,7 @@ static int in_pieces(const piece *piece, int64_t columns, size_t item) {
 
 /* Clears the tickets and prepares x. */
 static rf_status prepare(const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
-    const rfi_cuda_clear clear = {.words = fold->tickets, .count = l->num_tickets};
+    const rfi_cuda_clear clear = {.words = fold->tickets, .count = l->num_tickets, .overlaps = fold->overlaps, .w_borrowed = fold->w_borrowed};
     if (l->choice.uses_terms) {
         rfi_cuda_split split = {
             .data = piece->x,
@@ -191,6 +191,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .shared_per_block = (int32_t)p->figures.shared_per_block,
         .tickets = l->num_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
         .overlaps = p->overlaps,
+        .w_borrowed = !p->weight,
         .chain = p->chain,
     };
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);

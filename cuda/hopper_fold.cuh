@@ -174,8 +174,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         rfi_state_f32 state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, phase);
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
-        __syncwarp();
-        if (at.thread % 32 == 0) mbarrier_arrive(sh.columns_empty + 8 * buffer);
+        mbarrier_arrive(sh.columns_empty + 8 * buffer);
         buffer ^= 1;
         phase ^= !buffer;
         if (p.fold.chain.reduction != RF_OP_NONE) {
@@ -196,6 +195,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty), shared_address(drawn),
                     (float *)behind, last};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
+    rfi_release_next();
     if (threadIdx.x == 0) {
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
@@ -203,7 +203,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
         }
         for (int i = 0; i < 2; i++) {
             mbarrier_init(sh.columns_full + 8 * i, 32);
-            mbarrier_init(sh.columns_empty + 8 * i, 4 * CONSUMERS);
+            mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
         }
         for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
         mbarrier_init_fence();
@@ -218,7 +218,6 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
         registers_lower<24>();
         const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
         if (warp == 0) {
-            /* TMA takes addresses from uniform registers, which a warp has once: lanes that ran on to other code would write over them. */
             if (threadIdx.x == 0) produce_stages<C>(p, sh, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);

@@ -52,36 +52,38 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     return error;
 }
 
-template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
-    Parameters p;
-    cudaError_t error = fill<C>(&p, f);
+/* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters. The kernel is to call rfi_wait_for_previous. */
+cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster, int threads, int shared, cudaStream_t stream) {
+    int device, most;
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (!error) error = cudaGetDevice(&device);
+    if (!error) error = cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device);
     if (error) return error;
-    const void *kernel = (const void *)fold_kernel<C>;
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::SHARED);
-    if (error) return error;
-    int device, blocks;
-    error = cudaGetDevice(&device);
-    if (!error) error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
-    if (error) return error;
-    const int64_t clusters = (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
-    const int64_t most = blocks / C::CLUSTER;
+    const int64_t clusters = (tiles + cluster - 1) / cluster;
     cudaLaunchAttribute attributes[2];
     attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = C::CLUSTER;
+    attributes[0].val.clusterDim.x = (unsigned)cluster;
     attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)((clusters < most ? clusters : most) * C::CLUSTER));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = C::SHARED;
+    config.gridDim = dim3((unsigned)((clusters < most / cluster ? clusters : most / cluster) * cluster));
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream;
     config.attrs = attributes;
-    /* W is read before what is in front has finished: that must be the library's own launch, which began behind all of the caller's. One is where there are
-     * tickets to clear or terms to make. */
-    config.numAttrs = f.tickets || f.x.scale ? 2 : 1;
-    void *arguments[] = {&p};
+    /* W is read before what is in front has finished. If it is the caller's, that must be a launch of the library's own, which lets this one begin once all of the
+     * caller's have finished: there is one where there are tickets to clear or terms to make. */
+    config.numAttrs = !f.w_borrowed || f.tickets || f.x.scale ? 2 : 1;
+    void *arguments[] = {parameters};
     return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
+    Parameters p;
+    cudaError_t error = fill<C>(&p, f);
+    const int64_t clusters = (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
+    return error ? error : launch_blocks((const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS, C::SHARED, stream);
 }
 
 /* By the terms that x and W are in. */

@@ -68,6 +68,18 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, ui
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(map),
                  "r"(bar), "r"(column), "r"(row) : "memory");
 }
+/* Of what is read once: it is the first to leave the L2. */
+__device__ __forceinline__ void tma_load_once(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row) {
+    asm volatile(
+        "{\n.reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(to),
+        "l"(map), "r"(bar), "r"(column), "r"(row) : "memory");
+}
+/* To the L2 alone. */
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap *map, int column, int row) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
+}
 /* The same bytes, at the same address, in every block of the cluster that `mask` names; each block's own barrier counts them. */
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, uint16_t mask) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),

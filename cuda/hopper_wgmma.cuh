@@ -6,12 +6,17 @@
 #include <stdint.h>
 
 namespace hopper {
+#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define D16(i) D8(i), D8(i + 8)
 #define D32(i) D16(i), D16(i + 16)
 #define D64(i) D32(i), D32(i + 32)
 #define D128(i) D64(i), D64(i + 64)
 
+#define REGISTERS_8 \
+    "%0, %1, %2, %3"
+#define REGISTERS_16 \
+    "%0, %1, %2, %3, %4, %5, %6, %7"
 #define REGISTERS_32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define REGISTERS_64 \
@@ -33,6 +38,10 @@ namespace hopper {
                      ", p, 1, 1, 0, 0;\n}"                                                                                               \
                      : D##HALF_N(0) : "l"(a), "l"(b), "r"((int)accumulate));                                                                   \
     }
+WGMMA(8, 4, 4, 5, 6, f16)
+WGMMA(8, 4, 4, 5, 6, bf16)
+WGMMA(16, 8, 8, 9, 10, f16)
+WGMMA(16, 8, 8, 9, 10, bf16)
 WGMMA(32, 16, 16, 17, 18, f16)
 WGMMA(32, 16, 16, 17, 18, bf16)
 WGMMA(64, 32, 32, 33, 34, f16)
@@ -43,10 +52,13 @@ WGMMA(256, 128, 128, 129, 130, f16)
 WGMMA(256, 128, 128, 129, 130, bf16)
 
 #undef WGMMA
+#undef REGISTERS_8
+#undef REGISTERS_16
 #undef REGISTERS_32
 #undef REGISTERS_64
 #undef REGISTERS_128
 #undef REGISTERS_256
+#undef D4
 #undef D8
 #undef D16
 #undef D32

@@ -79,13 +79,16 @@ typedef struct rfi_cuda_fold {
     unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
     const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
     int32_t overlaps;          /* kernels may be launched before the one in front has finished: see launch.cuh, and rfi_cuda_overlaps */
+    int32_t w_borrowed;        /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's, and does not change */
     rfi_cuda_chain chain;
 } rfi_cuda_fold;
 
-/* Words that a kernel in front of a fold clears for it. */
+/* Words that a kernel in front of a fold clears for it, and when either may begin. */
 typedef struct rfi_cuda_clear {
     unsigned *words;
     int64_t count;
+    int32_t overlaps;   /* as in rfi_cuda_fold */
+    int32_t w_borrowed; /* likewise */
 } rfi_cuda_clear;
 
 /* Prepares rows in terms of binary16, see rfi_cuda_rows. `low` NULL: one term. Rows that lose too much are noted in `irregular`. */
@@ -142,7 +145,10 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Of sm_90a alone. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on; `num_partials` is even, for 16-byte copies of two states.
+/* Of sm_90a alone. */
+cudaError_t rfi_cuda_fold_hopper_small(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on; `num_partials` is even, for 16-byte copies of two states.
  * For each 64 rows there are a ticket for each RFI_HOPPER_GROUP partial states and one more. */
 cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_hopper_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);

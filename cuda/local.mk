@@ -21,6 +21,7 @@ cuda_h = \
 	cuda/hopper_fold.cuh \
 	cuda/hopper_launch.cuh \
 	cuda/hopper_ptx.cuh \
+	cuda/hopper_small.cuh \
 	cuda/hopper_wgmma.cuh \
 	cuda/kernels.def \
 	cuda/kernels.h \
@@ -29,7 +30,8 @@ cuda_h = \
 	cuda/primitives.cuh \
 	cuda/ptx.cuh \
 	cuda/typed.cuh
-cuda_hopper_cu = cuda/hopper_128x256.cu cuda/hopper_128x128.cu cuda/hopper_64x128.cu cuda/hopper_64x64.cu
+cuda_hopper_cu = cuda/hopper_128x256.cu cuda/hopper_128x128.cu cuda/hopper_64x128.cu cuda/hopper_64x64.cu \
+	cuda/hopper_small.cu
 cuda_stub = cuda/stub.c
 
 if HAVE_CUDA

@@ -10,8 +10,15 @@ __device__ __forceinline__ void clear_words(const rfi_cuda_clear &clear) {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < clear.count; i += (int64_t)gridDim.x * THREADS) clear.words[i] = 0;
 }
 
+/* The fold that follows fetches W as soon as it runs: the model's W at any time, the caller's once all that is in front of this kernel has finished. */
+__device__ __forceinline__ void begin(const rfi_cuda_clear &clear) {
+    if (!clear.w_borrowed) rfi_release_next();
+    rfi_wait_for_previous();
+    if (clear.w_borrowed) rfi_release_next();
+}
+
 __global__ void __launch_bounds__(THREADS) clear_all(const __grid_constant__ rfi_cuda_clear p) {
-    rfi_release_next();
+    begin(p);
     clear_words(p);
 }
 
@@ -128,9 +135,9 @@ template <int TERMS> __global__ void __launch_bounds__(THREADS) split_rows(const
     const uintptr_t item = p.dtype == RF_FLOAT32 ? 4 : 2;
     const bool whole = p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item * WIDTH) == 0 && p.ld % WIDTH == 0;
     float kept[KEPT][WIDTH];
+    begin(p.clear);
 #pragma unroll
     for (int g = 0; g < KEPT; g++) load_values(p, first, mine + g * STEP, whole, kept[g]);
-    rfi_release_next();
     clear_words(p.clear);
     uint32_t top = 0;
 #pragma unroll
@@ -184,11 +191,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
-    return rfi_launch(split->low ? split_rows<2> : split_rows<1>, split, dim3((unsigned)split->rows), THREADS, 0, stream);
+    return rfi_launch(split->low ? split_rows<2> : split_rows<1>, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
-    return clear->count ? rfi_launch(clear_all, clear, dim3(1), THREADS, 0, stream) : cudaSuccess;
+    return clear->count ? rfi_launch(clear_all, clear, dim3(1), THREADS, 0, stream, clear->overlaps) : cudaSuccess;
 }
 
 cudaError_t rfi_cuda_overlaps(int32_t *overlaps) {

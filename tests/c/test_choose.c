@@ -85,6 +85,31 @@ static void test_expected(void) {
     CHECK(is(&c, "fma"), "irregular weights got %s", c.name);
 }
 
+#ifdef RFI_BUILD_HOPPER
+/* Up to 64 rows in any precision, but for a few in float32, which need no preparation on the way to plain multiply-adds. */
+static void test_few_rows(void) {
+    static const struct {
+        int batch;
+        const char *f32, *bf16;
+    } expected[] = {
+        {1, "stream", "hopper_small"}, {4, "stream", "hopper_small"}, {8, "hopper_small", "hopper_small"}, {64, "hopper_small", "hopper_small"}, {65, "hopper_64x128", "hopper_64x128"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+        rfi_cuda_choice c = choose(&p, &hopper, -1);
+        CHECK(is(&c, expected[i].f32) && !c.hopper == (expected[i].batch <= 64), "float32, batch %d: %s", expected[i].batch, c.name);
+        p = problem_of(expected[i].batch, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+        c = choose(&p, &hopper, -1);
+        CHECK(is(&c, expected[i].bf16) && c.aligned_x, "bfloat16, batch %d: %s", expected[i].batch, c.name);
+        p.batch_invariant = 1;
+        c = choose(&p, &hopper, -1);
+        CHECK(is(&c, "hopper_128x256"), "batch-invariant, batch %d: %s", expected[i].batch, c.name);
+        c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_small"));
+        CHECK(!is(&c, "hopper_small"), "a kernel whose results depend on the batch was forced on a batch-invariant model");
+    }
+}
+#endif
+
 static void test_forced(void) {
     CHECK(rfi_cuda_kernel_find("no such kernel") == -1, "an unknown name was found");
     int kernel = rfi_cuda_kernel_find("fma_64x128");
@@ -117,6 +142,9 @@ int main(void) {
     test_terms();
     test_all_have_one();
     test_expected();
+#ifdef RFI_BUILD_HOPPER
+    test_few_rows();
+#endif
     test_forced();
     test_batch_invariant();
     return failures != 0;

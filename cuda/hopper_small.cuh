@@ -1,0 +1,299 @@
+/* Up to 64 rows on Hopper, at the speed of reading W once.
+ *
+ * W is the operand that wgmma takes 64 rows of, the batch its narrow side: a block multiplies tiles of 64 features with all rows of x, and shared memory
+ * gives a value of W to the tensor cores once for each of its terms. Both terms of x lie behind one another in a stage and are one operand twice as wide.
+ *
+ * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and one thread, which drives TMA round a ring of stages. It is
+ * persistent: the ring is filled for the next tile while this one is folded. All that is loaded before the kernel in front has finished is W: a whole ring of
+ * it, and as much again to the L2. The blocks of a cluster work on tiles side by side and share x: each loads some of its boxes and multicasts them. */
+#ifndef ROWFOLD_CUDA_HOPPER_SMALL_CUH
+#define ROWFOLD_CUDA_HOPPER_SMALL_CUH
+
+#include "epilogue.cuh"
+#include "hopper_fold.cuh"
+
+namespace hopper {
+namespace small {
+
+constexpr int FEATURES = 64;             /* of a tile */
+constexpr int CONSUMER_THREADS = 2 * 128;
+constexpr int BLOCK_THREADS = CONSUMER_THREADS + 1; /* rfi_fold_tile shares out its work among all whole warps: the producer's is none */
+constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box, and its bytes a row: the width of the swizzle */
+constexpr int RING_BYTES = 192 * 1024;   /* at most: leaves room for small blocks of the kernels in front */
+constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
+constexpr int LANES = 8;                 /* that merge the states of a row */
+constexpr int AT_ONCE = 18;              /* states that a lane reads at a time: no device of this kind has more than 144 multiprocessors, and blocks */
+
+struct Parameters {
+    CUtensorMap x[2], w[2]; /* of their terms; a box of x is as high as the batch: rows outside would cost as much as others */
+    int32_t stages, tiles;  /* stages of a tile */
+    rfi_cuda_fold fold;
+};
+
+template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struct Config {
+    static constexpr int X_TERMS = X_TERMS_, W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
+    static constexpr bool BF16 = BF16_;
+    static constexpr int ROWS = ROWS_;       /* of x, a multiple of 8: those behind the batch are multiplied as they are, and nobody reads the result */
+    static constexpr int CLUSTER = CLUSTER_;
+    static constexpr int PIECES = W_TERMS == 2 ? 1 : 2; /* boxes of a term side by side in a stage: 16 KB of W in any case */
+    static constexpr int K = PIECES * BOX;
+    static constexpr int W_BOX = FEATURES * BOX_ROW, X_BOX = ROWS * BOX_ROW;
+    static constexpr int W_BYTES = PIECES * W_TERMS * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
+    /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had the round before; it would take that round, while
+     * its bytes are still on their way, for the one behind: a parity tells apart two rounds, not three. */
+    static constexpr int STAGES = RING_BYTES / STAGE / 2 * 2;
+    static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
+    static constexpr int SUMS = ROWS / 2; /* of a thread */
+    static constexpr bool PROMOTE = X_TERMS + W_TERMS > 2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
+    static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
+    static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
+};
+
+/* Barriers and stages by address. */
+struct Shared {
+    uint32_t ring, full, empty;
+    float *x_scale; /* (ROWS) */
+    float *tile;    /* (ROWS, TILE_LD) */
+    bool *last;     /* whether this block is the last to finish */
+};
+
+/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. */
+template <class C> struct Walk {
+    int tile, k, slot, round;
+    __device__ __forceinline__ void advance(const Parameters &p) {
+        if (++slot == C::STAGES) slot = 0, round++;
+        if (++k == p.stages) k = 0, tile += gridDim.x;
+    }
+};
+
+/* The blocks of a cluster walk together, also where some have no tile: they share x. */
+__device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank) { return tile - rank < p.tiles; }
+
+template <class C> __device__ __forceinline__ void load_w(const Parameters &p, const Shared &sh, const Walk<C> &at) {
+    const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE;
+    mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.batch);
+#pragma unroll
+    for (int i = 0; i < C::PIECES * C::W_TERMS; i++)
+        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * BOX, at.tile * FEATURES);
+}
+
+/* Block r of a cluster loads boxes r, r + CLUSTER, ... of x, counted from the first slot of the ring on. */
+template <class C> __device__ __forceinline__ bool loads_box(int slot, int box, int rank) { return (slot * C::X_BOXES + box - rank) % C::CLUSTER == 0; }
+
+template <class C> __device__ __forceinline__ bool loads_x(int slot, int rank) {
+    bool loads = false;
+#pragma unroll
+    for (int i = 0; i < C::X_BOXES; i++) loads |= loads_box<C>(slot, i, rank);
+    return loads;
+}
+
+template <class C> __device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, int rank) {
+    const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE + C::W_BYTES;
+#pragma unroll
+    for (int i = 0; i < C::X_BOXES; i++)
+        if (loads_box<C>(at.slot, i, rank))
+            load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, at.k * C::K + i / C::X_TERMS * BOX, 0, (1 << C::CLUSTER) - 1);
+}
+
+/* W of the first round of the ring, and to the L2 of the second: x takes longer to be there than a ring to fill. */
+template <class C> __device__ __forceinline__ Walk<C> load_ahead(const Parameters &p, const Shared &sh, int rank) {
+    Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
+    for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
+    for (Walk<C> next = at; next.round == 1 && is_there(p, next.tile, rank); next.advance(p))
+#pragma unroll
+        for (int i = 0; i < C::PIECES * C::W_TERMS; i++) tma_prefetch(&p.w[i % C::W_TERMS], next.k * C::K + i / C::W_TERMS * BOX, next.tile * FEATURES);
+    return at;
+}
+
+/* `at` is where load_ahead ended. */
+template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, Walk<C> at, int rank) {
+    Walk<C> x = {(int)blockIdx.x, 0, 0, 0};
+    rfi_wait_for_previous();
+    for (; x.tile != at.tile || x.k != at.k; x.advance(p)) load_x<C>(p, sh, x, rank);
+    for (; is_there(p, at.tile, rank); at.advance(p)) {
+        mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
+        load_w<C>(p, sh, at);
+        load_x<C>(p, sh, at, rank);
+    }
+}
+
+/* A warp has read a slot: so says it to the producers that write there, its own block's with W and those of the cluster that load what lies there of x. */
+template <class C> __device__ __forceinline__ void release(const Shared &sh, int slot, int rank) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t empty = sh.empty + 8 * slot;
+    if (C::CLUSTER == 1) {
+        if (lane == 0) mbarrier_arrive(empty);
+    } else if (lane < C::CLUSTER && (lane == rank || loads_x<C>(slot, lane))) mbarrier_arrive_remote(empty, lane);
+}
+
+/* Keeps uses of the sums behind the wait for them: the compiler does not know that they are still being written before it. */
+template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
+}
+
+/* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor cores add the products of one stage, plain additions the
+ * stages: those of W's low term are small enough to stay in the tensor cores, which truncate when they add. */
+template <class C>
+__device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
+    const uint64_t w0 = wgmma_descriptor<BOX_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
+    float low[C::SUMS];
+#pragma unroll
+    for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = 0;
+    for (int k = warpgroup, at = slot + warpgroup; k < p.stages; k += 2, at += 2) {
+        if (at >= C::STAGES) at -= C::STAGES, round++;
+        const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
+        float part[C::X_TERMS * C::SUMS];
+        mbarrier_wait(sh.full + 8 * at, round & 1);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < C::PIECES; i++)
+#pragma unroll
+            for (int s = 0; s < BOX / 16; s++) {
+                const uint64_t a = w + i * (C::W_TERMS * C::W_BOX >> 4) + s * 2, b = x + i * (C::X_TERMS * C::X_BOX >> 4) + s * 2;
+                multiply<C>(part, a, b, i || s);
+                if constexpr (C::W_TERMS == 2) multiply<C>(low, a + (C::W_BOX >> 4), b, true);
+            }
+        wgmma_commit();
+        wgmma_wait<0>();
+        written(part);
+        release<C>(sh, at, rank);
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) {
+            const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
+            total[i] += C::X_TERMS == 2 ? high + part[C::SUMS * (C::X_TERMS - 1) + i] : high;
+        }
+    }
+    if (C::W_TERMS == 1) return;
+    written(low);
+#pragma unroll
+    for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
+}
+
+/* The sums of both warpgroups, unscaled, to the tile in shared memory: the second's first. */
+template <class C>
+__device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared &sh, const float (&total)[C::SUMS], int warpgroup, const float (&w_scale)[2]) {
+    const int thread = threadIdx.x % 128, lane = thread % 32;
+    float *to = sh.tile + lane % 4 * 2 * TILE_LD + thread / 32 * 16 + lane / 4;
+    if (warpgroup == 1)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) to[(i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8] = total[i];
+    barrier_sync(1, CONSUMER_THREADS);
+    if (warpgroup == 0)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) {
+            float *at = to + (i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8;
+            const float sum = total[i] + *at;
+            *at = f.w.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], sh.x_scale[i / 4 * 8 + lane % 4 * 2 + i % 2]) : sum;
+        }
+    barrier_sync(1, CONSUMER_THREADS);
+}
+
+/* States first, first + step, ... before `end` as one, by LANES neighbouring threads, which all get it: of what each reads, first the common peak, then every
+ * total once, in double, for they are few but large. */
+__device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_state_f32 *states, int64_t first, int64_t end, int64_t step) {
+    rfi_state_f32 state = rfi_state_empty_f32(reduction);
+    int64_t at = first + threadIdx.x % LANES * step;
+    step *= LANES;
+    while (at < end) {
+        rfi_state_f32 s[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++, at += step) s[i] = at < end ? rfi_read_state(states, at) : rfi_state_empty_f32(reduction);
+        switch (reduction) {
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                                    \
+    case number: {                                                                                                                 \
+        float m = state.m;                                                                                                         \
+        _Pragma("unroll") for (int i = 0; i < AT_ONCE; i++) m = rfi_peak_##id##_f32(m, s[i].m);                                    \
+        double t = (double)state.t * rfi_rescale_##id##_f32(state.m, m);                                                           \
+        _Pragma("unroll") for (int i = 0; i < AT_ONCE; i++) t = fma((double)s[i].t, (double)rfi_rescale_##id##_f32(s[i].m, m), t); \
+        state.m = m;                                                                                                               \
+        state.t = (float)t;                                                                                                        \
+        break;                                                                                                                     \
+    }
+#include "reductions.def"
+#undef RFI_REDUCTION
+        }
+    }
+    __syncwarp();
+    return merge_lanes<LANES>(reduction, state);
+}
+
+/* Merges of each row the states first, first + step, ... before `end`, or all of an irregular row, in an order that depends on their number alone. put(row, state) gets
+ * them from one thread a row. */
+template <class Put> __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, int first, int end, int step, bool irregular, Put put) {
+    for (int row0 = 0; row0 < f.batch; row0 += CONSUMER_THREADS / LANES) {
+        const int row = row0 + threadIdx.x / LANES;
+        const bool all = row < f.batch && is_irregular(f, row), there = row < f.batch && (irregular || !all);
+        const rfi_state_f32 state = merge_states(f.chain.reduction, (const rfi_state_f32 *)f.partials + row * f.num_partials, all ? 0 : first,
+                                                 !there ? 0 : all ? f.num_partials : end, all ? 1 : step);
+        if (there && threadIdx.x % LANES == 0) put(row, state);
+    }
+}
+
+/* A block merges what it has of each row before it draws its ticket, so that the last to finish has few to merge. All its states are written, and all consumers
+ * know it. */
+__device__ __forceinline__ void finish(const Parameters &p, bool &last) {
+    const rfi_cuda_fold &f = p.fold;
+    rfi_state_f32 *partials = (rfi_state_f32 *)f.partials;
+    if (blockIdx.x + gridDim.x < p.tiles) {
+        merge_rows(f, blockIdx.x, p.tiles, gridDim.x, false, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
+        barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
+    }
+    if (threadIdx.x == 0) last = draw(f.tickets, gridDim.x);
+    barrier_sync(1, CONSUMER_THREADS);
+    if (last) merge_rows(f, 0, min(p.tiles, (int)gridDim.x), 1, true, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+}
+
+template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
+    const rfi_cuda_fold &f = p.fold;
+    /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers. */
+    const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0), feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    int slot = 0, round = 0;
+    rfi_wait_for_previous();
+    for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
+    for (int tile = blockIdx.x; is_there(p, tile, rank); tile += gridDim.x) {
+        const int64_t column0 = (int64_t)tile * FEATURES;
+        float w_scale[2] = {1, 1}, total[C::SUMS];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (f.w.scale && column0 + feature + i * 8 < f.out_features) w_scale[i] = f.w.scale[column0 + feature + i * 8];
+        sum_products<C>(total, p, sh, warpgroup, slot, round, rank);
+        slot += p.stages;
+        round += slot / C::STAGES;
+        slot %= C::STAGES;
+        store_tile<C>(f, sh, total, warpgroup, w_scale);
+        rfi_fold_tile(f, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES);
+        barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
+    }
+    if (f.tickets) finish(p, *sh.last);
+}
+
+template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
+    extern __shared__ uint8_t raw[];
+    __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
+    __shared__ float x_scale[C::ROWS];
+    __shared__ bool last;
+    const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last};
+    const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
+    const bool produces = threadIdx.x == CONSUMER_THREADS;
+    Walk<C> at = {};
+    rfi_release_next();
+    if (produces) {
+        for (int i = 0; i < C::STAGES; i++) {
+            mbarrier_init(sh.full + 8 * i, 1);
+            mbarrier_init(sh.empty + 8 * i, C::CLUSTER > 1 && loads_x<C>(i, rank) ? 4 * C::CLUSTER : 4);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (produces) at = load_ahead<C>(p, sh, rank);
+    if (C::CLUSTER > 1) cluster_sync(); /* the barriers of all blocks are there */
+    if (produces) produce<C>(p, sh, at, rank);
+    else consume<C>(p, sh, rank);
+    if (C::CLUSTER > 1) cluster_sync(); /* no block leaves while another may still write to it */
+}
+
+} // namespace small
+} // namespace hopper
+#endif
