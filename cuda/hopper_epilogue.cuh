@@ -89,6 +89,41 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const r
     }
 }
 
+/* The steps on all accumulators of a thread, in place. Half of them at a time, for each may have a value to remember: 64 more registers are there, not 128. */
+template <class C, int N> __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[N], const float *table) {
+    constexpr int SIZE = N < 64 ? N : 64;
+#pragma unroll
+    for (int first = 0; first < N; first += SIZE) {
+        float saved[SIZE] = {};
+#pragma unroll 1
+        for (int i = 0; i < f.chain.num_affine; i++) {
+            const rfi_cuda_affine &step = f.chain.affine[i];
+            const float a = step.a, b = step.b, low = step.low, high = step.high;
+            if (step.a_vector >= 0 || step.b_vector >= 0) {
+                const float *as = table + (2 + max(step.a_vector, 0)) * C::BN, *bs = table + (2 + max(step.b_vector, 0)) * C::BN;
+#pragma unroll
+                for (int g = 0; g < SIZE / 4; g++) {
+                    const float2 p = step.a_vector >= 0 ? *reinterpret_cast<const float2 *>(as + first * 2 + g * 8) : float2{a, a};
+                    const float2 q = step.b_vector >= 0 ? *reinterpret_cast<const float2 *>(bs + first * 2 + g * 8) : float2{b, b};
+#pragma unroll
+                    for (int j = 4 * g; j < 4 * g + 4; j++) v[first + j] = fmaf(v[first + j], j % 2 ? p.y : p.x, j % 2 ? q.y : q.x);
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, step.adds_saved ? saved[j] : b);
+            }
+            if (step.clamps) {
+#pragma unroll
+                for (int j = 0; j < SIZE; j++) v[first + j] = rfi_minn_f32(rfi_maxn_f32(v[first + j], low), high);
+            }
+            if (step.saves) {
+#pragma unroll
+                for (int j = 0; j < SIZE; j++) saved[j] = v[first + j];
+            }
+        }
+    }
+}
+
 /* Folds columns of this thread into the state of each of its two rows. RAGGED: `width` columns are real, counted from the thread's first. */
 template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(int reduction, const float (&v)[N], int width, rfi_state_f32 (&state)[2]) {
     switch (reduction) {
@@ -318,8 +353,9 @@ __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
     }
     state[0] = state[1] = rfi_state_empty_f32(reduction);
-    if (!f.chain.num_pre && reduction != RF_OP_NONE && column + 2 * N <= f.out_features) { /* nothing in between: all registers at once */
+    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column + 2 * N <= f.out_features) { /* nothing dear in between: all registers at once */
         scale_and_shift<C>(f, total, 0, table, row_scale);
+        apply_affine<C>(f, total, table);
         fold_columns<false>(reduction, total, 0, state);
         return;
     }

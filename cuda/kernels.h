@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "affine.h"
 #include "choose.h"
 #include "rowfold.h"
 
@@ -35,8 +36,10 @@ typedef struct rfi_cuda_step {
 /* The plan as kernels run it. Passed by value: steps are read from the constant bank. */
 typedef struct rfi_cuda_chain {
     int32_t num_pre, num_post; /* steps[0 .. num_pre) on logits, then num_post on the number of a row */
+    int32_t num_affine;        /* the steps on logits once more, as these; 0 if there are none, or others among them */
     int32_t reduction;         /* rf_op_kind, or RF_OP_NONE */
     rfi_cuda_step steps[RF_MAX_OPS];
+    rfi_cuda_affine affine[RF_MAX_OPS];
 } rfi_cuda_chain;
 
 /* Rows of x or W as a kernel reads them, K values each:

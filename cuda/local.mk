@@ -4,7 +4,7 @@ cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
-cuda_c = cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/weights.c
+cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/weights.c
 cuda_cu = \
 	cuda/collapse.cu \
 	cuda/portable_fma.cu \
@@ -13,6 +13,7 @@ cuda_cu = \
 	cuda/prepare.cu \
 	cuda/small_batch.cu
 cuda_h = \
+	cuda/affine.h \
 	cuda/choose.h \
 	cuda/device.h \
 	cuda/epilogue.cuh \

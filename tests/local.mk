@@ -11,6 +11,7 @@ public_programs = \
 	tests/c/version
 # C programs that look inside the library.
 internal_programs = \
+	tests/c/test_affine \
 	tests/c/test_choose \
 	tests/c/test_collapse \
 	tests/c/test_explain \
@@ -19,6 +20,8 @@ internal_programs = \
 noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/shard.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
+tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
+tests_c_test_affine_LDADD =
 tests_c_test_choose_SOURCES = tests/c/test_choose.c cuda/choose.c
 tests_c_test_choose_LDADD =
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)

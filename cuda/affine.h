@@ -1,0 +1,27 @@
+/* Cheap operators side by side as one that needs no branch on what it is: a kernel then computes them on all its values at once. Plain C. */
+#ifndef ROWFOLD_CUDA_AFFINE_H
+#define ROWFOLD_CUDA_AFFINE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* min(max(v * a + (adds_saved ? saved : b), low), high), remembered if it `saves`. At most one of the operators in it is rounded, so the bits are those of one
+ * operator after the other, but for the sign of a zero that relu and clamp make of -0.0. */
+typedef struct rfi_cuda_affine {
+    float a, b, low, high;
+    int16_t a_vector, b_vector; /* indices of per-feature vectors in place of a and b, or -1 */
+    int8_t adds_saved, clamps, saves;
+} rfi_cuda_affine;
+
+/* `steps` as such operators, no more than there are steps. Their number, or 0 if one of the steps is of another kind. */
+struct rfi_step;
+int rfi_cuda_affine_steps(const struct rfi_step *steps, int count, rfi_cuda_affine *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
