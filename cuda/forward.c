@@ -56,7 +56,7 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
         int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
         l->num_partials = round_up(l->num_partials > needed ? l->num_partials : needed, 2);
-        l->num_tickets = (batch + 63) / 64 * (groups + 1);
+        l->num_tickets = (batch + 63) / 64 * (groups + 1) + 1; /* and next_tile */
     } else {
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
@@ -190,6 +190,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .num_partials = l->num_partials,
         .shared_per_block = (int32_t)p->figures.shared_per_block,
         .tickets = l->num_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
+        .next_tile = l->num_tickets && l->choice.hopper ? (unsigned *)(workspace + l->tickets) + l->num_tickets - 1 : NULL,
         .overlaps = p->overlaps,
         .w_borrowed = !p->weight,
         .chain = p->chain,

@@ -15,6 +15,7 @@ constexpr int GROUP = RFI_HOPPER_GROUP; /* states of a row that are merged at a 
 constexpr int CHUNK = 16;               /* accumulators at most that a thread takes through the steps at a time: the branch on a step is paid once for these */
 constexpr int CONSUMERS = 2;            /* warpgroups that multiply */
 constexpr int THREADS = 128 * (1 + CONSUMERS);
+constexpr int HANDED_OUT = 4;           /* tiles that a cluster knows of at a time */
 constexpr int SHARED_LIMIT = 232448;    /* of a block, less what is declared statically */
 
 struct Parameters {
@@ -55,7 +56,8 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_
 
 /* Shared memory; barriers and stages by address. */
 template <class C> struct Shared {
-    uint32_t stages, full, empty, columns_full, columns_empty, drawn;
+    uint32_t stages, full, empty, columns_full, columns_empty, drawn, tile_full, tile_empty;
+    const uint64_t *tiles; /* handed out: see pack */
     float *columns; /* two buffers of COLUMN_ROWS x BN */
     uint32_t *last; /* of each consumer: whether the ticket drawn for it was the last */
 };
@@ -68,17 +70,46 @@ struct Tile {
     int m, n;
 };
 
+/* A tile as it is handed out; one with m below 0 ends the walk. */
+__device__ __forceinline__ uint64_t pack(Tile tile) { return (uint64_t)(uint32_t)tile.n << 32 | (uint32_t)tile.m; }
+__device__ __forceinline__ Tile unpack(uint64_t packed) { return {(int)(uint32_t)packed, (int)(packed >> 32)}; }
+
 template <class C> __device__ __forceinline__ int num_tiles(const Parameters &p) {
     return ((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
 }
 
-/* Tile `index` of a cluster's walk, as its block `rank` has it. */
-template <class C> __device__ __forceinline__ Tile tile_at(const Parameters &p, int index, int rank) {
+/* Tile `index` of all, as the first block of a cluster has it. */
+template <class C> __device__ __forceinline__ Tile tile_at(const Parameters &p, int index) {
+    if (index >= num_tiles<C>(p)) return {-1, 0};
     int m_clusters = (p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M, n_clusters = (p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N;
     int group = index / (p.m_group * n_clusters), rest = index - group * p.m_group * n_clusters;
     int height = min(p.m_group, m_clusters - group * p.m_group);
     int m = group * p.m_group + rest % height, n = rest / height;
-    return {m * C::CLUSTER_M + rank % C::CLUSTER_M, n * C::CLUSTER_N + rank / C::CLUSTER_M};
+    return {m * C::CLUSTER_M, n * C::CLUSTER_N};
+}
+
+/* Where a role of a block is on the walk of its cluster: at a tile, after `count` others. */
+struct Walk {
+    Tile tile; /* the first block's */
+    uint32_t count;
+    __device__ __forceinline__ bool is_there() const { return tile.m >= 0; }
+    template <class C> __device__ __forceinline__ Tile of(int rank) const { return {tile.m + rank % C::CLUSTER_M, tile.n + rank / C::CLUSTER_M}; }
+};
+
+template <class C> __device__ __forceinline__ Walk first_tile(const Parameters &p) { return {tile_at<C>(p, blockIdx.x / C::CLUSTER), 0}; }
+
+/* Warps of a block that take_next is for. */
+__device__ __forceinline__ int tile_readers(const Parameters &p) { return 4 * CONSUMERS + 1 + (p.fold.chain.reduction == RF_OP_NONE ? 0 : CONSUMERS); }
+
+/* To the tile that the first block's producer hands out next, for a whole warp. By shuffle, so that the compiler sees that all lanes get the same. */
+template <class C> __device__ __forceinline__ void take_next(const Shared<C> &sh, Walk &walk) {
+    const uint32_t slot = walk.count % HANDED_OUT, phase = walk.count / HANDED_OUT % 2;
+    mbarrier_wait(sh.tile_full + 8 * slot, phase);
+    walk.tile = unpack(sh.tiles[slot]);
+    walk.tile.m = __shfl_sync(~0u, walk.tile.m, 0);
+    walk.tile.n = __shfl_sync(~0u, walk.tile.n, 0);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_remote(sh.tile_empty + 8 * slot, 0);
+    walk.count++;
 }
 
 /* What a consumer thread is. */

@@ -183,16 +183,23 @@ template <int SIZE> __device__ __forceinline__ void store_logits(const rfi_cuda_
     }
 }
 
-/* Merges the states of LANES neighbouring lanes, a power of two; all get the same bits. */
-template <int LANES> __device__ __forceinline__ rfi_state_f32 merge_lanes(int reduction, rfi_state_f32 state) {
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) {
-        rfi_state_f32 other = {__shfl_xor_sync(~0u, state.m, step), __shfl_xor_sync(~0u, state.t, step)};
-        bool upper = threadIdx.x & step;
-        rfi_state_f32 first = upper ? other : state, second = upper ? state : other;
-        state = rfi_state_merge_f32(reduction, first, second);
+/* Merges the states of LANES neighbouring lanes, a power of two, for each of ROWS rows: the common peak first, then every total once. All get the same bits. */
+template <int LANES, int ROWS> __device__ __forceinline__ void merge_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                                           \
+    case number:                                                                                                                          \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                                                                \
+            float m = state[r].m;                                                                                                         \
+            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) m = rfi_peak_##id##_f32(m, __shfl_xor_sync(~0u, m, step));       \
+            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                                                 \
+            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) t += __shfl_xor_sync(~0u, t, step);                             \
+            state[r].m = m;                                                                                                               \
+            state[r].t = t;                                                                                                               \
+        }                                                                                                                                 \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
     }
-    return state;
 }
 
 /* Merges the first `count` of BLOCK states into one: the common peak first, then every total once. */
@@ -234,7 +241,9 @@ __device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, 
         }
         state = merge_block(f.chain.reduction, state, block, mine);
     }
-    return merge_lanes<2>(f.chain.reduction, state);
+    rfi_state_f32 all[1] = {state};
+    merge_lanes<2>(f.chain.reduction, all);
+    return all[0];
 }
 
 /* The states that another kernel wrote for an irregular row. */
@@ -293,21 +302,21 @@ __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Sl
 template <class C> __device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2]) {
     const rfi_cuda_fold &f = p.fold;
     float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
+    merge_lanes<4>(f.chain.reduction, state);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        rfi_state_f32 all = merge_lanes<4>(f.chain.reduction, state[r]);
         int row = at.row + r * 8;
-        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch && !is_irregular(f, s.first_row + row)) states[row * f.num_partials + s.slot] = {all.m, all.t};
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch && !is_irregular(f, s.first_row + row))
+            states[row * f.num_partials + s.slot] = {state[r].m, state[r].t};
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
 /* A ticket takes two microseconds to draw: a warp of the producer's does it for a consumer, while that one multiplies the next tile. */
 template <class C> __device__ __forceinline__ void draw_tickets(const Parameters &p, const Shared<C> &sh, int rank, int warpgroup) {
-    const int tiles = num_tiles<C>(p);
     rfi_wait_for_previous();
-    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
-        const Slot s = slot_of<C>(p, tile_at<C>(p, index, rank), warpgroup);
+    for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
+        const Slot s = slot_of<C>(p, walk.of<C>(rank), warpgroup);
         barrier_sync(written_barrier(warpgroup), 160);
         if (threadIdx.x % 32 == 0) {
             sh.last[warpgroup] = s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
@@ -353,7 +362,7 @@ __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
     }
     state[0] = state[1] = rfi_state_empty_f32(reduction);
-    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column + 2 * N <= f.out_features) { /* nothing dear in between: all registers at once */
+    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column / 8 * 8 + 2 * N <= f.out_features) { /* nothing dear in between: all registers at once */
         scale_and_shift<C>(f, total, 0, table, row_scale);
         apply_affine<C>(f, total, table);
         fold_columns<false>(reduction, total, 0, state);
@@ -367,7 +376,7 @@ __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)
         apply_steps<C>(f, v, c, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (from + 2 * SIZE <= f.out_features) fold_columns<false>(reduction, v, 0, state);
+        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<false>(reduction, v, 0, state);
         else fold_columns<true>(reduction, v, (int)max(f.out_features - from, (int64_t)0), state);
     }
 }

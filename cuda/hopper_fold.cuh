@@ -1,7 +1,9 @@
 /* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
  *
  * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns, two draw the consumers' tickets) and two
- * consumers. It is persistent and walks tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. Blocks of a
+ * consumers. It is persistent and walks tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. The first tile of a
+ * cluster is its number; the producer of its first block draws the others while the one before is loaded, and tells all roles of all blocks: clusters that
+ * merge states have less time for tiles, and with a fixed share all others would wait for them. Blocks of a
  * cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
  *
  * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where there is more than one product. */
@@ -19,10 +21,26 @@ __device__ __forceinline__ void load_part(bool multicast, uint32_t to, const CUt
     else tma_load(to, map, full, column, row);
 }
 
+/* The same for the threads that drive TMA: the first block's hands out tile `index`. */
+template <class C> __device__ __forceinline__ void hand_out(const Parameters &p, const Shared<C> &sh, Walk &walk, int index, int rank) {
+    const uint32_t slot = walk.count % HANDED_OUT, phase = walk.count / HANDED_OUT % 2, full = sh.tile_full + 8 * slot, empty = sh.tile_empty + 8 * slot;
+    mbarrier_arrive_expect(full, sizeof(uint64_t));
+    if (rank == 0) {
+        walk.tile = tile_at<C>(p, index);
+        mbarrier_wait(empty, phase ^ 1);
+        for (int i = 0; i < C::CLUSTER; i++) store_remote(shared_address(&sh.tiles[slot]), pack(walk.tile), full, i);
+    } else {
+        mbarrier_wait(full, phase);
+        walk.tile = unpack(sh.tiles[slot]);
+        mbarrier_arrive_remote(empty, 0);
+    }
+    walk.count++;
+}
+
 /* x may come from the kernel in front, which this one overlaps with; W does not, so that its first stages are fetched before x is there. */
 template <class C> __device__ __forceinline__ void produce_stages(const Parameters &p, const Shared<C> &sh, int rank) {
     constexpr int A_PART = C::BM / C::CLUSTER_N, B_PART = C::BN / C::CLUSTER_M; /* rows that this block loads for the cluster */
-    const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M, tiles = num_tiles<C>(p);
+    const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M;
     uint16_t b_mask = ((1 << C::CLUSTER_M) - 1) << (rank_n * C::CLUSTER_M), a_mask = 0;
     for (int i = 0; i < C::CLUSTER_N; i++) a_mask |= 1 << (rank_m + i * C::CLUSTER_M);
     auto load_w = [&](int stage, int k, int row, uint32_t bytes) {
@@ -32,9 +50,10 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, k * C::K, row, b_mask);
     };
     int stage = 0, phase = 1;
+    int index = blockIdx.x / C::CLUSTER;
     bool waited = false;
-    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
-        const Tile tile = tile_at<C>(p, index, rank);
+    for (Walk walk = first_tile<C>(p); walk.is_there(); hand_out<C>(p, sh, walk, index, rank)) {
+        const Tile tile = walk.of<C>(rank);
         const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
         /* Parts of x without rows are not loaded; what lies in their place is multiplied to rows that nobody reads. */
         const int parts = (int)min((p.fold.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
@@ -43,6 +62,8 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
         if (!waited) rfi_wait_for_previous();
         waited = true;
+        if (!p.fold.next_tile) index += gridDim.x / C::CLUSTER;
+        else if (rank == 0) index = gridDim.x / C::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
         for (int k = 0; k < p.stages; k++) {
             const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
             if (k >= ahead) {
@@ -59,11 +80,11 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
 /* One warp fetches scale, bias and vectors of each tile's columns, a tile ahead of the consumers. */
 template <class C> __device__ __forceinline__ void produce_columns(const Parameters &p, const Shared<C> &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
-    const int lane = threadIdx.x % 32, tiles = num_tiles<C>(p);
+    const int lane = threadIdx.x % 32;
     const float *bias = (const float *)f.bias, *vectors = (const float *)f.vectors;
     int buffer = 0, phase = 1;
-    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
-        const Tile tile = tile_at<C>(p, index, rank);
+    for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
+        const Tile tile = walk.of<C>(rank);
         mbarrier_wait(sh.columns_empty + 8 * buffer, phase);
         float *to = sh.columns + buffer * C::COLUMN_ROWS * C::BN;
         for (int j = lane; j < C::BN; j += 32) {
@@ -159,41 +180,40 @@ __device__ __forceinline__ void multiply_through(float (&total)[N], const Parame
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared<C> &sh, const Place &at) {
     const uint64_t a = wgmma_descriptor<C::ROW>(sh.stages + (C::SPLITS == 1 ? at.warpgroup * 64 * C::ROW : 0));
     const uint64_t b = wgmma_descriptor<C::ROW>(sh.stages + C::A_BYTES + (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN * C::ROW));
-    const int tiles = num_tiles<C>(p);
     Ring ring = {0, 0};
-    int buffer = 0, phase = 0, last_tile = -1; /* the tile that a ticket is being drawn for */
-    uint32_t drawn = 0;
+    Walk walk = first_tile<C>(p);
+    Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
-    for (int index = blockIdx.x / C::CLUSTER; index < tiles; index += gridDim.x / C::CLUSTER) {
+    for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
         if constexpr (C::PROMOTE) multiply_by_stages<C>(total, p, sh, ring, a, b);
         else multiply_through<C>(total, p, sh, ring, a, b);
-        const Tile tile = tile_at<C>(p, index, at.rank);
+        const Tile tile = walk.of<C>(at.rank);
+        const uint32_t buffer = walk.count % 2; /* of the columns */
         const int first = (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
         const int64_t row = (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? at.warpgroup * 64 : 0) + at.row, column = (int64_t)tile.n * C::BN + first;
         rfi_state_f32 state[2];
-        mbarrier_wait(sh.columns_full + 8 * buffer, phase);
+        mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
-        buffer ^= 1;
-        phase ^= !buffer;
         if (p.fold.chain.reduction != RF_OP_NONE) {
-            if (last_tile >= 0) finish_tile<C>(p, at, slot_of<C>(p, tile_at<C>(p, last_tile, at.rank), at.warpgroup), drawn++ & 1, sh);
+            if (walk.count) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
             write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state);
-            last_tile = index;
+            previous = tile;
         }
     }
-    if (last_tile >= 0) finish_tile<C>(p, at, slot_of<C>(p, tile_at<C>(p, last_tile, at.rank), at.warpgroup), drawn & 1, sh);
+    if (walk.count && p.fold.chain.reduction != RF_OP_NONE) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
     extern __shared__ uint8_t raw[];
-    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS];
+    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS], tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
+    __shared__ uint64_t tiles[HANDED_OUT];
     __shared__ uint32_t last[CONSUMERS];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty), shared_address(drawn),
-                    (float *)behind, last};
+                    shared_address(tile_full), shared_address(tile_empty), tiles, (float *)behind, last};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     rfi_release_next();
     if (threadIdx.x == 0) {
@@ -206,6 +226,10 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
         }
         for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
+        for (int i = 0; i < HANDED_OUT; i++) {
+            mbarrier_init(sh.tile_full + 8 * i, 1);
+            mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
+        }
         mbarrier_init_fence();
         prefetch_map(&p.x[0]);
         prefetch_map(&p.w[0]);

@@ -27,6 +27,14 @@ __device__ __forceinline__ void mbarrier_arrive_remote(uint32_t bar, uint32_t ra
         "mapa.shared::cluster.u32 there, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar), "r"(rank) : "memory");
 }
+/* Eight bytes to block `rank` of the cluster, counted by the barrier `bar` there; both addresses as they are in this block. */
+__device__ __forceinline__ void store_remote(uint32_t to, uint64_t value, uint32_t bar, uint32_t rank) {
+    asm volatile(
+        "{\n.reg .b32 there, counter;\n"
+        "mapa.shared::cluster.u32 there, %0, %3;\n"
+        "mapa.shared::cluster.u32 counter, %2, %3;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64 [there], %1, [counter];\n}" ::"r"(to), "l"(value), "r"(bar), "r"(rank) : "memory");
+}
 __device__ __forceinline__ bool mbarrier_try_wait(uint32_t bar, uint32_t parity) {
     uint32_t done;
     asm volatile(

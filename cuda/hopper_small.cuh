@@ -215,7 +215,9 @@ __device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_stat
         }
     }
     __syncwarp();
-    return merge_lanes<LANES>(reduction, state);
+    rfi_state_f32 all[1] = {state};
+    merge_lanes<LANES>(reduction, all);
+    return all[0];
 }
 
 /* Merges of each row the states first, first + step, ... before `end`, or all of an irregular row, in an order that depends on their number alone. put(row, state) gets

@@ -80,6 +80,7 @@ typedef struct rfi_cuda_fold {
     int64_t num_partials;
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
+    unsigned *next_tile;       /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each block has a fixed share of them */
     const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
     int32_t overlaps;          /* kernels may be launched before the one in front has finished: see launch.cuh, and rfi_cuda_overlaps */
     int32_t w_borrowed;        /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's, and does not change */
