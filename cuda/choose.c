@@ -128,6 +128,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
+        .irregular = uses_wgmma(kernel),
         .hopper = uses_hopper(kernel),
         .uses_terms = mma && p->x_terms > 0,
         .aligned_x = mma && !p->x_terms,
@@ -137,13 +138,15 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     };
     c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
     if (!p->reduction) c->bytes += batch * n * 4;
+    /* Hopper's kernels fetch W while what prepares x runs. */
+    double launches = uses_wgmma(kernel) ? 1 : c->uses_terms ? 4 : 2;
     double split = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms) : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
     double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns), sms = f->multiprocessors;
     double rounds = uses_stream(kernel) ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
     double tile_flops = 2.0 * computed_rows(kernel, p->batch) * k->tile_columns * depth * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
-    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) + (c->uses_terms ? 4 : 2) * LAUNCH_SECONDS;
+    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) + launches * LAUNCH_SECONDS;
 }
 
 void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice) {

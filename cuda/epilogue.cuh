@@ -87,12 +87,12 @@ static __device__ __forceinline__ void rfi_fold_chunk(int reduction, const T (&v
  * exist, from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a quarter of a warp reads every bank once. Reads
  * what all threads wrote: barrier before. Not inlined: the steps are compiled once for all kernels of a file. */
 template <class T> static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns,
-                                                                           const int *list = nullptr) {
+                                                                           const int *list = nullptr, int thread = threadIdx.x, int warps = blockDim.x / 32) {
     constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
     typedef typename rfi_typed<T>::state state;
-    const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES, warps = blockDim.x / 32, slabs = columns / RFI_FOLD_COLUMNS;
+    const int lane = thread % LANES, sub = thread % 32 / LANES, slabs = columns / RFI_FOLD_COLUMNS;
     const int row_steps = (rows + ROWS - 1) / ROWS;
-    for (int step = threadIdx.x / 32; step < row_steps * slabs; step += warps) {
+    for (int step = thread / 32; step < row_steps * slabs; step += warps) {
         const int r = step / slabs * ROWS + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
         /* Two runs of four features a lane, half a slab apart. */
         auto offset = [=](int c) { return c0 + c / 4 * (RFI_FOLD_COLUMNS / 2) + c % 4; };

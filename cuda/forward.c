@@ -9,7 +9,8 @@
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
     STAGE_ROWS = 128,       /* ... rounded to these where more fit */
-    DEPTH_ALIGN = 64
+    DEPTH_ALIGN = 64,
+    COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */
 };
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
@@ -56,10 +57,11 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
         int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
         l->num_partials = round_up(l->num_partials > needed ? l->num_partials : needed, 2);
-        l->num_tickets = (batch + 63) / 64 * (groups + 1) + 1; /* and next_tile */
+        l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
+    l->num_tickets += COUNTERS;
     if (!spec->plan.reduction) l->num_tickets = 0;
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
     if (c->uses_terms) {
@@ -148,7 +150,8 @@ static rf_status prepare(const layout *l, const piece *piece, char *workspace, c
         rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
         if (status) return status;
         fold->irregular = split.irregular.flag;
-        status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
+        if (!l->choice.irregular) status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
+        fold->x_stored = fold->x;
         fold->x = (rfi_cuda_rows){.data = split.high, .low = split.low, .scale = split.scale, .ld = split.ld_terms, .dtype = RF_FLOAT16};
         return status;
     }
@@ -190,12 +193,15 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .num_partials = l->num_partials,
         .shared_per_block = (int32_t)p->figures.shared_per_block,
         .tickets = l->num_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
-        .next_tile = l->num_tickets && l->choice.hopper ? (unsigned *)(workspace + l->tickets) + l->num_tickets - 1 : NULL,
         .overlaps = p->overlaps,
         .w_borrowed = !p->weight,
         .chain = p->chain,
     };
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
+    if (fold.tickets) {
+        fold.next_tile = fold.tickets + l->num_tickets - COUNTERS;
+        fold.irregular_ticket = fold.next_tile + 1;
+    }
     rf_status status = prepare(l, piece, workspace, stream, &fold);
     if (!status) status = rfi_cuda_status(launchers[l->choice.kernel](&fold, stream), "launching the kernel");
     return status;

@@ -246,15 +246,6 @@ __device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, 
     return all[0];
 }
 
-/* The states that another kernel wrote for an irregular row. */
-__device__ __forceinline__ rfi_state_f32 combine_irregular(const rfi_cuda_fold &f, int64_t row) {
-    const rfi_state_f32 *states = (const rfi_state_f32 *)f.partials + row * f.num_partials;
-    rfi_state_f32 state = rfi_state_empty_f32(f.chain.reduction);
-    for (int64_t i = 0; i * RFI_FOLD_COLUMNS < f.out_features; i++)
-        state = rfi_state_merge_f32(f.chain.reduction, state, {__ldcg(&states[i].m), __ldcg(&states[i].t)});
-    return state;
-}
-
 /* Draws a ticket for what one thread or several wrote before a barrier that this one has passed. True for the last of `holders`; everything the others wrote
  * before theirs is then visible to this thread, and to those that it tells. */
 __device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
@@ -333,22 +324,19 @@ template <class C> __device__ __forceinline__ void finish_tile(const Parameters 
     if (!sh.last[at.warpgroup]) return;
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
-    const bool there = row < f.batch, irregular = there && is_irregular(f, row), mine = there && thread % 2 == 0;
-    const bool states_there = there && !irregular; /* of this kernel */
+    const bool there = row < f.batch && !is_irregular(f, row), mine = there && thread % 2 == 0;
     float2 *states = (float2 *)f.partials + row * f.num_partials;
-    rfi_state_f32 all = combine_states(f, states, s.first, states_there ? s.count : 0);
+    rfi_state_f32 all = combine_states(f, states, s.first, there ? s.count : 0);
     if (s.groups > 1) {
-        if (mine && states_there) states[p.group_slot + s.group] = {all.m, all.t};
+        if (mine) states[p.group_slot + s.group] = {all.m, all.t};
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (thread == 0) sh.last[at.warpgroup] = draw(tickets_of(f, s) + s.groups, s.groups);
         __syncwarp();
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (!sh.last[at.warpgroup]) return;
-        all = combine_states(f, states, p.group_slot, states_there ? s.groups : 0);
+        all = combine_states(f, states, p.group_slot, there ? s.groups : 0);
     }
-    if (!mine) return;
-    if (irregular) all = combine_irregular(f, row);
-    finish_row(f, row, all);
+    if (mine) finish_row(f, row, all);
 }
 
 /* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its first column. */

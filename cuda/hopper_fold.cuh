@@ -11,6 +11,7 @@
 #define ROWFOLD_CUDA_HOPPER_FOLD_CUH
 
 #include "hopper_epilogue.cuh"
+#include "hopper_irregular.cuh"
 #include "hopper_wgmma.cuh"
 
 namespace hopper {
@@ -184,6 +185,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Walk walk = first_tile<C>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
+    if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
         if constexpr (C::PROMOTE) multiply_by_stages<C>(total, p, sh, ring, a, b);
@@ -203,20 +205,23 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         }
     }
     if (walk.count && p.fold.chain.reduction != RF_OP_NONE) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
+    if (*sh.irregular) compute_irregular(p.fold, sh.ring(), at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS], tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
     __shared__ uint64_t tiles[HANDED_OUT];
-    __shared__ uint32_t last[CONSUMERS];
+    __shared__ uint32_t last[CONSUMERS], irregular;
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty), shared_address(drawn),
-                    shared_address(tile_full), shared_address(tile_empty), tiles, (float *)behind, last};
+                    shared_address(tile_full), shared_address(tile_empty), tiles, (float *)behind, last, &irregular};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     rfi_release_next();
     if (threadIdx.x == 0) {
+        irregular = 0;
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
             mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * C::CLUSTER);

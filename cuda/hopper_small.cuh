@@ -55,6 +55,7 @@ struct Shared {
     float *x_scale; /* (ROWS) */
     float *tile;    /* (ROWS, TILE_LD) */
     bool *last;     /* whether this block is the last to finish */
+    bool *irregular; /* whether there are rows for compute_irregular */
 };
 
 /* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. */
@@ -220,14 +221,13 @@ __device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_stat
     return all[0];
 }
 
-/* Merges of each row the states first, first + step, ... before `end`, or all of an irregular row, in an order that depends on their number alone. put(row, state) gets
- * them from one thread a row. */
-template <class Put> __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, int first, int end, int step, bool irregular, Put put) {
+/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number alone. put(row, state) gets them from one thread a row. */
+template <class Put> __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, int first, int end, int step, Put put) {
     for (int row0 = 0; row0 < f.batch; row0 += CONSUMER_THREADS / LANES) {
         const int row = row0 + threadIdx.x / LANES;
-        const bool all = row < f.batch && is_irregular(f, row), there = row < f.batch && (irregular || !all);
-        const rfi_state_f32 state = merge_states(f.chain.reduction, (const rfi_state_f32 *)f.partials + row * f.num_partials, all ? 0 : first,
-                                                 !there ? 0 : all ? f.num_partials : end, all ? 1 : step);
+        const bool there = row < f.batch && !is_irregular(f, row);
+        const rfi_state_f32 state =
+            merge_states(f.chain.reduction, (const rfi_state_f32 *)f.partials + row * f.num_partials, first, there ? end : 0, step);
         if (there && threadIdx.x % LANES == 0) put(row, state);
     }
 }
@@ -238,12 +238,12 @@ __device__ __forceinline__ void finish(const Parameters &p, bool &last) {
     const rfi_cuda_fold &f = p.fold;
     rfi_state_f32 *partials = (rfi_state_f32 *)f.partials;
     if (blockIdx.x + gridDim.x < p.tiles) {
-        merge_rows(f, blockIdx.x, p.tiles, gridDim.x, false, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
+        merge_rows(f, blockIdx.x, p.tiles, gridDim.x, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (threadIdx.x == 0) last = draw(f.tickets, gridDim.x);
     barrier_sync(1, CONSUMER_THREADS);
-    if (last) merge_rows(f, 0, min(p.tiles, (int)gridDim.x), 1, true, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+    if (last) merge_rows(f, 0, min(p.tiles, (int)gridDim.x), 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
 }
 
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
@@ -252,6 +252,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0), feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     int slot = 0, round = 0;
     rfi_wait_for_previous();
+    if (sees_irregular(f, threadIdx.x, CONSUMER_THREADS)) *sh.irregular = true;
     for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
     for (int tile = blockIdx.x; is_there(p, tile, rank); tile += gridDim.x) {
         const int64_t column0 = (int64_t)tile * FEATURES;
@@ -268,20 +269,23 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
     if (f.tickets) finish(p, *sh.last);
+    barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
+    if (*sh.irregular) compute_irregular(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 
 template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS];
-    __shared__ bool last;
+    __shared__ bool last, irregular;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last};
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = threadIdx.x == CONSUMER_THREADS;
     Walk<C> at = {};
     rfi_release_next();
     if (produces) {
+        irregular = false;
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
             mbarrier_init(sh.empty + 8 * i, C::CLUSTER > 1 && loads_x<C>(i, rank) ? 4 * C::CLUSTER : 4);

@@ -82,6 +82,8 @@ typedef struct rfi_cuda_fold {
     unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
     unsigned *next_tile;       /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each block has a fixed share of them */
     const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
+    rfi_cuda_rows x_stored;    /* x as it came, from which a Hopper kernel computes flagged rows once it has computed the others */
+    unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
     int32_t overlaps;          /* kernels may be launched before the one in front has finished: see launch.cuh, and rfi_cuda_overlaps */
     int32_t w_borrowed;        /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's, and does not change */
     rfi_cuda_chain chain;

@@ -17,9 +17,11 @@ cuda_h = \
 	cuda/choose.h \
 	cuda/device.h \
 	cuda/epilogue.cuh \
+	cuda/fma_tile.cuh \
 	cuda/hopper_config.cuh \
 	cuda/hopper_epilogue.cuh \
 	cuda/hopper_fold.cuh \
+	cuda/hopper_irregular.cuh \
 	cuda/hopper_launch.cuh \
 	cuda/hopper_ptx.cuh \
 	cuda/hopper_small.cuh \

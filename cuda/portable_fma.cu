@@ -1,123 +1,38 @@
 /* The kernel that can do everything: plain multiply-adds in the compute type, any data types, any alignment, one sequential sum a logit. Others
  * are faster where they apply; this one also computes the rows that they cannot represent. */
-#include "epilogue.cuh"
+#include "fma_tile.cuh"
 #include "launch.cuh"
+
+using namespace fma_tile;
 
 namespace {
 
-constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128, DEPTH = 16; /* a tile, and what of K is in shared memory at a time */
-constexpr int TILE_LD = COLUMNS + 4;
-constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 4; /* of a tile: 8 x 32 threads */
-constexpr int STEP = 4;                            /* values of one row that a thread loads at a time */
-
-template <class T> struct stage {
-    T x[DEPTH][ROWS + 4], w[DEPTH][COLUMNS + 4]; /* k-major, so that a thread's rows and columns are neighbours */
-};
-
-template <class T> constexpr size_t shared_bytes() {
-    return sizeof(stage<T>) > sizeof(T) * ROWS * TILE_LD ? sizeof(stage<T>) : sizeof(T) * ROWS * TILE_LD;
-}
-
-/* STEP values of a row from column k on; zero where the row or the column is not there. */
-template <class T> __device__ __forceinline__ void load_step(T (&v)[STEP], const rfi_cuda_rows &rows, bool there, int64_t row, int64_t k, int64_t depth) {
-    if (rows.dtype == RF_FLOAT32 && rows.ld % 4 == 0 && (uintptr_t)rows.data % 16 == 0 && there && k + STEP <= depth) {
-        const float4 four = *(const float4 *)((const float *)rows.data + row * rows.ld + k);
-        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < STEP; i++) v[i] = there && k + i < depth ? rfi_load_rows<T>(rows, row, k + i) : (T)0;
-}
-
-template <class T> struct loads {
-    T x[STEP], w[2][STEP];
-};
-
-template <class T>
-__device__ __forceinline__ void load(loads<T> &v, const rfi_cuda_fold &p, int64_t x_row, bool x_there, int64_t column0, int64_t k0) {
-    const int64_t k = k0 + threadIdx.x % 4 * STEP, column = column0 + threadIdx.x / 4;
-    load_step(v.x, p.x, x_there, x_row, k, p.in_features);
-    load_step(v.w[0], p.w, column < p.out_features, column, k, p.in_features);
-    load_step(v.w[1], p.w, column + 64 < p.out_features, column + 64, k, p.in_features);
-}
-
-template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<T> &v) {
-    const int k = threadIdx.x % 4 * STEP, row = threadIdx.x / 4;
-#pragma unroll
-    for (int i = 0; i < STEP; i++) {
-        s.x[k + i][row] = v.x[i];
-        s.w[k + i][row] = v.w[0][i];
-        s.w[k + i][row + 64] = v.w[1][i];
-    }
-}
-
-/* Logits without bias of a tile, to shared memory: `rows` rows from row0 on, or those that `list` names. */
-template <class T> __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list) {
-    stage<T> &s = *(stage<T> *)shared;
-    const int tr = threadIdx.x / 32 * THREAD_ROWS, tc = threadIdx.x % 32 * THREAD_COLUMNS;
-    const int index = threadIdx.x / 4;
-    const bool there = index < rows;
-    const int64_t x_row = !there ? 0 : list ? list[index] : row0 + index;
-    T sum[THREAD_ROWS][THREAD_COLUMNS] = {};
-    loads<T> next;
-    load(next, p, x_row, there, column0, 0);
-    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
-        __syncthreads(); /* the stage is read */
-        put(s, next);
-        __syncthreads(); /* the stage is written */
-        if (k0 + DEPTH < p.in_features) load(next, p, x_row, there, column0, k0 + DEPTH);
-#pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
-            T a[THREAD_ROWS], b[THREAD_COLUMNS];
-#pragma unroll
-            for (int i = 0; i < THREAD_ROWS; i++) a[i] = s.x[k][tr + i];
-#pragma unroll
-            for (int j = 0; j < THREAD_COLUMNS; j++) b[j] = s.w[k][tc + j];
-#pragma unroll
-            for (int i = 0; i < THREAD_ROWS; i++)
-#pragma unroll
-                for (int j = 0; j < THREAD_COLUMNS; j++) sum[i][j] = fma(a[i], b[j], sum[i][j]);
-        }
-    }
-    __syncthreads(); /* the last stage is read: the tile takes its place */
-    T *tile = (T *)shared;
-#pragma unroll
-    for (int i = 0; i < THREAD_ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < THREAD_COLUMNS; j++) tile[(tr + i) * TILE_LD + tc + j] = sum[i][j];
-    __syncthreads(); /* the tile is written */
-}
-
 template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) unsigned char shared[];
+    const auto sync = [] { __syncthreads(); };
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
-    multiply<T>(p, shared, row0, rows, column0, nullptr);
+    multiply<T>(p, p.x, shared, row0, rows, column0, nullptr, threadIdx.x, sync);
     rfi_fold_tile(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
     if (p.tickets) rfi_finish_rows<T>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
 }
 
-constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
-
 /* How many rows are flagged is known to the device alone: a block for each tile of columns looks for them. Mostly there are none. */
 __global__ void __launch_bounds__(THREADS) fold_irregular(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) unsigned char shared[];
-    __shared__ int list[WINDOW], count;
+    __shared__ int list[WINDOW], counter;
     const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;
+    const auto sync = [] { __syncthreads(); };
     rfi_release_next();
     rfi_wait_for_previous();
     for (int64_t window = 0; window < p.batch; window += WINDOW) {
         bool flagged = false;
         for (int64_t row = window + threadIdx.x; row < min(window + WINDOW, p.batch); row += THREADS) flagged |= p.irregular[row];
         if (!__syncthreads_or(flagged)) continue;
-        if (threadIdx.x == 0) count = 0;
-        __syncthreads(); /* the count is zero */
-        for (int64_t row = window + threadIdx.x; row < min(window + WINDOW, p.batch); row += THREADS)
-            if (p.irregular[row]) list[atomicAdd(&count, 1)] = (int)row; /* in any order: a row's result does not depend on its place */
-        __syncthreads(); /* the list is written */
+        const int count = list_irregular(p, window, list, &counter, threadIdx.x, sync);
         for (int first = 0; first < count; first += ROWS) {
             const int rows = min(ROWS, count - first);
-            multiply<float>(p, shared, 0, rows, column0, list + first);
+            multiply<float>(p, p.x, shared, 0, rows, column0, list + first, threadIdx.x, sync);
             rfi_fold_tile(p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, list + first);
             __syncthreads(); /* the tile is read */
         }
