@@ -59,7 +59,7 @@ template <class C> struct Shared {
     uint32_t stages, full, empty, columns_full, columns_empty, drawn, tile_full, tile_empty;
     const uint64_t *tiles; /* handed out: see pack */
     float *columns; /* two buffers of COLUMN_ROWS x BN */
-    uint32_t *last;      /* of each consumer: whether the ticket drawn for it was the last */
+    uint32_t *last;      /* for each consumer, two tiles in turn and the groups: whether the ticket drawn for it was the last */
     uint32_t *irregular; /* whether there are rows for compute_irregular */
     __device__ __forceinline__ uint8_t *ring() const { return (uint8_t *)columns - C::STAGES * C::STAGE; }
 };

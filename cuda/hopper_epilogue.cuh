@@ -310,18 +310,18 @@ template <class C> __device__ __forceinline__ void draw_tickets(const Parameters
         const Slot s = slot_of<C>(p, walk.of<C>(rank), warpgroup);
         barrier_sync(written_barrier(warpgroup), 160);
         if (threadIdx.x % 32 == 0) {
-            sh.last[warpgroup] = s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
+            sh.last[walk.count % 2 * CONSUMERS + warpgroup] = s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
             mbarrier_arrive(sh.drawn + 8 * warpgroup);
         }
         __syncwarp(); /* a barrier by name is for whole warps */
     }
 }
 
-/* What is left to do for a tile once its ticket is drawn. `phase` counts the tickets of this consumer. */
+/* What is left to do for a tile once its ticket is drawn. `phase` is 0 for the first tile of this consumer, 1 for the second, and so on in turn. */
 template <class C> __device__ __forceinline__ void finish_tile(const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
-    if (!sh.last[at.warpgroup]) return;
+    if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
     const bool there = row < f.batch && !is_irregular(f, row), mine = there && thread % 2 == 0;
@@ -330,10 +330,11 @@ template <class C> __device__ __forceinline__ void finish_tile(const Parameters 
     if (s.groups > 1) {
         if (mine) states[p.group_slot + s.group] = {all.m, all.t};
         barrier_sync(own_barrier(at.warpgroup), 128);
-        if (thread == 0) sh.last[at.warpgroup] = draw(tickets_of(f, s) + s.groups, s.groups);
+        uint32_t *last = sh.last + 2 * CONSUMERS + at.warpgroup;
+        if (thread == 0) *last = draw(tickets_of(f, s) + s.groups, s.groups);
         __syncwarp();
         barrier_sync(own_barrier(at.warpgroup), 128);
-        if (!sh.last[at.warpgroup]) return;
+        if (!*last) return;
         all = combine_states(f, states, p.group_slot, there ? s.groups : 0);
     }
     if (mine) finish_row(f, row, all);

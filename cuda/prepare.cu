@@ -1,5 +1,6 @@
 /* What comes before a fold: rows in terms of binary16, copies that kernels can read in 16-byte pieces, and cleared tickets. */
 #include "launch.cuh"
+#include "ptx.cuh"
 #include "typed.cuh"
 
 namespace {
@@ -53,21 +54,27 @@ struct power {
     }
 };
 
-/* Values of a row that a thread takes at once, and how many times that it keeps in registers between the two passes over a row; longer rows are read twice. */
-constexpr int WIDTH = 4, KEPT = 8;
+/* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read twice. So many
+ * blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
+constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
+
+/* Values [i, i + WIDTH) of `data`, all at once. */
+__device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtype, float (&v)[WIDTH]) {
+    if (dtype == RF_FLOAT32) {
+        const float4 q = *(const float4 *)((const float *)data + i);
+        v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+        return;
+    }
+    __align__(8) uint16_t bits[WIDTH];
+    *(uint2 *)bits = *(const uint2 *)((const uint16_t *)data + i);
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) v[j] = rfi_load_as<float>(bits, dtype, j);
+}
 
 /* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. `whole`: rows can be read WIDTH values at a time. */
 __device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t first, int64_t i, bool whole, float (&v)[WIDTH]) {
     if (whole && i + WIDTH <= p.columns) {
-        if (p.dtype == RF_FLOAT32) {
-            const float4 q = *(const float4 *)((const float *)p.data + first + i);
-            v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
-        } else {
-            __align__(8) uint16_t bits[WIDTH];
-            *(uint2 *)bits = *(const uint2 *)((const uint16_t *)p.data + first + i);
-#pragma unroll
-            for (int j = 0; j < WIDTH; j++) v[j] = rfi_load_as<float>(bits, p.dtype, j);
-        }
+        load_whole(p.data, first + i, p.dtype, v);
         return;
     }
 #pragma unroll
@@ -127,24 +134,33 @@ __device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at,
 }
 
 /* A block a row: the largest magnitude, then the terms, and whether they say enough. */
-template <int TERMS> __global__ void __launch_bounds__(THREADS) split_rows(const __grid_constant__ rfi_cuda_split p) {
+template <int TERMS> __global__ void __launch_bounds__(THREADS, 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+    extern __shared__ __align__(16) uint8_t kept[];
     __shared__ float scratch[THREADS / 32];
     __shared__ uint32_t tops[THREADS / 32];
     constexpr int STEP = THREADS * WIDTH;
     const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms, mine = threadIdx.x * WIDTH;
-    const uintptr_t item = p.dtype == RF_FLOAT32 ? 4 : 2;
+    const int item = p.dtype == RF_FLOAT32 ? 4 : 2;
     const bool whole = p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item * WIDTH) == 0 && p.ld % WIDTH == 0;
-    float kept[KEPT][WIDTH];
+    const int64_t copied = !whole ? 0 : min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
     begin(p.clear);
-#pragma unroll
-    for (int g = 0; g < KEPT; g++) load_values(p, first, mine + g * STEP, whole, kept[g]);
+    for (int64_t i = mine; i < copied; i += STEP) {
+        const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
+        if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
+        else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
+    }
+    rfi_copy_commit();
     clear_words(p.clear);
+    rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
+    const auto load = [&](int64_t i, float (&v)[WIDTH]) {
+        if (i >= copied) load_values(p, first, i, whole, v);
+        else load_whole(kept, i, p.dtype, v);
+    };
     uint32_t top = 0;
-#pragma unroll
-    for (int g = 0; g < KEPT; g++) top = largest_of(kept[g], top);
-    for (int64_t i = mine + KEPT * STEP; i < p.columns; i += STEP) {
+#pragma unroll 1
+    for (int64_t i = mine; i < p.columns; i += STEP) {
         float v[WIDTH];
-        load_values(p, first, i, whole, v);
+        load(i, v);
         top = largest_of(v, top);
     }
     top = block_all(top, tops, [](uint32_t x, uint32_t y) { return max(x, y); });
@@ -152,12 +168,10 @@ template <int TERMS> __global__ void __launch_bounds__(THREADS) split_rows(const
     const int exponent = finite ? scale_exponent(__uint_as_float(top)) : 0;
     const power scale(exponent);
     account a = {0, 0, 0};
-#pragma unroll
-    for (int g = 0; g < KEPT; g++)
-        if (finite && mine + g * STEP < p.ld_terms) write_terms<TERMS>(p, to + mine + g * STEP, kept[g], scale, a);
-    for (int64_t i = mine + KEPT * STEP; finite && i < p.ld_terms; i += STEP) {
+#pragma unroll 1
+    for (int64_t i = mine; finite && i < p.ld_terms; i += STEP) {
         float v[WIDTH];
-        load_values(p, first, i, whole, v);
+        load(i, v);
         write_terms<TERMS>(p, to + i, v, scale, a);
     }
     /* Terms that are not used are multiplied all the same. */
@@ -191,7 +205,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
-    return rfi_launch(split->low ? split_rows<2> : split_rows<1>, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
+    const int64_t row = split->columns * (split->dtype == RF_FLOAT32 ? 4 : 2), kept = row < KEPT_BYTES ? row : KEPT_BYTES;
+    return rfi_launch(split->low ? split_rows<2> : split_rows<1>, split, dim3((unsigned)split->rows), THREADS, split->dtype == RF_FLOAT64 ? 0 : (size_t)kept, stream,
+                      split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
