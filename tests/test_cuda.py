@@ -53,20 +53,44 @@ def test_math(kernel: str, math: str, monkeypatch: pytest.MonkeyPatch) -> None:
         case.check(case.run("cuda", math=math), kernel, case.expected("cuda", math))
 
 
+@pytest.mark.parametrize("batch", [60, 150, 2500])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_irregular_rows(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irregular_rows(kernel: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of x that binary16 terms cannot hold, among rows that they can."""
     monkeypatch.setenv(FORCE, kernel)
     for chain in CHAINS:
-        case = _case(chain, 150, 65, 131)
-        x = case.x.copy()
-        x[3, 5], x[64, 1], x[65, 64] = np.inf, -np.inf, np.nan
-        x[70] *= np.float32(1e-41)
-        x[71, :2] = 1e30, 1e-30
-        x[72, 7:] *= np.float32(1e-30)
-        x[149] = 0
+        case = _case(chain, batch, 65, 131)
+        x, half = case.x.copy(), batch // 2
+        x[3, 5], x[half, 1], x[half + 1, 64] = np.inf, -np.inf, np.nan
+        x[half + 6] *= np.float32(1e-41)
+        x[half + 7, :2] = 1e30, 1e-30
+        x[-2, 7:] *= np.float32(1e-30)
+        x[-1] = 0
         odd = replace(case, x=x)
         odd.check(odd.run("cuda", simplify="none"), kernel, odd.expected("cuda"))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_that_are_all_irregular(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FORCE, kernel)
+    for chain in CHAINS:
+        case = _case(chain, 50, 65, 400)
+        x = case.x.copy()
+        x[:, 0], x[:, 1:] = 1e20, x[:, 1:] * np.float32(1e-20)
+        odd = replace(case, x=x)
+        odd.check(odd.run("cuda", simplify="none"), kernel, odd.expected("cuda"))
+
+
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name.startswith("hopper")])
+@pytest.mark.parametrize("chain", ["linear | logsumexp", "linear | mul(2) | save | add_saved | clamp(-9, 9) | sum"])
+def test_more_tiles_than_multiprocessors(kernel: str, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks share them out as they get on, and the bits do not show how; the last tile is narrower."""
+    monkeypatch.setenv(FORCE, kernel)
+    case = _case(chain, 60 if kernel == "hopper_small" else 200, 40, 70_001)
+    with case.model("cuda", simplify="none") as model:
+        first = model(case.x)
+        case.check(first, kernel, case.expected("cuda"))
+        assert all(same_bits(first, model(case.x)) for _ in range(5))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
