@@ -84,10 +84,6 @@ __device__ __forceinline__ void tma_load_once(uint32_t to, const CUtensorMap *ma
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], policy;\n}" ::"r"(to),
         "l"(map), "r"(bar), "r"(column), "r"(row) : "memory");
 }
-/* To the L2 alone. */
-__device__ __forceinline__ void tma_prefetch(const CUtensorMap *map, int column, int row) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
-}
 /* The same bytes, at the same address, in every block of the cluster that `mask` names; each block's own barrier counts them. */
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, uint16_t mask) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),

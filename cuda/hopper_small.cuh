@@ -5,7 +5,7 @@
  *
  * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and one thread, which drives TMA round a ring of stages. It is
  * persistent: the ring is filled for the next tile while this one is folded. All that is loaded before the kernel in front has finished is W: a whole ring of
- * it, and as much again to the L2. The blocks of a cluster work on tiles side by side and share x: each loads some of its boxes and multicasts them. */
+ * it. The blocks of a cluster work on tiles side by side and share x: each loads some of its boxes and multicasts them. */
 #ifndef ROWFOLD_CUDA_HOPPER_SMALL_CUH
 #define ROWFOLD_CUDA_HOPPER_SMALL_CUH
 
@@ -96,13 +96,10 @@ template <class C> __device__ __forceinline__ void load_x(const Parameters &p, c
             load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, at.k * C::K + i / C::X_TERMS * BOX, 0, (1 << C::CLUSTER) - 1);
 }
 
-/* W of the first round of the ring, and to the L2 of the second: x takes longer to be there than a ring to fill. */
+/* W of the first round of the ring. */
 template <class C> __device__ __forceinline__ Walk<C> load_ahead(const Parameters &p, const Shared &sh, int rank) {
     Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
     for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
-    for (Walk<C> next = at; next.round == 1 && is_there(p, next.tile, rank); next.advance(p))
-#pragma unroll
-        for (int i = 0; i < C::PIECES * C::W_TERMS; i++) tma_prefetch(&p.w[i % C::W_TERMS], next.k * C::K + i / C::W_TERMS * BOX, next.tile * FEATURES);
     return at;
 }
 
