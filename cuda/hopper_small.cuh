@@ -19,7 +19,7 @@ constexpr int FEATURES = 64;             /* of a tile */
 constexpr int CONSUMER_THREADS = 2 * 128;
 constexpr int BLOCK_THREADS = CONSUMER_THREADS + 1; /* rfi_fold_tile shares out its work among all whole warps: the producer's is none */
 constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box, and its bytes a row: the width of the swizzle */
-constexpr int RING_BYTES = 192 * 1024;   /* at most: leaves room for small blocks of the kernels in front */
+constexpr int RING_BYTES = 200 * 1024;   /* at most */
 constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
 constexpr int LANES = 8;                 /* that merge the states of a row */
 constexpr int AT_ONCE = 18;              /* states that a lane reads at a time: no device of this kind has more than 144 multiprocessors, and blocks */
