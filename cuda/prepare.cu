@@ -43,14 +43,14 @@ __device__ __forceinline__ int scale_exponent(float largest) {
     return min(14 - exponent, 149);
 }
 
-/* A power of two beyond float's range in two factors; products with both are exact wherever the result is normal, and subnormal results do not occur
+/* A power of two; one beyond float's range in two factors. Products with both are exact wherever the result is normal, and subnormal results do not occur
  * (|v| 2^e < 2^15 and e >= -113). */
 struct power {
     float a, b;
     __device__ __forceinline__ explicit power(int exponent) {
-        const int half = exponent / 2;
-        a = __int_as_float((half + 127) << 23);
-        b = __int_as_float((exponent - half + 127) << 23);
+        const int second = max(exponent - 127, 0);
+        a = __int_as_float((exponent - second + 127) << 23);
+        b = __int_as_float((second + 127) << 23);
     }
 };
 
@@ -81,50 +81,52 @@ __device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t fir
     for (int j = 0; j < WIDTH; j++) v[j] = i + j < p.columns ? rfi_load_as<float>(p.data, p.dtype, first + i + j) : 0;
 }
 
-/* The largest magnitude as bits: these order like the magnitudes, infinities and NaN above all others. */
-constexpr uint32_t MAGNITUDE = 0x7fffffffu, INFINITE = 0x7f800000u;
-
-__device__ __forceinline__ uint32_t largest_of(const float (&v)[WIDTH], uint32_t largest) {
+/* The largest magnitude; NaN if there is one. */
+__device__ __forceinline__ float largest_of(const float (&v)[WIDTH], float largest) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; j++) largest = max(largest, __float_as_uint(v[j]) & MAGNITUDE);
+    for (int j = 0; j < WIDTH; j++) largest = rfi_maxn_f32(largest, fabsf(v[j]));
     return largest;
 }
 
-/* Relative losses of a thread's values: their sum and the largest, and how many values are not zero. */
+/* Relative losses of a thread's values: their sum and the largest. */
 struct account {
-    float loss, worst, counted;
+    float loss, worst;
 };
 
 /* Scaled values from here on lose at most half of what may be lost on average (two terms: 2^-22), or nothing (one term of a 16-bit value), and are not looked at
  * one by one. */
 template <int TERMS> __device__ __forceinline__ constexpr float least_safe() { return TERMS == 2 ? 0x1p-3f : 0x1p-13f; }
 
-/* A quotient of approximate reciprocals will do: losses are compared with powers of two far apart from what occurs. */
-template <int TERMS>
+/* A quotient of approximate reciprocals will do: losses are compared with powers of two far apart from what occurs. SINGLE: scale.b is 1, as it nearly always is. */
+template <int TERMS, bool SINGLE>
 __device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, account &a) {
     __align__(8) __half2 high[WIDTH / 2], low[WIDTH / 2];
     float v[WIDTH], rest[WIDTH], least = INFINITY;
 #pragma unroll
     for (int j = 0; j < WIDTH; j++) {
-        v[j] = stored[j] * scale.a * scale.b;
-        if (stored[j] != 0) {
-            least = fminf(least, fabsf(v[j]));
-            a.counted += 1;
-        }
+        v[j] = SINGLE ? stored[j] * scale.a : stored[j] * scale.a * scale.b;
+        if (stored[j] != 0) least = fminf(least, fabsf(v[j]));
     }
+    const auto subtract = [&](const __half2 (&term)[WIDTH / 2]) {
 #pragma unroll
-    for (int j = 0; j < WIDTH; j += 2) {
-        high[j / 2] = __floats2half2_rn(v[j], v[j + 1]);
-        const float2 h = __half22float2(high[j / 2]);
-        rest[j] = v[j] - h.x, rest[j + 1] = v[j + 1] - h.y;
-        if (TERMS == 1) continue;
-        low[j / 2] = __floats2half2_rn(rest[j], rest[j + 1]);
-        const float2 l = __half22float2(low[j / 2]);
-        rest[j] -= l.x, rest[j + 1] -= l.y;
-    }
+        for (int j = 0; j < WIDTH; j += 2) {
+            const float2 t = __half22float2(term[j / 2]);
+            rest[j] -= t.x, rest[j + 1] -= t.y;
+        }
+    };
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) rest[j] = v[j];
+#pragma unroll
+    for (int j = 0; j < WIDTH; j += 2) high[j / 2] = __floats2half2_rn(v[j], v[j + 1]);
     *(uint2 *)((__half *)p.high + at) = *(const uint2 *)high;
-    if (TERMS == 2) *(uint2 *)((__half *)p.low + at) = *(const uint2 *)low;
+    if (TERMS == 2) {
+        subtract(high);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j += 2) low[j / 2] = __floats2half2_rn(rest[j], rest[j + 1]);
+        *(uint2 *)((__half *)p.low + at) = *(const uint2 *)low;
+    }
     if (least >= least_safe<TERMS>()) return;
+    subtract(TERMS == 2 ? low : high);
 #pragma unroll
     for (int j = 0; j < WIDTH; j++) {
         const float lost = stored[j] == 0 ? 0 : v[j] != 0 ? fabsf(__fdividef(rest[j], v[j])) : 1;
@@ -133,18 +135,41 @@ __device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at,
     }
 }
 
+/* A row as a thread goes through it, STEP values apart: first what it has copied to shared memory, then the rest. */
+constexpr int STEP = THREADS * WIDTH;
+struct row_walk {
+    const rfi_cuda_split &p;
+    const uint8_t *kept;
+    int64_t first, copied; /* of the row: its first value in p.data; how many from there on are in shared memory */
+    bool whole;
+    /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`. */
+    template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
+        const int mine = threadIdx.x * WIDTH, steps = copied > mine ? (int)((copied - mine + STEP - 1) / STEP) : 0;
+        float v[WIDTH];
+#pragma unroll 1
+        for (int g = 0; g < steps; g++) {
+            load_whole(kept, mine + g * STEP, p.dtype, v);
+            use(mine + g * STEP, v);
+        }
+#pragma unroll 1
+        for (int64_t i = mine + (int64_t)steps * STEP; i < end; i += STEP) {
+            load_values(p, first, i, whole, v);
+            use(i, v);
+        }
+    }
+};
+
 /* A block a row: the largest magnitude, then the terms, and whether they say enough. */
 template <int TERMS> __global__ void __launch_bounds__(THREADS, 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
     __shared__ float scratch[THREADS / 32];
-    __shared__ uint32_t tops[THREADS / 32];
-    constexpr int STEP = THREADS * WIDTH;
-    const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms, mine = threadIdx.x * WIDTH;
-    const int item = p.dtype == RF_FLOAT32 ? 4 : 2;
+    const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms;
+    const int item = p.dtype == RF_FLOAT32 ? 4 : 2, mine = threadIdx.x * WIDTH;
     const bool whole = p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item * WIDTH) == 0 && p.ld % WIDTH == 0;
     const int64_t copied = !whole ? 0 : min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+    const row_walk walk = {p, kept, first, copied, whole};
     begin(p.clear);
-    for (int64_t i = mine; i < copied; i += STEP) {
+    for (int i = mine; i < copied; i += STEP) {
         const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
         if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
         else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
@@ -152,40 +177,34 @@ template <int TERMS> __global__ void __launch_bounds__(THREADS, 6) split_rows(co
     rfi_copy_commit();
     clear_words(p.clear);
     rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
-    const auto load = [&](int64_t i, float (&v)[WIDTH]) {
-        if (i >= copied) load_values(p, first, i, whole, v);
-        else load_whole(kept, i, p.dtype, v);
-    };
-    uint32_t top = 0;
-#pragma unroll 1
-    for (int64_t i = mine; i < p.columns; i += STEP) {
-        float v[WIDTH];
-        load(i, v);
-        top = largest_of(v, top);
-    }
-    top = block_all(top, tops, [](uint32_t x, uint32_t y) { return max(x, y); });
-    const bool finite = top < INFINITE;
-    const int exponent = finite ? scale_exponent(__uint_as_float(top)) : 0;
+    float top = 0;
+    walk.each(p.columns, [&](int64_t, const float(&v)[WIDTH]) { top = largest_of(v, top); });
+    top = block_all(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    const bool finite = top < INFINITY;
+    const int exponent = finite ? scale_exponent(top) : 0;
     const power scale(exponent);
-    account a = {0, 0, 0};
-#pragma unroll 1
-    for (int64_t i = mine; finite && i < p.ld_terms; i += STEP) {
-        float v[WIDTH];
-        load(i, v);
-        write_terms<TERMS>(p, to + i, v, scale, a);
-    }
-    /* Terms that are not used are multiplied all the same. */
-    for (int64_t i = mine; !finite && i < p.ld_terms; i += STEP) {
-        *(uint2 *)((__half *)p.high + to + i) = uint2{0, 0};
-        if (TERMS == 2) *(uint2 *)((__half *)p.low + to + i) = uint2{0, 0};
-    }
+    account a = {0, 0};
+    /* Terms that are not used are multiplied all the same: zeros. */
+    if (!finite)
+        for (int64_t i = mine; i < p.ld_terms; i += STEP) {
+            *(uint2 *)((__half *)p.high + to + i) = uint2{0, 0};
+            if (TERMS == 2) *(uint2 *)((__half *)p.low + to + i) = uint2{0, 0};
+        }
+    else if (scale.b == 1) walk.each(p.ld_terms, [&](int64_t i, const float(&v)[WIDTH]) { write_terms<TERMS, true>(p, to + i, v, scale, a); });
+    else walk.each(p.ld_terms, [&](int64_t i, const float(&v)[WIDTH]) { write_terms<TERMS, false>(p, to + i, v, scale, a); });
     bool irregular = !finite;
     if (__syncthreads_or(a.loss > 0)) {
-        a.loss = block_all(a.loss, scratch, [](float x, float y) { return x + y; });
-        a.counted = block_all(a.counted, scratch, [](float x, float y) { return x + y; });
+        float counted = 0;
+        walk.each(p.columns, [&](int64_t, const float(&v)[WIDTH]) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) counted += v[j] != 0;
+        });
+        const auto add = [](float x, float y) { return x + y; };
+        a.loss = block_all(a.loss, scratch, add);
+        counted = block_all(counted, scratch, add);
         a.worst = block_all(a.worst, scratch, [](float x, float y) { return fmaxf(x, y); });
         /* One value lost outright (1/64 of itself) is told too, however many there are: infinity times it must not become NaN. */
-        irregular |= a.loss > p.average_loss * a.counted || a.worst > 0x1p-6f;
+        irregular |= a.loss > p.average_loss * counted || a.worst > 0x1p-6f;
     }
     if (threadIdx.x) return;
     p.scale[row] = scalbnf(1.0f, -exponent);

@@ -70,6 +70,17 @@ def test_irregular_rows(kernel: str, batch: int, monkeypatch: pytest.MonkeyPatch
         odd.check(odd.run("cuda", simplify="none"), kernel, odd.expected("cuda"))
 
 
+@pytest.mark.parametrize("k", [20_000, 33_001])
+@pytest.mark.parametrize("math", ["f32", "tf32"])
+def test_long_rows(k: int, math: str) -> None:
+    """Longer than what shared memory holds of a row while it is split; of whole pieces and of others."""
+    case = _case("linear", 5, k, 70)
+    x = case.x.copy()
+    x[1, -1], x[2, -2], x[3, k // 2] = np.inf, 1e4, np.nan
+    odd = replace(case, x=x)
+    odd.check(odd.run("cuda", math=math), math, odd.expected("cuda", math))
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_that_are_all_irregular(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FORCE, kernel)
