@@ -293,14 +293,14 @@ __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Sl
 
 /* The states of a tile go to memory. The last warpgroup to finish one of a group of tiles side by side merges the group's, the last to finish a group merges the
  * groups', always in the order of the columns: the result does not depend on who is last, and nobody has many to merge. */
-template <class C> __device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2]) {
+template <class C> __device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
     float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
     merge_lanes<4>(f.chain.reduction, state);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = at.row + r * 8;
-        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch && !is_irregular(f, s.first_row + row))
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch && !(*sh.irregular && is_irregular(f, s.first_row + row)))
             states[row * f.num_partials + s.slot] = {state[r].m, state[r].t};
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
@@ -327,7 +327,7 @@ template <class C> __device__ __forceinline__ void finish_tile(const Parameters 
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
-    const bool there = row < f.batch && !is_irregular(f, row), mine = there && thread % 2 == 0;
+    const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row)), mine = there && thread % 2 == 0;
     float2 *states = (float2 *)f.partials + row * f.num_partials;
     rfi_state_f32 all = combine_states(f, states, s.first, there ? s.count : 0);
     if (s.groups > 1) {

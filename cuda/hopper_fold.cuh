@@ -186,6 +186,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
     if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
         if constexpr (C::PROMOTE) multiply_by_stages<C>(total, p, sh, ring, a, b);
@@ -200,7 +201,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (p.fold.chain.reduction != RF_OP_NONE) {
             if (walk.count) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
-            write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state);
+            write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state, sh);
             previous = tile;
         }
     }

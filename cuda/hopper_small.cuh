@@ -21,8 +21,7 @@ constexpr int BLOCK_THREADS = CONSUMER_THREADS + 1; /* rfi_fold_tile shares out 
 constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box, and its bytes a row: the width of the swizzle */
 constexpr int RING_BYTES = 200 * 1024;   /* at most */
 constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
-constexpr int LANES = 8;                 /* that merge the states of a row */
-constexpr int AT_ONCE = 18;              /* states that a lane reads at a time: no device of this kind has more than 144 multiprocessors, and blocks */
+constexpr int MOST_STATES = 144;         /* of a row that are merged at a time: no device of this kind has more multiprocessors, and blocks */
 
 struct Parameters {
     CUtensorMap x[2], w[2]; /* of their terms; a box of x is as high as the batch: rows outside would cost as much as others */
@@ -189,7 +188,8 @@ __device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared 
 
 /* States first, first + step, ... before `end` as one, by LANES neighbouring threads, which all get it: of what each reads, first the common peak, then every
  * total once, in double, for they are few but large. */
-__device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_state_f32 *states, int64_t first, int64_t end, int64_t step) {
+template <int LANES> __device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_state_f32 *states, int64_t first, int64_t end, int64_t step) {
+    constexpr int AT_ONCE = MOST_STATES / LANES;
     rfi_state_f32 state = rfi_state_empty_f32(reduction);
     int64_t at = first + threadIdx.x % LANES * step;
     step *= LANES;
@@ -218,29 +218,31 @@ __device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_stat
     return all[0];
 }
 
-/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number alone. put(row, state) gets them from one thread a row. */
-template <class Put> __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, int first, int end, int step, Put put) {
-    for (int row0 = 0; row0 < f.batch; row0 += CONSUMER_THREADS / LANES) {
-        const int row = row0 + threadIdx.x / LANES;
-        const bool there = row < f.batch && !is_irregular(f, row);
-        const rfi_state_f32 state =
-            merge_states(f.chain.reduction, (const rfi_state_f32 *)f.partials + row * f.num_partials, first, there ? end : 0, step);
-        if (there && threadIdx.x % LANES == 0) put(row, state);
-    }
+/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and LANES alone. put(row, state) gets them from one thread a
+ * row: all rows of a block of ROWS at once. */
+template <int ROWS, class Put>
+__device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
+    constexpr int LANES = ROWS > 32 ? 4 : 8;
+    static_assert(ROWS <= CONSUMER_THREADS / LANES, "one round");
+    const int row = threadIdx.x / LANES;
+    const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row));
+    const rfi_state_f32 state =
+        merge_states<LANES>(f.chain.reduction, (const rfi_state_f32 *)f.partials + row * f.num_partials, first, there ? end : 0, step);
+    if (there && threadIdx.x % LANES == 0) put(row, state);
 }
 
 /* A block merges what it has of each row before it draws its ticket, so that the last to finish has few to merge. All its states are written, and all consumers
  * know it. */
-__device__ __forceinline__ void finish(const Parameters &p, bool &last) {
+template <int ROWS> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh) {
     const rfi_cuda_fold &f = p.fold;
     rfi_state_f32 *partials = (rfi_state_f32 *)f.partials;
     if (blockIdx.x + gridDim.x < p.tiles) {
-        merge_rows(f, blockIdx.x, p.tiles, gridDim.x, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
+        merge_rows<ROWS>(f, sh, blockIdx.x, p.tiles, gridDim.x, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
-    if (threadIdx.x == 0) last = draw(f.tickets, gridDim.x);
+    if (threadIdx.x == 0) *sh.last = draw(f.tickets, gridDim.x);
     barrier_sync(1, CONSUMER_THREADS);
-    if (last) merge_rows(f, 0, min(p.tiles, (int)gridDim.x), 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+    if (*sh.last) merge_rows<ROWS>(f, sh, 0, min(p.tiles, (int)gridDim.x), 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
 }
 
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
@@ -265,7 +267,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         rfi_fold_tile(f, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES);
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
-    if (f.tickets) finish(p, *sh.last);
+    if (f.tickets) finish<C::ROWS>(p, sh);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
     if (*sh.irregular) compute_irregular(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
 }
