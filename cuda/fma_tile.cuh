@@ -37,7 +37,8 @@ template <class T> struct loads {
 };
 
 template <class T>
-__device__ __forceinline__ void load(loads<T> &v, const rfi_cuda_fold &p, const rfi_cuda_rows &x, int64_t x_row, bool x_there, int64_t column0, int64_t k0, int thread) {
+__device__ __forceinline__ void load(loads<T> &v, const rfi_cuda_fold &p, const rfi_cuda_rows &x, int64_t x_row, bool x_there, int64_t column0, int64_t k0,
+                                     int thread) {
     const int64_t k = k0 + thread % 4 * STEP, column = column0 + thread / 4;
     load_step(v.x, x, x_there, x_row, k, p.in_features);
     load_step(v.w[0], p.w, column < p.out_features, column, k, p.in_features);
@@ -56,7 +57,8 @@ template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<
 
 /* Logits without bias of a tile, to shared memory: `rows` rows of x from row0 on, or those that `list` names. By THREADS threads; sync() is a barrier of them. */
 template <class T, class Sync>
-__device__ void multiply(const rfi_cuda_fold &p, const rfi_cuda_rows &x, unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list, int thread, Sync sync) {
+__device__ void multiply(const rfi_cuda_fold &p, const rfi_cuda_rows &x, unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list,
+                         int thread, Sync sync) {
     stage<T> &s = *(stage<T> *)shared;
     const int tr = thread / 32 * THREAD_ROWS, tc = thread % 32 * THREAD_COLUMNS;
     const int index = thread / 4;

@@ -293,7 +293,8 @@ __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Sl
 
 /* The states of a tile go to memory. The last warpgroup to finish one of a group of tiles side by side merges the group's, the last to finish a group merges the
  * groups', always in the order of the columns: the result does not depend on who is last, and nobody has many to merge. */
-template <class C> __device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
+template <class C>
+__device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
     float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
     merge_lanes<4>(f.chain.reduction, state);
@@ -354,7 +355,8 @@ __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
     }
     state[0] = state[1] = rfi_state_empty_f32(reduction);
-    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column / 8 * 8 + 2 * N <= f.out_features) { /* nothing dear in between: all registers at once */
+    /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
+    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column / 8 * 8 + 2 * N <= f.out_features) {
         scale_and_shift<C>(f, total, 0, table, row_scale);
         apply_affine<C>(f, total, table);
         fold_columns<false>(reduction, total, 0, state);

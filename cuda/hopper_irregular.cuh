@@ -29,8 +29,8 @@ __device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t
 constexpr int IRREGULAR_THREADS = fma_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
-/* By the consumers of every block, once all its tiles are done: blocks share out the columns, the last to finish merges the states. `shared` is memory that nothing uses any
- * more, `barrier` one by name that those threads may use. */
+/* By the consumers of every block, once all its tiles are done: blocks share out the columns, the last to finish merges the states. `shared` is memory that
+ * nothing uses any more, `barrier` one by name that those threads may use. */
 static __device__ __noinline__ void compute_irregular(const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
     constexpr int ROWS = fma_tile::ROWS, COLUMNS = fma_tile::COLUMNS, WINDOW = fma_tile::WINDOW;
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };

@@ -38,8 +38,8 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
     static constexpr int K = PIECES * BOX;
     static constexpr int W_BOX = FEATURES * BOX_ROW, X_BOX = ROWS * BOX_ROW;
     static constexpr int W_BYTES = PIECES * W_TERMS * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
-    /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had the round before; it would take that round, while
-     * its bytes are still on their way, for the one behind: a parity tells apart two rounds, not three. */
+    /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had the round before; it would take that round,
+     * while its bytes are still on their way, for the one behind: a parity tells apart two rounds, not three. */
     static constexpr int STAGES = RING_BYTES / STAGE / 2 * 2;
     static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
     static constexpr int SUMS = ROWS / 2; /* of a thread */
@@ -218,8 +218,8 @@ template <int LANES> __device__ __noinline__ rfi_state_f32 merge_states(int redu
     return all[0];
 }
 
-/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and LANES alone. put(row, state) gets them from one thread a
- * row: all rows of a block of ROWS at once. */
+/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and LANES alone. put(row, state) gets them from one
+ * thread a row: all of at most ROWS rows at once. */
 template <int ROWS, class Put>
 __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
     constexpr int LANES = ROWS > 32 ? 4 : 8;

@@ -54,8 +54,8 @@ struct power {
     }
 };
 
-/* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read twice. So many
- * blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
+/* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read
+ * twice. So many blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
 
 /* Values [i, i + WIDTH) of `data`, all at once. */

@@ -213,6 +213,7 @@ def test_refusals_are_a_sentence(tmp_path):
         (["--results", good, "--compare", other], "other.json: not a document of schema rowfold-bench/1"),
         (["--json", tmp_path / "none" / "x.json"], "none is not a directory"),
         (["--results", good], "--results goes with --plot or --compare"),
+        (["--results", good, "--compare", good, "--markdown", "tables.md"], "--results measures nothing"),
     ]:
         done = bench(*arguments)
         assert done.returncode == 1

@@ -107,10 +107,10 @@ def test_sigma5_data_has_logits_of_deviation_5():
 
 
 def test_memory_growth_sees_what_an_action_touches():
-    grown = memory.growth(lambda: np.ones(4_000_000))
+    grown = memory.growth(lambda: np.ones(16_000_000))  # the kernel counts pages by thread, and is some megabytes late
     if grown is None:
         pytest.skip("this system does not tell")
-    assert 30e6 < grown < 60e6
+    assert 120e6 < grown < 160e6
     assert memory.growth(lambda: None) < 5e6
 
 

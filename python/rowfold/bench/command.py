@@ -101,6 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
         status, documents = 0, [compare.read(path) for path in arguments.results]
         if not (arguments.plot or old):
             raise SystemExit("rowfold bench: --results goes with --plot or --compare")
+        if arguments.json or arguments.markdown:
+            raise SystemExit("rowfold bench: --json and --markdown write what is measured; --results measures nothing")
     else:
         results, threads, status = _run_on_gpu(arguments) if arguments.device != "cpu" else _run_on_cpu(arguments)
         documents = [document(results, threads)]
