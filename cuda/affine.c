@@ -9,7 +9,7 @@ static const rfi_cuda_affine IDENTITY = {.a = 1, .b = -0.0f, .low = -INFINITY, .
 /* What comes behind one another within an rfi_cuda_affine. */
 typedef enum part { ARITHMETIC, BOUNDS, MEMORY } part;
 
-/* One step as such an operator. 0 if it is none. x + -0.0 is x, bit for bit: so is a product with nothing to add. */
+/* One step as such an operator. 0 if it is none. rfi_step_affine says what a step is in exact arithmetic; this, what it is bit for bit: x + -0.0 is x, bit for bit: so is a product with nothing to add. */
 static int affine_of(const rfi_step *step, rfi_cuda_affine *out, part *at) {
     const float a = (float)step->a;
     const int vector = step->vector >= 0;

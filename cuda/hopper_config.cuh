@@ -58,14 +58,14 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_
 template <class C> struct Shared {
     uint32_t stages, full, empty, columns_full, columns_empty, drawn, tile_full, tile_empty;
     const uint64_t *tiles; /* handed out: see pack */
-    float *columns; /* two buffers of COLUMN_ROWS x BN */
-    uint32_t *last;      /* for each consumer, two tiles in turn and the groups: whether the ticket drawn for it was the last */
-    uint32_t *irregular; /* whether there are rows for compute_irregular */
+    float *columns;        /* two buffers of COLUMN_ROWS x BN */
+    uint32_t *last;        /* for each consumer, two tiles in turn and the groups: whether the ticket drawn for it was the last */
+    uint32_t *irregular;   /* whether there are rows for compute_irregular */
     __device__ __forceinline__ uint8_t *ring() const { return (uint8_t *)columns - C::STAGES * C::STAGE; }
 };
 
 /* Barriers by name. 0 is that of __syncthreads. */
-constexpr int CONSUMERS_BARRIER = 1 + 2 * CONSUMERS;
+constexpr int CONSUMERS_BARRIER = 1 + 2 * CONSUMERS;                                                /* of both consumers' threads */
 __device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; }               /* of a consumer's threads */
 __device__ __forceinline__ int written_barrier(int warpgroup) { return 1 + CONSUMERS + warpgroup; } /* a consumer has written its states */
 
