@@ -32,7 +32,7 @@ static int affine_of(const rfi_step *step, rfi_cuda_affine *out, part *at) {
         return !vector && fabsf(frexpf(a, &exponent)) == 0.5f && isfinite(out->a);
     }
     case RF_OP_NEG: out->a = -1; return 1;
-    case RF_OP_ADD_SAVED: out->adds_saved = 1; return 1;
+    case RF_OP_ADD_SAVED: out->addend = RFI_CUDA_ADDS_SAVED; return 1;
     case RF_OP_SAVE:
         *at = MEMORY;
         out->saves = 1;
@@ -53,13 +53,27 @@ static int affine_of(const rfi_step *step, rfi_cuda_affine *out, part *at) {
     return 0;
 }
 
+/* What nobody reads before it is overwritten is not saved. */
+static void drop_dead_saves(rfi_cuda_affine *steps, int count) {
+    int read = 0;
+    for (int i = count - 1; i >= 0; i--) {
+        if (steps[i].saves) {
+            steps[i].saves = (int8_t)read;
+            read = 0;
+        }
+        read |= steps[i].addend == RFI_CUDA_ADDS_SAVED;
+    }
+}
+
 int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out) {
-    int used = 0;
+    int used = 0, current = 0; /* whether the value is the one last saved */
     part last = MEMORY; /* nothing fits behind what is not there */
     for (int i = 0; i < count; i++) {
         rfi_cuda_affine one;
         part at;
         if (!affine_of(&steps[i], &one, &at)) return 0;
+        if (current && one.addend == RFI_CUDA_ADDS_SAVED) one.addend = RFI_CUDA_ADDS_ITSELF;
+        current = at == MEMORY;
         if (!used || at <= last) {
             out[used++] = one;
         } else {
@@ -69,5 +83,6 @@ int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out
         }
         last = at;
     }
+    drop_dead_saves(out, used);
     return used;
 }

@@ -108,9 +108,12 @@ template <class C, int N> __device__ __forceinline__ void apply_affine(const rfi
 #pragma unroll
                     for (int j = 4 * g; j < 4 * g + 4; j++) v[first + j] = fmaf(v[first + j], j % 2 ? p.y : p.x, j % 2 ? q.y : q.x);
                 }
-            } else if (step.adds_saved) {
+            } else if (step.addend == RFI_CUDA_ADDS_SAVED) {
 #pragma unroll
                 for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, saved[j]);
+            } else if (step.addend == RFI_CUDA_ADDS_ITSELF) {
+#pragma unroll
+                for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, v[first + j]);
             } else {
 #pragma unroll
                 for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, b);

@@ -12,7 +12,7 @@ static float evaluate(const rfi_cuda_affine *steps, int count, float v) {
     float saved = 0;
     for (int i = 0; i < count; i++) {
         const rfi_cuda_affine *s = &steps[i];
-        v = fmaf(v, s->a, s->adds_saved ? saved : s->b);
+        v = fmaf(v, s->a, s->addend == RFI_CUDA_ADDS_SAVED ? saved : s->addend == RFI_CUDA_ADDS_ITSELF ? v : s->b);
         if (s->clamps) v = rfi_minn_f32(rfi_maxn_f32(v, s->low), s->high);
         if (s->saves) saved = v;
     }
@@ -61,7 +61,9 @@ static void test_what_is_merged(void) {
     rfi_cuda_affine affine[4];
     const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_CLAMP, -1, -10, 10, 0}};
     CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 2, "a product that is remembered, a sum that is bounded");
-    CHECK(affine[0].saves && !affine[0].clamps && affine[1].adds_saved && affine[1].clamps, "in this order");
+    CHECK(!affine[0].saves && !affine[0].clamps && affine[1].addend == RFI_CUDA_ADDS_ITSELF && affine[1].clamps, "a saved value that is the value itself");
+    const rfi_step apart[] = {{RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}};
+    CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED && !affine[2].saves, "what is read later is kept");
     const rfi_step vectors[] = {{RF_OP_MUL, 1, 0, 0, 0}, {RF_OP_ADD, 0, 0, 0, 0}, {RF_OP_RELU, -1, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(vectors, 3, affine) == 2 && affine[0].a_vector == 1 && affine[1].b_vector == 0 && affine[1].clamps, "vectors; a product and a sum are rounded apart");
 }
