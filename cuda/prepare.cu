@@ -57,6 +57,8 @@ struct power {
 /* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read
  * twice. So many blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
+/* Few rows lie in registers, so many pieces of a thread's: their blocks then fit beside those of a kernel that takes the shared memory, and wait there for their turn. */
+constexpr int PIECES = 8, FEW_ROWS = 128;
 
 /* Values [i, i + WIDTH) of `data`, all at once. */
 __device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtype, float (&v)[WIDTH]) {
@@ -135,24 +137,31 @@ __device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at,
     }
 }
 
-/* A row as a thread goes through it, STEP values apart: first what it has copied to shared memory, then the rest. */
+/* A row as a thread goes through it, STEP values apart: first what it has in registers (FEW) or has copied to shared memory, then the rest. */
 constexpr int STEP = THREADS * WIDTH;
-struct row_walk {
+template <bool FEW> struct row_walk {
     const rfi_cuda_split &p;
     const uint8_t *kept;
+    const float (&pieces)[FEW ? PIECES : 1][WIDTH];
     int64_t first, copied; /* of the row: its first value in p.data; how many from there on are in shared memory */
     bool whole;
     /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`. */
     template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
         const int mine = threadIdx.x * WIDTH, steps = copied > mine ? (int)((copied - mine + STEP - 1) / STEP) : 0;
         float v[WIDTH];
+        if (FEW) {
+#pragma unroll
+            for (int g = 0; g < PIECES; g++)
+                if (mine + g * STEP < end) use(mine + g * STEP, pieces[FEW ? g : 0]);
+        } else {
 #pragma unroll 1
-        for (int g = 0; g < steps; g++) {
-            load_whole(kept, mine + g * STEP, p.dtype, v);
-            use(mine + g * STEP, v);
+            for (int g = 0; g < steps; g++) {
+                load_whole(kept, mine + g * STEP, p.dtype, v);
+                use(mine + g * STEP, v);
+            }
         }
 #pragma unroll 1
-        for (int64_t i = mine + (int64_t)steps * STEP; i < end; i += STEP) {
+        for (int64_t i = mine + (int64_t)(FEW ? PIECES : steps) * STEP; i < end; i += STEP) {
             load_values(p, first, i, whole, v);
             use(i, v);
         }
@@ -160,15 +169,19 @@ struct row_walk {
 };
 
 /* A block a row: the largest magnitude, then the terms, and whether they say enough. */
-template <int TERMS> __global__ void __launch_bounds__(THREADS, 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+template <int TERMS, bool FEW> __global__ void __launch_bounds__(THREADS, FEW ? 3 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
     __shared__ float scratch[THREADS / 32];
     const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms;
     const int item = p.dtype == RF_FLOAT32 ? 4 : 2, mine = threadIdx.x * WIDTH;
     const bool whole = p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item * WIDTH) == 0 && p.ld % WIDTH == 0;
-    const int64_t copied = !whole ? 0 : min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
-    const row_walk walk = {p, kept, first, copied, whole};
+    const int64_t copied = FEW || !whole ? 0 : min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+    float pieces[FEW ? PIECES : 1][WIDTH];
+    const row_walk<FEW> walk = {p, kept, pieces, first, copied, whole};
     begin(p.clear);
+    if (FEW)
+#pragma unroll
+        for (int g = 0; g < PIECES; g++) load_values(p, first, mine + g * STEP, whole, pieces[FEW ? g : 0]);
     for (int i = mine; i < copied; i += STEP) {
         const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
         if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
@@ -225,8 +238,9 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
     const int64_t row = split->columns * (split->dtype == RF_FLOAT32 ? 4 : 2), kept = row < KEPT_BYTES ? row : KEPT_BYTES;
-    return rfi_launch(split->low ? split_rows<2> : split_rows<1>, split, dim3((unsigned)split->rows), THREADS, split->dtype == RF_FLOAT64 ? 0 : (size_t)kept, stream,
-                      split->clear.overlaps);
+    const bool few = split->rows <= FEW_ROWS;
+    auto kernel = few ? split->low ? split_rows<2, true> : split_rows<1, true> : split->low ? split_rows<2, false> : split_rows<1, false>;
+    return rfi_launch(kernel, split, dim3((unsigned)split->rows), THREADS, few || split->dtype == RF_FLOAT64 ? 0 : (size_t)kept, stream, split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
