@@ -25,12 +25,13 @@ __device__ __forceinline__ void load_part(bool multicast, uint32_t to, const CUt
 /* The same for the threads that drive TMA: the first block's hands out tile `index`. */
 template <class C> __device__ __forceinline__ void hand_out(const Parameters &p, const Shared<C> &sh, Walk &walk, int index, int rank) {
     const uint32_t slot = walk.count % HANDED_OUT, phase = walk.count / HANDED_OUT % 2, full = sh.tile_full + 8 * slot, empty = sh.tile_empty + 8 * slot;
-    mbarrier_arrive_expect(full, sizeof(uint64_t));
     if (rank == 0) {
         walk.tile = tile_at<C>(p, index);
-        mbarrier_wait(empty, phase ^ 1);
+        mbarrier_wait(empty, phase ^ 1); /* read everywhere, so that the last round of `full` is over everywhere, too */
+        mbarrier_arrive_expect(full, sizeof(uint64_t));
         for (int i = 0; i < C::CLUSTER; i++) store_remote(shared_address(&sh.tiles[slot]), pack(walk.tile), full, i);
     } else {
+        mbarrier_arrive_expect(full, sizeof(uint64_t));
         mbarrier_wait(full, phase);
         walk.tile = unpack(sh.tiles[slot]);
         mbarrier_arrive_remote(empty, 0);
