@@ -100,7 +100,7 @@ template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_
 
 template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREADS, 1) fold_stream(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) float x[];
-    __shared__ float tile[ROWS < 4 ? 4 : ROWS][TILE_LD]; /* the fold takes four rows at a time */
+    __shared__ __align__(16) float tile[ROWS < 4 ? 4 : ROWS][TILE_LD]; /* the fold takes four rows at a time */
     const int lane = threadIdx.x % 32, warp_column = threadIdx.x / 32 * WARP_COLUMNS;
     const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;
     int64_t row[WARP_COLUMNS]; /* of W; beyond the last feature the last once more */
