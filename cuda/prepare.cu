@@ -74,13 +74,13 @@ __device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtyp
 }
 
 /* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. `whole`: rows can be read WIDTH values at a time. */
-__device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t first, int64_t i, bool whole, float (&v)[WIDTH]) {
+__device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t first, int64_t i, int dtype, bool whole, float (&v)[WIDTH]) {
     if (whole && i + WIDTH <= p.columns) {
-        load_whole(p.data, first + i, p.dtype, v);
+        load_whole(p.data, first + i, dtype, v);
         return;
     }
 #pragma unroll
-    for (int j = 0; j < WIDTH; j++) v[j] = i + j < p.columns ? rfi_load_as<float>(p.data, p.dtype, first + i + j) : 0;
+    for (int j = 0; j < WIDTH; j++) v[j] = i + j < p.columns ? rfi_load_as<float>(p.data, dtype, first + i + j) : 0;
 }
 
 /* The largest magnitude; NaN if there is one. */
@@ -143,45 +143,57 @@ template <bool FEW> struct row_walk {
     const rfi_cuda_split &p;
     const uint8_t *kept;
     const float (&pieces)[FEW ? PIECES : 1][WIDTH];
-    int64_t first, copied; /* of the row: its first value in p.data; how many from there on are in shared memory */
+    int64_t first; /* of the row: its first value in p.data */
+    int copied;    /* how many from there on are in shared memory */
+    int dtype;
     bool whole;
     /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`. */
     template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
-        const int mine = threadIdx.x * WIDTH, steps = copied > mine ? (int)((copied - mine + STEP - 1) / STEP) : 0;
+        const int mine = threadIdx.x * WIDTH;
+        int i = mine;
         float v[WIDTH];
         if (FEW) {
 #pragma unroll
             for (int g = 0; g < PIECES; g++)
                 if (mine + g * STEP < end) use(mine + g * STEP, pieces[FEW ? g : 0]);
+            i += PIECES * STEP;
         } else {
-#pragma unroll 1
-            for (int g = 0; g < steps; g++) {
-                load_whole(kept, mine + g * STEP, p.dtype, v);
-                use(mine + g * STEP, v);
+#pragma unroll 2
+            for (; i < copied; i += STEP) {
+                load_whole(kept, i, dtype, v);
+                use(i, v);
             }
         }
 #pragma unroll 1
-        for (int64_t i = mine + (int64_t)(FEW ? PIECES : steps) * STEP; i < end; i += STEP) {
-            load_values(p, first, i, whole, v);
-            use(i, v);
+        for (int64_t j = i; j < end; j += STEP) {
+            load_values(p, first, j, dtype, whole, v);
+            use(j, v);
         }
     }
 };
 
-/* A block a row: the largest magnitude, then the terms, and whether they say enough. */
-template <int TERMS, bool FEW> __global__ void __launch_bounds__(THREADS, FEW ? 3 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+__host__ __device__ inline int item_of(int dtype) { return dtype == RF_FLOAT32 ? 4 : 2; } /* but for float64, which is read value by value */
+
+/* Whether rows can be read WIDTH values at a time. */
+__host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
+    return p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item_of(p.dtype) * WIDTH) == 0 && p.ld % WIDTH == 0;
+}
+
+/* A block a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32, the usual case, without a question in its loops. */
+template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THREADS, FEW ? 3 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
     __shared__ float scratch[THREADS / 32];
     const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms;
-    const int item = p.dtype == RF_FLOAT32 ? 4 : 2, mine = threadIdx.x * WIDTH;
-    const bool whole = p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item * WIDTH) == 0 && p.ld % WIDTH == 0;
-    const int64_t copied = FEW || !whole ? 0 : min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+    const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = threadIdx.x * WIDTH;
+    const bool whole = PLAIN || is_whole(p);
+    const int copied = FEW || !whole ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
     float pieces[FEW ? PIECES : 1][WIDTH];
-    const row_walk<FEW> walk = {p, kept, pieces, first, copied, whole};
+    const row_walk<FEW> walk = {p, kept, pieces, first, copied, dtype, whole};
     begin(p.clear);
     if (FEW)
 #pragma unroll
-        for (int g = 0; g < PIECES; g++) load_values(p, first, mine + g * STEP, whole, pieces[FEW ? g : 0]);
+        for (int g = 0; g < PIECES; g++) load_values(p, first, mine + g * STEP, dtype, whole, pieces[FEW ? g : 0]);
+#pragma unroll 4
     for (int i = mine; i < copied; i += STEP) {
         const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
         if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
@@ -237,10 +249,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
-    const int64_t row = split->columns * (split->dtype == RF_FLOAT32 ? 4 : 2), kept = row < KEPT_BYTES ? row : KEPT_BYTES;
-    const bool few = split->rows <= FEW_ROWS;
-    auto kernel = few ? split->low ? split_rows<2, true> : split_rows<1, true> : split->low ? split_rows<2, false> : split_rows<1, false>;
-    return rfi_launch(kernel, split, dim3((unsigned)split->rows), THREADS, few || split->dtype == RF_FLOAT64 ? 0 : (size_t)kept, stream, split->clear.overlaps);
+    const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split);
+    const int64_t row = split->columns * item_of(split->dtype), kept = few || split->dtype == RF_FLOAT64 ? 0 : row < KEPT_BYTES ? row : KEPT_BYTES;
+    void (*const kernels[2][2][2])(rfi_cuda_split) = {{{split_rows<1, false, false>, split_rows<1, false, true>}, {split_rows<1, true, false>, split_rows<1, true, true>}},
+                                                      {{split_rows<2, false, false>, split_rows<2, false, true>}, {split_rows<2, true, false>, split_rows<2, true, true>}}};
+    return rfi_launch(kernels[!!split->low][few][plain], split, dim3((unsigned)split->rows), THREADS, (size_t)kept, stream, split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
