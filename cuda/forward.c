@@ -59,6 +59,7 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         l->num_partials = round_up(l->num_partials > needed ? l->num_partials : needed, 2);
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
+        if (c->irregular) l->num_partials = round_up(l->num_partials, 2); /* hopper_small copies two states at a time */
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
     l->num_tickets += COUNTERS;

@@ -90,6 +90,9 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMa
                  "l"(map), "r"(bar), "r"(column), "r"(row), "h"(mask) : "memory");
 }
 
+/* The line of an address in global memory, to the first-level cache. */
+__device__ __forceinline__ void prefetch_l1(const void *p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(p)) : "memory"); }
+
 /* registers */
 template <int N> __device__ __forceinline__ void registers_raise() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void registers_lower() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }

@@ -11,6 +11,7 @@
 
 #include "epilogue.cuh"
 #include "hopper_fold.cuh"
+#include "ptx.cuh"
 
 namespace hopper {
 namespace small {
@@ -22,6 +23,7 @@ constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box, and its bytes a 
 constexpr int RING_BYTES = 200 * 1024;   /* at most */
 constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
 constexpr int MOST_STATES = 144;         /* of a row that are merged at a time: no device of this kind has more multiprocessors, and blocks */
+constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
 struct Parameters {
     CUtensorMap x[2], w[2]; /* of their terms; a box of x is as high as the batch: rows outside would cost as much as others */
@@ -55,6 +57,7 @@ struct Shared {
     float *tile;    /* (ROWS, TILE_LD) */
     bool *last;     /* whether this block is the last to finish */
     bool *irregular; /* whether there are rows for compute_irregular */
+    rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the first time no slower */
 };
 
 /* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. */
@@ -167,82 +170,117 @@ __device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Para
     for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
 }
 
-/* The sums of both warpgroups, unscaled, to the tile in shared memory: the second's first. */
-template <class C>
-__device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared &sh, const float (&total)[C::SUMS], int warpgroup, const float (&w_scale)[2]) {
+/* The sums of both warpgroups to the tile in shared memory. Each finishes half of its own, from number FIRST on, with what the other leaves there. */
+template <class C, int FIRST>
+__device__ __forceinline__ void store_half(const rfi_cuda_fold &f, const Shared &sh, const float (&total)[C::SUMS], const float (&w_scale)[2]) {
+    constexpr int HALF = C::SUMS / 2, THEIRS = HALF - FIRST;
     const int thread = threadIdx.x % 128, lane = thread % 32;
     float *to = sh.tile + lane % 4 * 2 * TILE_LD + thread / 32 * 16 + lane / 4;
-    if (warpgroup == 1)
 #pragma unroll
-        for (int i = 0; i < C::SUMS; i++) to[(i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8] = total[i];
+    for (int i = THEIRS; i < THEIRS + HALF; i++) to[(i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8] = total[i];
     barrier_sync(1, CONSUMER_THREADS);
-    if (warpgroup == 0)
 #pragma unroll
-        for (int i = 0; i < C::SUMS; i++) {
-            float *at = to + (i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8;
-            const float sum = total[i] + *at;
-            *at = f.w.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], sh.x_scale[i / 4 * 8 + lane % 4 * 2 + i % 2]) : sum;
-        }
+    for (int i = FIRST; i < FIRST + HALF; i++) {
+        float *at = to + (i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8;
+        const float sum = total[i] + *at;
+        *at = f.w.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], sh.x_scale[i / 4 * 8 + lane % 4 * 2 + i % 2]) : sum;
+    }
     barrier_sync(1, CONSUMER_THREADS);
 }
 
-/* States first, first + step, ... before `end` as one, by LANES neighbouring threads, which all get it: of what each reads, first the common peak, then every
- * total once, in double, for they are few but large. */
-template <int LANES> __device__ __noinline__ rfi_state_f32 merge_states(int reduction, const rfi_state_f32 *states, int64_t first, int64_t end, int64_t step) {
-    constexpr int AT_ONCE = MOST_STATES / LANES;
-    rfi_state_f32 state = rfi_state_empty_f32(reduction);
-    int64_t at = first + threadIdx.x % LANES * step;
-    step *= LANES;
-    while (at < end) {
-        rfi_state_f32 s[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++, at += step) s[i] = at < end ? rfi_read_state(states, at) : rfi_state_empty_f32(reduction);
-        switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                                    \
-    case number: {                                                                                                                 \
-        float m = state.m;                                                                                                         \
-        _Pragma("unroll") for (int i = 0; i < AT_ONCE; i++) m = rfi_peak_##id##_f32(m, s[i].m);                                    \
-        double t = (double)state.t * rfi_rescale_##id##_f32(state.m, m);                                                           \
-        _Pragma("unroll") for (int i = 0; i < AT_ONCE; i++) t = fma((double)s[i].t, (double)rfi_rescale_##id##_f32(s[i].m, m), t); \
-        state.m = m;                                                                                                               \
-        state.t = (float)t;                                                                                                        \
-        break;                                                                                                                     \
+/* Copies of each row the states first, first + step, ..., `count` of them, to where the ring was. One after the other, they may be another block's: past the first-level
+ * cache. Those further apart are this block's own. */
+__device__ __forceinline__ void fetch_states(const rfi_cuda_fold &f, const Shared &sh, float2 *kept, int first, int count, int step) {
+    const int rows = (int)f.batch, width = step == 1 ? 2 : 1; /* of a copy */
+    const uint32_t to = rfi_shared_address(kept);
+#pragma unroll 4
+    for (int u = threadIdx.x * width; u < rows * MOST_STATES; u += CONSUMER_THREADS * width) {
+        const int row = u / MOST_STATES, i = u % MOST_STATES;
+        const float2 *from = (const float2 *)f.partials + row * f.num_partials + first + (int64_t)i * step;
+        if (i >= count || (*sh.irregular && is_irregular(f, row))) continue;
+        if (width == 2) rfi_copy_async_16(to + (row * STATES_LD + i) * 8, from, min(count - i, 2) * 8);
+        else rfi_copy_async_8(to + (row * STATES_LD + i) * 8, from, 8);
+    }
+    rfi_copy_commit();
+    rfi_copy_wait<0>();
+}
+
+/* Merges into a state every LANES-th of `count`, from the thread's own on: first the common peak, then every total once, added in double, for they are few but large.
+ * Some at once, without a branch: their latencies are what this takes. */
+template <int LANES> __device__ __forceinline__ rfi_state_f32 merge_kept(int reduction, rfi_state_f32 state, const float2 *kept, int count) {
+    constexpr int AT_ONCE = 8;
+    const int mine = threadIdx.x % LANES;
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                                                 \
+    case number: {                                                                                                                              \
+        float m = state.m;                                                                                                                      \
+        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                                                               \
+            float peaks[AT_ONCE];                                                                                                               \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) peaks[j] = i + j * LANES < count ? kept[i + j * LANES].x : rfi_peak0_##id##_f32(); \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) m = rfi_peak_##id##_f32(m, peaks[j]);                                            \
+        }                                                                                                                                       \
+        double t[2] = {state.t * rfi_rescale_##id##_f32(state.m, m), 0};                                                                        \
+        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                                                               \
+            float terms[AT_ONCE];                                                                                                               \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) {                                                                               \
+                const float2 s = i + j * LANES < count ? kept[i + j * LANES] : float2{m, 0};                                                    \
+                terms[j] = s.y * rfi_rescale_##id##_f32(s.x, m);                                                                                \
+            }                                                                                                                                   \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) t[j % 2] += terms[j];                                                           \
+        }                                                                                                                                       \
+        state.m = m;                                                                                                                            \
+        state.t = (float)(t[0] + t[1]);                                                                                                         \
+        break;                                                                                                                                  \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
-        }
     }
-    __syncwarp();
-    rfi_state_f32 all[1] = {state};
-    merge_lanes<LANES>(reduction, all);
-    return all[0];
+    return state;
 }
 
-/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and LANES alone. put(row, state) gets them from one
- * thread a row: all of at most ROWS rows at once. */
-template <int ROWS, class Put>
-__device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
-    constexpr int LANES = ROWS > 32 ? 4 : 8;
-    static_assert(ROWS <= CONSUMER_THREADS / LANES, "one round");
+/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and ROWS alone. put(row, state) gets them from one
+ * thread a row: all of at most ROWS rows at once. All consumers of the block. */
+template <class C, class Put> __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
+    constexpr int LANES = C::ROWS > 32 ? 4 : 8;
+    static_assert(C::ROWS <= CONSUMER_THREADS / LANES, "one round");
+    static_assert(C::ROWS * STATES_LD * (int)sizeof(float2) <= C::STAGES * C::STAGE, "states fit where the ring was");
+    float2 *kept = (float2 *)((uint8_t *)sh.tile - C::STAGES * C::STAGE);
     const int row = threadIdx.x / LANES;
     const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row));
-    const rfi_state_f32 state =
-        merge_states<LANES>(f.chain.reduction, (const rfi_state_f32 *)f.partials + row * f.num_partials, first, there ? end : 0, step);
-    if (there && threadIdx.x % LANES == 0) put(row, state);
+    rfi_state_f32 all[1] = {rfi_state_empty_f32(f.chain.reduction)};
+#pragma unroll 1
+    for (int at = first; at < end; at += MOST_STATES * step) {
+        const int count = min((end - at + step - 1) / step, MOST_STATES);
+        barrier_sync(1, CONSUMER_THREADS); /* what was kept before is read */
+        fetch_states(f, sh, kept, at, count, step);
+        barrier_sync(1, CONSUMER_THREADS);
+        all[0] = merge_kept<LANES>(f.chain.reduction, all[0], kept + row * STATES_LD, there ? count : 0);
+    }
+    __syncwarp();
+    merge_lanes<LANES>(f.chain.reduction, all);
+    if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
 /* A block merges what it has of each row before it draws its ticket, so that the last to finish has few to merge. All its states are written, and all consumers
  * know it. */
-template <int ROWS> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh) {
+template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh) {
     const rfi_cuda_fold &f = p.fold;
     rfi_state_f32 *partials = (rfi_state_f32 *)f.partials;
     if (blockIdx.x + gridDim.x < p.tiles) {
-        merge_rows<ROWS>(f, sh, blockIdx.x, p.tiles, gridDim.x, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
+        merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (threadIdx.x == 0) *sh.last = draw(f.tickets, gridDim.x);
     barrier_sync(1, CONSUMER_THREADS);
-    if (*sh.last) merge_rows<ROWS>(f, sh, 0, min(p.tiles, (int)gridDim.x), 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+    if (*sh.last) merge_rows<C>(f, sh, 0, min(p.tiles, (int)gridDim.x), 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+}
+
+/* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp reads one at a time. */
+__device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to) {
+    const uint64_t *from = (const uint64_t *)&f;
+    asm volatile("" : "+l"(from));
+    static_assert(sizeof f % sizeof *from == 0, "whole words");
+    for (int i = threadIdx.x; i < (int)(sizeof f / sizeof *from); i += CONSUMER_THREADS) ((uint64_t *)to)[i] = from[i];
 }
 
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
@@ -250,6 +288,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers. */
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0), feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     int slot = 0, round = 0;
+    copy_parameters(f, sh.fold);
     rfi_wait_for_previous();
     if (sees_irregular(f, threadIdx.x, CONSUMER_THREADS)) *sh.irregular = true;
     for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
@@ -259,15 +298,20 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
 #pragma unroll
         for (int i = 0; i < 2; i++)
             if (f.w.scale && column0 + feature + i * 8 < f.out_features) w_scale[i] = f.w.scale[column0 + feature + i * 8];
+        if (threadIdx.x < FEATURES && column0 + threadIdx.x < f.out_features) { /* what the fold reads is then near, when it waits for nothing else */
+            prefetch_l1((const float *)f.bias + column0 + threadIdx.x);
+            for (int v = 0; v < f.num_vectors; v++) prefetch_l1((const float *)f.vectors + v * f.out_features + column0 + threadIdx.x);
+        }
         sum_products<C>(total, p, sh, warpgroup, slot, round, rank);
         slot += p.stages;
         round += slot / C::STAGES;
         slot %= C::STAGES;
-        store_tile<C>(f, sh, total, warpgroup, w_scale);
-        rfi_fold_tile(f, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES);
+        if (warpgroup == 0) store_half<C, 0>(f, sh, total, w_scale);
+        else store_half<C, C::SUMS / 2>(f, sh, total, w_scale);
+        rfi_fold_tile(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES);
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
-    if (f.tickets) finish<C::ROWS>(p, sh);
+    if (f.tickets) finish<C>(p, sh);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
     if (*sh.irregular) compute_irregular(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
 }
@@ -277,8 +321,9 @@ template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_ker
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS];
     __shared__ bool last, irregular;
+    __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular};
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = threadIdx.x == CONSUMER_THREADS;
     Walk<C> at = {};
