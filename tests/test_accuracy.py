@@ -45,21 +45,30 @@ def test_presets_are_the_documented_chains() -> None:
 def test_error_is_that_of_plain_float32(backend: str, chain: str, data: str) -> None:
     """The root mean square over the rows is at most 1.5 times a plain float32 program's.
 
-    Of 80 independent errors it scatters by 8% on each side, so 1.5 is four standard deviations off. One u of the
-    result is granted for its rounding, and an ulp for each operator behind the reduction, where the plain program may
-    be lucky with a few distinct results.
+    Each row in units of its own bound, so that all count: of gelu's sums far below zero one row outweighs all others,
+    and the plain program's own error varies fivefold with the order of its columns. Of 80 independent errors the root
+    mean square scatters by 8% on each side, so 1.5 is four standard deviations off. One u of the result is granted for
+    its rounding, and an ulp for each operator behind the reduction, where the plain program may be lucky with a few
+    distinct results.
     """
     case = make_case(chain, seeded(data, 80, 777, 301))
     expected = case.expected(backend)
     wide = [widen(v, "float32") for v in (case.x, case.w, case.b)]
-    plain = oracle.plain_float32(chain, *wide) - expected.value
+    plain = oracle.plain_float32(chain, *wide)
     units = 1 + 2 * max(0, len(oracle.parse(chain)) - 1)
+    bound = oracle.error_bound(expected)
+    counts = np.isfinite(bound) & (bound > 0)
+    assert counts.mean() > 0.9
+
+    def mean_square(error: np.ndarray) -> float:
+        return float(np.mean((error[counts] / bound[counts]) ** 2))
+
+    allowed = 1.5 * np.sqrt(mean_square(plain - expected.value)) + units * U * np.sqrt(mean_square(expected.value))
     for simplify in ("none", "algebraic"):
         y = case.run(backend, simplify=simplify)
         case.check(y, simplify, expected)
-        ours = y.astype(np.float64) - expected.value
-        allowed = 1.5 * np.sqrt(np.mean(plain**2)) + units * U * np.sqrt(np.mean(expected.value**2))
-        assert np.sqrt(np.mean(ours**2)) <= allowed, (simplify, np.sqrt(np.mean(ours**2)), allowed)
+        ours = np.sqrt(mean_square(y.astype(np.float64) - expected.value))
+        assert ours <= allowed, (simplify, ours, allowed)
 
 
 @pytest.mark.parametrize("chain", ["linear", "linear | logsumexp", "linear | sum"])
