@@ -151,7 +151,7 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Of sm_90a alone. */
+/* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states. */
 cudaError_t rfi_cuda_fold_hopper_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on; `num_partials` is even, for 16-byte copies of two states.

@@ -57,7 +57,7 @@ struct power {
 /* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read
  * twice. So many blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
-/* Few rows lie in registers, so many pieces of a thread's: their blocks then fit beside those of a kernel that takes the shared memory, and wait there for their turn. */
+/* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through shared memory takes longer. */
 constexpr int PIECES = 8, FEW_ROWS = 128;
 
 /* Values [i, i + WIDTH) of `data`, all at once. */
