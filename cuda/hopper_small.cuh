@@ -170,21 +170,36 @@ __device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Para
     for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
 }
 
-/* The sums of both warpgroups to the tile in shared memory. Each finishes half of its own, from number FIRST on, with what the other leaves there. */
-template <class C, int FIRST>
-__device__ __forceinline__ void store_half(const rfi_cuda_fold &f, const Shared &sh, const float (&total)[C::SUMS], const float (&w_scale)[2]) {
-    constexpr int HALF = C::SUMS / 2, THEIRS = HALF - FIRST;
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    float *to = sh.tile + lane % 4 * 2 * TILE_LD + thread / 32 * 16 + lane / 4;
+/* Where sum i of a thread lies in the tile, counted from the place of its first. */
+__device__ __forceinline__ constexpr int tile_offset(int i) { return (i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8; }
+
+/* Half of a thread's sums, from number FIRST on, to the tile, for the other warpgroup. */
+template <int FIRST, int SUMS> __device__ __forceinline__ void leave_half(float *to, const float (&total)[SUMS]) {
 #pragma unroll
-    for (int i = THEIRS; i < THEIRS + HALF; i++) to[(i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8] = total[i];
-    barrier_sync(1, CONSUMER_THREADS);
+    for (int i = FIRST; i < FIRST + SUMS / 2; i++) to[tile_offset(i)] = total[i];
+}
+
+/* Half of the tile, from sum FIRST of a thread on: its own sums and what the other warpgroup left there. `x_scale` begins at the thread's first row. */
+template <int FIRST, int SUMS>
+__device__ __forceinline__ void finish_half(const rfi_cuda_fold &f, float *to, const float (&total)[SUMS], const float (&w_scale)[2], const float *x_scale) {
 #pragma unroll
-    for (int i = FIRST; i < FIRST + HALF; i++) {
-        float *at = to + (i / 4 * 8 + i % 2) * TILE_LD + i / 2 % 2 * 8;
+    for (int i = FIRST; i < FIRST + SUMS / 2; i++) {
+        float *at = to + tile_offset(i);
         const float sum = total[i] + *at;
-        *at = f.w.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], sh.x_scale[i / 4 * 8 + lane % 4 * 2 + i % 2]) : sum;
+        *at = f.w.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], x_scale[i / 4 * 8 + i % 2]) : sum;
     }
+}
+
+/* The sums of both warpgroups to the tile in shared memory: each finishes half of it. The barriers are in one place for both, as synccheck wants it. */
+template <int SUMS>
+__device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared &sh, const float (&total)[SUMS], int warpgroup, const float (&w_scale)[2]) {
+    const int thread = threadIdx.x % 128, lane = thread % 32, row = lane % 4 * 2;
+    float *to = sh.tile + row * TILE_LD + thread / 32 * 16 + lane / 4;
+    if (warpgroup == 0) leave_half<SUMS / 2>(to, total);
+    else leave_half<0>(to, total);
+    barrier_sync(1, CONSUMER_THREADS);
+    if (warpgroup == 0) finish_half<0>(f, to, total, w_scale, sh.x_scale + row);
+    else finish_half<SUMS / 2>(f, to, total, w_scale, sh.x_scale + row);
     barrier_sync(1, CONSUMER_THREADS);
 }
 
@@ -306,8 +321,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         slot += p.stages;
         round += slot / C::STAGES;
         slot %= C::STAGES;
-        if (warpgroup == 0) store_half<C, 0>(f, sh, total, w_scale);
-        else store_half<C, C::SUMS / 2>(f, sh, total, w_scale);
+        store_tile(f, sh, total, warpgroup, w_scale);
         rfi_fold_tile(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES);
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
