@@ -56,12 +56,12 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     if (c->hopper) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
         int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
-        l->num_partials = round_up(l->num_partials > needed ? l->num_partials : needed, 2);
+        if (l->num_partials < needed) l->num_partials = needed;
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
-        if (c->irregular) l->num_partials = round_up(l->num_partials, 2); /* hopper_small copies two states at a time */
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
+    if (c->irregular) l->num_partials = round_up(l->num_partials, 2); /* the kernels for sm_90a copy two states at a time */
     l->num_tickets += COUNTERS;
     if (!spec->plan.reduction) l->num_tickets = 0;
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
