@@ -80,6 +80,7 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         .w_dtype = spec->weight_dtype,
         .w_terms = terms,
         .x_terms = terms ? rfi_cuda_x_terms(x_dtype, spec->math) : 0,
+        .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
         .reduction = spec->plan.reduction,
         .batch_invariant = spec->batch_invariant,

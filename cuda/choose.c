@@ -25,16 +25,17 @@ enum { MMA_SHARED = 98304 + 1024 };
 
 static int is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
 
-static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return (p->w_terms || (is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype)) && f->shared_per_block >= MMA_SHARED;
-}
+/* Both sides as 16-bit values of one type. */
+static int in_16_bit(const rfi_cuda_problem *p) { return p->w_terms || (is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype); }
+
+static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED; }
 
 /* One product: both sides as stored, or in one term. */
 static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1; }
 
 #ifdef RFI_BUILD_HOPPER
 static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return f->major == 9 && f->minor == 0 && runs_mma(p, f) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features;
+    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features;
 }
 
 static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_hopper(p, f) && p->batch <= 64 && !p->batch_invariant; }
@@ -42,7 +43,7 @@ static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
-    return p->batch <= 8 && !p->batch_invariant && p->out_features && p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
+    return p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features && p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
 }
 
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -177,3 +178,13 @@ int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_dtype x_dtype, rf_math math, int6
 }
 
 int rfi_cuda_x_terms(rf_dtype x_dtype, rf_math math) { return x_dtype == RF_FLOAT32 && math == RF_MATH_F32 ? 2 : 1; }
+
+int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {
+#ifdef RFI_BUILD_HOPPER
+    if (!runs_hopper(problem, figures) || (forced >= 0 && !uses_wgmma(forced))) return 0;
+    /* The width of a stage of the kernels. With W of 16 bits in one term it depends on x, which may have another type with every call. */
+    return problem->w_terms == 2 ? 32 : problem->w_terms == 1 && is_16_bit(problem->w_dtype) ? 0 : 64;
+#else
+    return (void)problem, (void)figures, (void)forced, 0;
+#endif
+}

@@ -9,6 +9,9 @@
 #define RFI_HOPPER_GROUP 32
 #define RFI_HOPPER_VECTORS 4
 
+/* Multiprocessors of a device of sm_90a at most, so that hopper_small has no more blocks. */
+#define RFI_HOPPER_BLOCKS 144
+
 typedef struct rfi_cuda_figures {
     char name[64];
     int major, minor; /* compute capability */
@@ -23,6 +26,7 @@ typedef struct rfi_cuda_problem {
     rf_dtype x_dtype, w_dtype;
     int w_terms;            /* binary16 terms that W is kept in: 0 (as stored), 1 or 2 */
     int x_terms;            /* and x is brought to where W is in terms */
+    int w_panel;            /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
     int num_vectors;        /* per-feature vectors of the chain */
     int reduction;          /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
     int batch_invariant;
@@ -58,5 +62,8 @@ void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *fi
 /* Binary16 terms for W and x, by their types and the accuracy asked for: 0 keeps W as it is stored. */
 int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_dtype x_dtype, rf_math math, int64_t in_features);
 int rfi_cuda_x_terms(rf_dtype x_dtype, rf_math math);
+
+/* Columns of the panels of the blocks (see rfi_cuda_rows) that W is best kept in, for a problem that has it in rows, with `forced` as in rfi_cuda_choose; 0: in rows. */
+int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced);
 
 #endif

@@ -87,45 +87,58 @@ template <class T> struct alignas(16) four {
     T v[4];
 };
 
+/* Where the states of a tile go, unless a kernel says otherwise. */
+struct rfi_to_partials {
+    template <class T> __device__ __forceinline__ void operator()(const rfi_cuda_fold &p, int64_t row, int64_t index, T m, T t) const {
+        if (index < p.num_partials) ((typename rfi_typed<T>::state *)p.partials)[row * p.num_partials + index] = {m, t};
+    }
+};
+
 /* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A warp takes 4 rows of
- * RFI_FOLD_COLUMNS features at a time, 8 lanes a row, whatever the tile: the bits of a row do not depend on the kernel's tiles. `rows` of the tile
- * exist, from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a quarter of a warp reads every bank once; the tile begins
- * at a multiple of 16 bytes. Reads what all threads wrote: barrier before. Not inlined: the steps are compiled once for all kernels of a file. */
-template <class T> static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns,
-                                                                           const int *list = nullptr, int thread = threadIdx.x, int warps = blockDim.x / 32) {
+ * RFI_FOLD_COLUMNS features at a time, 8 lanes a row, or AT_ONCE times as many rows, whose latencies then overlap. The bits of a row depend neither on that nor on the
+ * kernel's tiles. `rows` of the tile exist, from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a quarter of a
+ * warp reads every bank once; the tile begins at a multiple of 16 bytes. put(p, row, index, m, t) gets each state, from one thread. Reads what all threads wrote: barrier
+ * before. Not inlined: the steps are compiled once for all kernels of a file. */
+template <class T, int AT_ONCE = 1, class Put = rfi_to_partials>
+static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns, const int *list = nullptr,
+                                                  int thread = threadIdx.x, int warps = blockDim.x / 32, Put put = Put()) {
     constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
-    typedef typename rfi_typed<T>::state state;
     const int lane = thread % LANES, sub = thread % 32 / LANES, slabs = columns / RFI_FOLD_COLUMNS;
-    const int row_steps = (rows + ROWS - 1) / ROWS, there = (int)min(p.out_features - column0, (int64_t)columns);
+    const int row_steps = (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE), there = (int)min(p.out_features - column0, (int64_t)columns);
     for (int step = thread / 32; step < row_steps * slabs; step += warps) {
-        const int r = step / slabs * ROWS + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
-        const int64_t row = r >= rows ? -1 : list ? list[r] : first + r;
-        const bool counts = row >= 0 && !(!list && p.irregular && p.irregular[row]);
+        const int r0 = step / slabs * ROWS * AT_ONCE + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
         /* Two runs of four features a lane, half a slab apart. */
         auto offset = [=](int c) { return c0 + c / 4 * (RFI_FOLD_COLUMNS / 2) + c % 4; };
         auto column = [=](int c) { return column0 + offset(c); };
         auto valid = [=](int c) { return offset(c) < there; };
-        T v[1][COLS];
+        T v[AT_ONCE][COLS];
 #pragma unroll
         for (int c = 0; c < COLS; c += 4) {
-            const four<T> logits = *(const four<T> *)(tile + r * ld + offset(c)), *bias = (const four<T> *)((const T *)p.bias + column(c));
+            const four<T> *bias = (const four<T> *)((const T *)p.bias + column(c));
             const four<T> shift = valid(c + 3) ? *bias : four<T>{valid(c) ? bias->v[0] : (T)0, valid(c + 1) ? bias->v[1] : (T)0, valid(c + 2) ? bias->v[2] : (T)0, 0};
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[0][c + i] = logits.v[i] + shift.v[i];
+            for (int a = 0; a < AT_ONCE; a++) {
+                const four<T> logits = *(const four<T> *)(tile + (r0 + a * ROWS) * ld + offset(c));
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[a][c + i] = logits.v[i] + shift.v[i];
+            }
         }
         rfi_apply_steps(p, v, column);
-        T m[1], t[1];
+        T m[AT_ONCE], t[AT_ONCE];
         if (p.chain.reduction) rfi_fold_chunk(p.chain.reduction, v, valid, LANES, m, t);
-        if (!counts) continue;
-        if (p.chain.reduction) {
-            state *partials = (state *)p.partials + row * p.num_partials;
-            const int64_t index = column0 / RFI_FOLD_COLUMNS + step % slabs;
-            if (lane == 0 && index < p.num_partials) partials[index] = state{m[0], t[0]};
-            continue;
-        }
 #pragma unroll
-        for (int c = 0; c < COLS; c++)
-            if (valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy + column(c), v[0][c]);
+        for (int a = 0; a < AT_ONCE; a++) {
+            const int r = r0 + a * ROWS;
+            const int64_t row = r >= rows ? -1 : list ? list[r] : first + r;
+            if (row < 0 || (!list && p.irregular && p.irregular[row])) continue;
+            if (p.chain.reduction) {
+                if (lane == 0) put(p, row, column0 / RFI_FOLD_COLUMNS + step % slabs, m[a], t[a]);
+                continue;
+            }
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy + column(c), v[a][c]);
+        }
     }
 }
 

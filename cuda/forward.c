@@ -59,6 +59,7 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         if (l->num_partials < needed) l->num_partials = needed;
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
+        if (c->irregular) l->num_partials = round_up(l->num_partials, 2) + RFI_HOPPER_BLOCKS;
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
     if (c->irregular) l->num_partials = round_up(l->num_partials, 2); /* the kernels for sm_90a copy two states at a time */
@@ -94,23 +95,33 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t ba
     if (!p->collapsed) lay_out_fold(spec, batch, l);
 }
 
-/* For any type of x that goes with the weights. */
-rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {
+/* The most that any type of x that goes with the weights takes. */
+static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch) {
     static const rf_dtype single[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16}, twofold[] = {RF_FLOAT64};
     int wide = spec->compute_dtype == RF_FLOAT64;
-    rfi_cuda_prepared plain = {.forced = -1};
-    const rfi_cuda_prepared *p = prepared;
-    if (!p) {
-        rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
-        if (status) return status;
-        plain.w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features);
-        p = &plain;
-    }
     size_t most = 0;
     for (int i = 0; i < (wide ? 1 : 3); i++) {
         layout l;
         lay_out(spec, p, batch, wide ? twofold[i] : single[i], &l);
         if (l.total > most) most = l.total;
+    }
+    return most;
+}
+
+/* Without weights: for whatever form they will be kept in. */
+rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {
+    rfi_cuda_prepared plain = {.forced = -1};
+    size_t most;
+    if (prepared) most = most_workspace(spec, prepared, batch);
+    else {
+        rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
+        if (status) return status;
+        plain.w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features);
+        most = most_workspace(spec, &plain, batch);
+        const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, &plain, batch, spec->x_dtype);
+        plain.w.panel = rfi_cuda_weight_panel(&problem, &plain.figures, plain.forced);
+        const size_t panels = most_workspace(spec, &plain, batch);
+        if (panels > most) most = panels;
     }
     if (most == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)batch);
     *bytes = most;

@@ -21,6 +21,7 @@ constexpr int SHARED_LIMIT = 232448;    /* of a block, less what is declared sta
 struct Parameters {
     CUtensorMap x[2], w[2]; /* of their terms; a box is what one block loads of a stage */
     int32_t stages;         /* of a tile */
+    int32_t w_column, w_block; /* what a stage adds to the first and third coordinate of a box of W: see encode_blocks */
     int32_t m_tiles, n_tiles;
     int32_t x_rows;         /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;        /* clusters of row tiles that are walked before the next columns */

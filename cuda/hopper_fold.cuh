@@ -1,6 +1,6 @@
 /* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
  *
- * A block is three warpgroups: a producer (one thread drives TMA, one warp fetches what belongs to columns, two draw the consumers' tickets) and two
+ * A block is three warpgroups: a producer (an elected lane drives TMA, one warp fetches what belongs to columns, two draw the consumers' tickets) and two
  * consumers. It is persistent and walks tiles of BM x BN logits, the batch fastest, so that W streams from memory once and x stays in the L2. The first tile of a
  * cluster is its number; the producer of its first block draws the others while the one before is loaded, and tells all roles of all blocks: clusters that
  * merge states have less time for tiles, and with a fixed share all others would wait for them. Blocks of a
@@ -22,6 +22,11 @@ __device__ __forceinline__ void load_part(bool multicast, uint32_t to, const CUt
     else tma_load(to, map, full, column, row);
 }
 
+__device__ __forceinline__ void load_part(bool multicast, uint32_t to, const CUtensorMap *map, uint32_t full, int column, int row, int block, uint16_t mask) {
+    if (multicast) tma_load_multicast(to, map, full, column, row, block, mask);
+    else tma_load(to, map, full, column, row, block);
+}
+
 /* The same for the threads that drive TMA: the first block's hands out tile `index`. */
 template <class C> __device__ __forceinline__ void hand_out(const Parameters &p, const Shared<C> &sh, Walk &walk, int index, int rank) {
     const uint32_t slot = walk.count % HANDED_OUT, phase = walk.count / HANDED_OUT % 2, full = sh.tile_full + 8 * slot, empty = sh.tile_empty + 8 * slot;
@@ -39,6 +44,13 @@ template <class C> __device__ __forceinline__ void hand_out(const Parameters &p,
     walk.count++;
 }
 
+/* Clocks between the loads of W and those of x where three products keep shared memory busy: all at once get in the way of the products, 3% of the time. */
+constexpr int PAUSE = 200;
+__device__ __forceinline__ void pause(int clocks) {
+    const long long begin = clock64();
+    while (clock64() - begin < clocks) {}
+}
+
 /* x may come from the kernel in front, which this one overlaps with; W does not, so that its first stages are fetched before x is there. */
 template <class C> __device__ __forceinline__ void produce_stages(const Parameters &p, const Shared<C> &sh, int rank) {
     constexpr int A_PART = C::BM / C::CLUSTER_N, B_PART = C::BN / C::CLUSTER_M; /* rows that this block loads for the cluster */
@@ -48,8 +60,10 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
     auto load_w = [&](int stage, int k, int row, uint32_t bytes) {
         const uint32_t full = sh.full + 8 * stage, b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
         mbarrier_arrive_expect(full, bytes);
-        load_part(C::CLUSTER_M > 1, b, &p.w[0], full, k * C::K, row, b_mask);
-        if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, k * C::K, row, b_mask);
+        const int column = k * p.w_column, block = p.w_block ? row / RFI_BLOCK_ROWS + k * p.w_block : 0;
+        if (p.w_block) row = 0;
+        load_part(C::CLUSTER_M > 1, b, &p.w[0], full, column, row, block, b_mask);
+        if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, column, row, block, b_mask);
     };
     int stage = 0, phase = 1;
     int index = blockIdx.x / C::CLUSTER;
@@ -61,6 +75,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         const int parts = (int)min((p.fold.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
         const uint32_t bytes = C::B_BYTES + max(parts, 0) * p.x_rows * (C::ROW * C::X_TERMS);
         const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
+#pragma unroll 1
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
         if (!waited) rfi_wait_for_previous();
         waited = true;
@@ -71,6 +86,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
             if (k >= ahead) {
                 mbarrier_wait(sh.empty + 8 * stage, phase);
                 load_w(stage, k, b_row, bytes);
+                if (C::PRODUCTS == 3 && C::BN == 256) pause(PAUSE);
             }
             if (rank_n < parts) load_part(C::CLUSTER_N > 1, a, &p.x[0], full, k * C::K, a_row, a_mask);
             if (C::X_TERMS == 2 && rank_n < parts) load_part(C::CLUSTER_N > 1, a + C::A_TERM, &p.x[1], full, k * C::K, a_row, a_mask);
@@ -249,7 +265,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
         registers_lower<24>();
         const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
         if (warp == 0) {
-            if (threadIdx.x == 0) produce_stages<C>(p, sh, rank);
+            if (elect_lane()) produce_stages<C>(p, sh, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);
         else if (p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, warp - 2);

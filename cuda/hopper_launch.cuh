@@ -21,17 +21,39 @@ Encode find_encode() {
     return !error && result == cudaDriverEntryPointSuccess ? (Encode)symbol : NULL;
 }
 
-/* Boxes of `box_rows` rows of `row_bytes` bytes of a matrix of 16-bit values. Reads outside of the matrix give zeros. */
-cudaError_t encode_map(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns, int row_bytes, int box_rows) {
+/* What a tensor map is of: 16-bit values, the nearest dimension first, strides in bytes. */
+struct Map {
+    int dimensions;
+    cuuint64_t size[3], stride[2];
+    cuuint32_t box[3];
+    CUtensorMapSwizzle swizzle;
+};
+
+cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) {
     static const Encode encode = find_encode();
     if (!encode) return cudaErrorNotSupported;
-    const CUtensorMapDataType type = matrix.dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)matrix.ld * 2};
-    const cuuint32_t box[2] = {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows}, step[2] = {1, 1};
-    const CUtensorMapSwizzle swizzle = row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
-    CUresult result = encode(map, type, 2, const_cast<void *>(data), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+    const CUtensorMapDataType type = dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const cuuint32_t step[3] = {1, 1, 1};
+    CUresult result = encode(map, type, m.dimensions, const_cast<void *>(data), m.size, m.stride, m.box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle,
                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/* Boxes of `box_rows` rows of `row_bytes` bytes, 64 or 128, of a matrix, swizzled as wgmma reads them; one more dimension of one where `dimensions` is 3. Reads outside of the
+ * matrix give zeros. */
+cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns, int row_bytes, int box_rows, int dimensions) {
+    const cuuint64_t row = (cuuint64_t)matrix.ld * 2;
+    return encode(map, data, matrix.dtype,
+                  {dimensions, {(cuuint64_t)columns, (cuuint64_t)rows, 1}, {row, row * (cuuint64_t)rows}, {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows, 1},
+                   row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+}
+
+/* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and block. A box is of whole blocks. */
+cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
+    const cuuint64_t panel = (cuuint64_t)w.panel, blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
+    return encode(map, data, w.dtype,
+                  {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, RFI_BLOCK_VALUES * 2}, {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
+                   CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
@@ -40,15 +62,21 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
     p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
     p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
+    p->w_column = f.w.panel ? 0 : C::K;
+    p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = p->n_tiles * C::SPLITS;
     constexpr int PART = C::BM / C::CLUSTER_N;
     p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
-    cudaError_t error = encode_map(&p->x[0], f.x.data, f.x, f.batch, f.in_features, C::ROW, p->x_rows);
-    if (!error) error = encode_map(&p->w[0], f.w.data, f.w, f.out_features, f.in_features, C::ROW, C::BN / C::CLUSTER_M);
-    if (!error && C::X_TERMS == 2) error = encode_map(&p->x[1], f.x.low, f.x, f.batch, f.in_features, C::ROW, p->x_rows);
-    if (!error && C::W_TERMS == 2) error = encode_map(&p->w[1], f.w.low, f.w, f.out_features, f.in_features, C::ROW, C::BN / C::CLUSTER_M);
+    cudaError_t error = encode_rows(&p->x[0], f.x.data, f.x, f.batch, f.in_features, C::ROW, p->x_rows, 2);
+    if (!error && C::X_TERMS == 2) error = encode_rows(&p->x[1], f.x.low, f.x, f.batch, f.in_features, C::ROW, p->x_rows, 2);
+    constexpr int W_PART = C::BN / C::CLUSTER_M;
+    static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
+    for (int i = 0; i < C::W_TERMS && !error; i++) {
+        const void *data = i ? f.w.low : f.w.data;
+        error = f.w.panel ? encode_blocks(&p->w[i], data, f.w, f.in_features, W_PART) : encode_rows(&p->w[i], data, f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
+    }
     return error;
 }
 

@@ -58,6 +58,17 @@ __device__ __forceinline__ int thread_in_warpgroup() {
     return thread % 128;
 }
 
+/* True for one lane of a whole warp. The compiler knows that one alone goes on, and takes operands of TMA from its registers without asking who else is there: a
+ * third of the instructions, and the thread that drives TMA has no time to lose. */
+__device__ __forceinline__ bool elect_lane() {
+    uint32_t elected;
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "elect.sync _|p, 0xffffffff;\n"
+        "selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+    return elected;
+}
+
 /* clusters */
 __device__ __forceinline__ uint32_t cluster_rank() {
     uint32_t rank;
@@ -88,6 +99,25 @@ __device__ __forceinline__ void tma_load_once(uint32_t to, const CUtensorMap *ma
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, uint16_t mask) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
                  "l"(map), "r"(bar), "r"(column), "r"(row), "h"(mask) : "memory");
+}
+
+/* By three coordinates. */
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, int block) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to), "l"(map), "r"(bar),
+                 "r"(column), "r"(row), "r"(block) : "memory");
+}
+__device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, int block, uint16_t mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+        "l"(map), "r"(bar), "r"(column), "r"(row), "r"(block), "h"(mask) : "memory");
+}
+/* Without a tensor map: `bytes`, a multiple of 16, that lie one behind the other, as those of a block do. Memory serves this faster. */
+__device__ __forceinline__ void bulk_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t bar) {
+    asm volatile(
+        "{\n.reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy;\n}" ::"r"(to), "l"(from), "r"(bytes),
+        "r"(bar) : "memory");
 }
 
 /* The line of an address in global memory, to the first-level cache. */

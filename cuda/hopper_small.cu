@@ -12,10 +12,12 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->fold = f;
     p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
     p->tiles = (int32_t)rfi_tiles(f.out_features, FEATURES);
+    p->w_panel = f.w.panel ? f.w.ld * (f.w.panel * C::W_TERMS * 2) : 0;
     const void *x[2] = {f.x.data, f.x.low}, *w[2] = {f.w.data, f.w.low};
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_map(&p->x[i], x[i], f.x, f.batch, f.in_features, BOX_ROW, (int)f.batch);
-    for (int i = 0; i < C::W_TERMS && !error; i++) error = encode_map(&p->w[i], w[i], f.w, f.out_features, f.in_features, BOX_ROW, FEATURES);
+    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_rows(&p->x[i], x[i], f.x, f.batch, f.in_features, BOX_ROW, (int)f.batch, 2);
+    if (f.w.panel) return error; /* read without a map */
+    for (int i = 0; i < C::W_TERMS && !error; i++) error = encode_rows(&p->w[i], w[i], f.w, f.out_features, f.in_features, C::W_ROW, FEATURES, 2);
     return error;
 }
 

@@ -3,7 +3,7 @@
  * W is the operand that wgmma takes 64 rows of, the batch its narrow side: a block multiplies tiles of 64 features with all rows of x, and shared memory
  * gives a value of W to the tensor cores once for each of its terms. Both terms of x lie behind one another in a stage and are one operand twice as wide.
  *
- * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and one thread, which drives TMA round a ring of stages. It is
+ * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and a warp whose elected lane drives TMA round a ring of stages. It is
  * persistent: the ring is filled for the next tile while this one is folded. All that is loaded before the kernel in front has finished is W: a whole ring of
  * it. The blocks of a cluster work on tiles side by side and share x: each loads some of its boxes and multicasts them. */
 #ifndef ROWFOLD_CUDA_HOPPER_SMALL_CUH
@@ -18,16 +18,17 @@ namespace small {
 
 constexpr int FEATURES = 64;             /* of a tile */
 constexpr int CONSUMER_THREADS = 2 * 128;
-constexpr int BLOCK_THREADS = CONSUMER_THREADS + 1; /* rfi_fold_tile shares out its work among all whole warps: the producer's is none */
-constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box, and its bytes a row: the width of the swizzle */
+constexpr int BLOCK_THREADS = CONSUMER_THREADS + 32;
+constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box of x, and its bytes a row: the width of the swizzle */
 constexpr int RING_BYTES = 200 * 1024;   /* at most */
 constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
-constexpr int MOST_STATES = 144;         /* of a row that are merged at a time: no device of this kind has more multiprocessors, and blocks */
+constexpr int MOST_STATES = RFI_HOPPER_BLOCKS; /* of a row that are merged at a time */
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
 struct Parameters {
-    CUtensorMap x[2], w[2]; /* of their terms; a box of x is as high as the batch: rows outside would cost as much as others */
+    CUtensorMap x[2], w[2]; /* of their terms, of W unless that is in panels; a box of x is as high as the batch: rows outside would cost as much as others */
     int32_t stages, tiles;  /* stages of a tile */
+    int64_t w_panel;        /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
 };
 
@@ -36,16 +37,19 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
     static constexpr bool BF16 = BF16_;
     static constexpr int ROWS = ROWS_;       /* of x, a multiple of 8: those behind the batch are multiplied as they are, and nobody reads the result */
     static constexpr int CLUSTER = CLUSTER_;
-    static constexpr int PIECES = W_TERMS == 2 ? 1 : 2; /* boxes of a term side by side in a stage: 16 KB of W in any case */
+    static constexpr int PIECES = W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
     static constexpr int K = PIECES * BOX;
-    static constexpr int W_BOX = FEATURES * BOX_ROW, X_BOX = ROWS * BOX_ROW;
-    static constexpr int W_BYTES = PIECES * W_TERMS * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
+    static constexpr int W_COLUMNS = W_TERMS == 2 ? 32 : 64, W_ROW = 2 * W_COLUMNS; /* of a box of W: of a panel */
+    static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW, W_BOXES = K / W_COLUMNS * W_TERMS; /* as a block has its panels */
+    static constexpr int W_BYTES = W_BOXES * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
     /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had the round before; it would take that round,
      * while its bytes are still on their way, for the one behind: a parity tells apart two rounds, not three. */
     static constexpr int STAGES = RING_BYTES / STAGE / 2 * 2;
     static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
     static constexpr int SUMS = ROWS / 2; /* of a thread */
     static constexpr bool PROMOTE = X_TERMS + W_TERMS > 2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
+    static constexpr int W_PANEL = W_BYTES / 2; /* bytes of a block of W: a stage is two, as they are */
+    static_assert(W_PANEL == RFI_BLOCK_VALUES * 2 && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS, "a stage is two blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
     static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
 };
@@ -57,6 +61,8 @@ struct Shared {
     float *tile;    /* (ROWS, TILE_LD) */
     bool *last;     /* whether this block is the last to finish */
     bool *irregular; /* whether there are rows for compute_irregular */
+    float2 *states; /* (2, ROWS): of each row this block's, and that of the block behind it in the cluster */
+    uint32_t theirs; /* the barrier of the second */
     rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the first time no slower */
 };
 
@@ -75,9 +81,16 @@ __device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank
 template <class C> __device__ __forceinline__ void load_w(const Parameters &p, const Shared &sh, const Walk<C> &at) {
     const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE;
     mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.batch);
+    const int tile = min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
+    if (p.w_panel) {
+        const char *from = (const char *)p.fold.w.data + (int64_t)tile * C::W_PANEL + at.k * (2 * p.w_panel);
+        bulk_load_once(to, from, C::W_PANEL, full);
+        bulk_load_once(to + C::W_PANEL, from + p.w_panel, C::W_PANEL, full);
+        return;
+    }
 #pragma unroll
-    for (int i = 0; i < C::PIECES * C::W_TERMS; i++)
-        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * BOX, at.tile * FEATURES);
+    for (int i = 0; i < C::W_BOXES; i++)
+        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * C::W_COLUMNS, tile * FEATURES);
 }
 
 /* Block r of a cluster loads boxes r, r + CLUSTER, ... of x, counted from the first slot of the ring on. */
@@ -99,17 +112,18 @@ template <class C> __device__ __forceinline__ void load_x(const Parameters &p, c
 }
 
 /* W of the first round of the ring. */
-template <class C> __device__ __forceinline__ Walk<C> load_ahead(const Parameters &p, const Shared &sh, int rank) {
-    Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
-    for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
-    return at;
+template <class C> __device__ __forceinline__ void load_ahead(const Parameters &p, const Shared &sh, int rank) {
+#pragma unroll 1
+    for (Walk<C> at = {(int)blockIdx.x, 0, 0, 0}; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
 }
 
-/* `at` is where load_ahead ended. */
-template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, Walk<C> at, int rank) {
-    Walk<C> x = {(int)blockIdx.x, 0, 0, 0};
+/* What load_ahead has left. */
+template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, int rank) {
+    Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
     rfi_wait_for_previous();
-    for (; x.tile != at.tile || x.k != at.k; x.advance(p)) load_x<C>(p, sh, x, rank);
+#pragma unroll 1
+    for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_x<C>(p, sh, at, rank);
+#pragma unroll 1
     for (; is_there(p, at.tile, rank); at.advance(p)) {
         mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
         load_w<C>(p, sh, at);
@@ -136,7 +150,7 @@ template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
  * stages: those of W's low term are small enough to stay in the tensor cores, which truncate when they add. */
 template <class C>
 __device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
-    const uint64_t w0 = wgmma_descriptor<BOX_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
+    const uint64_t w0 = wgmma_descriptor<C::W_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
     float low[C::SUMS];
 #pragma unroll
     for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = 0;
@@ -147,13 +161,12 @@ __device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Para
         mbarrier_wait(sh.full + 8 * at, round & 1);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < C::PIECES; i++)
-#pragma unroll
-            for (int s = 0; s < BOX / 16; s++) {
-                const uint64_t a = w + i * (C::W_TERMS * C::W_BOX >> 4) + s * 2, b = x + i * (C::X_TERMS * C::X_BOX >> 4) + s * 2;
-                multiply<C>(part, a, b, i || s);
-                if constexpr (C::W_TERMS == 2) multiply<C>(low, a + (C::W_BOX >> 4), b, true);
-            }
+        for (int k16 = 0; k16 < C::K; k16 += 16) {
+            const uint64_t a = w + (k16 / C::W_COLUMNS * C::W_TERMS * C::W_BOX + k16 % C::W_COLUMNS * 2 >> 4);
+            const uint64_t b = x + (k16 / BOX * C::X_TERMS * C::X_BOX + k16 % BOX * 2 >> 4);
+            multiply<C>(part, a, b, k16);
+            if constexpr (C::W_TERMS == 2) multiply<C>(low, a + (C::W_BOX >> 4), b, true);
+        }
         wgmma_commit();
         wgmma_wait<0>();
         written(part);
@@ -276,18 +289,44 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(const r
     if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
-/* A block merges what it has of each row before it draws its ticket, so that the last to finish has few to merge. All its states are written, and all consumers
- * know it. */
-template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh) {
+/* Where the fold of a tile leaves its states: with one tile a block they stay here. */
+struct Put {
+    float2 *states;
+    bool single;
+    __device__ __forceinline__ void operator()(const rfi_cuda_fold &f, int64_t row, int64_t index, float m, float t) const {
+        if (single) states[row] = {m, t};
+        else ((float2 *)f.partials)[row * f.num_partials + index] = {m, t};
+    }
+};
+
+/* A block merges what it has of each row, and a pair of blocks what both have, before a ticket is drawn, so that the last to finish has few to merge. All states of
+ * its tiles are written, and all consumers know it. */
+template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
-    rfi_state_f32 *partials = (rfi_state_f32 *)f.partials;
-    if (blockIdx.x + gridDim.x < p.tiles) {
-        merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x, [=, &f](int row, rfi_state_f32 state) { partials[row * f.num_partials + blockIdx.x] = state; });
+    const bool single = p.tiles <= gridDim.x;
+    const int row = threadIdx.x, clusters = gridDim.x / C::CLUSTER;
+    const int merged = single ? 0 : (p.tiles + 1) / 2 * 2; /* where the states of clusters go: not in the place of a tile's, which its block may have to read yet */
+    if (!single) {
+        merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x, [=, &sh](int row, rfi_state_f32 state) { sh.states[row] = {state.m, state.t}; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
-    if (threadIdx.x == 0) *sh.last = draw(f.tickets, gridDim.x);
+    if (C::CLUSTER > 1 && rank > 0) {
+        if (row < f.batch) store_remote(shared_address(sh.states + C::ROWS + row), *(const uint64_t *)&sh.states[row], sh.theirs, 0);
+        return;
+    }
+    if (row < f.batch && !(*sh.irregular && is_irregular(f, row))) {
+        rfi_state_f32 state = {sh.states[row].x, sh.states[row].y};
+        if (C::CLUSTER > 1 && blockIdx.x + 1 < p.tiles) {
+            mbarrier_wait(sh.theirs, 0);
+            state = merge_kept<1>(f.chain.reduction, state, sh.states + C::ROWS + row, 1);
+        }
+        ((rfi_state_f32 *)f.partials)[row * f.num_partials + merged + blockIdx.x / C::CLUSTER] = state;
+    }
     barrier_sync(1, CONSUMER_THREADS);
-    if (*sh.last) merge_rows<C>(f, sh, 0, min(p.tiles, (int)gridDim.x), 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+    if (threadIdx.x == 0) *sh.last = draw(f.tickets, clusters);
+    barrier_sync(1, CONSUMER_THREADS);
+    const int count = min((p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters);
+    if (*sh.last) merge_rows<C>(f, sh, merged, merged + count, 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
 }
 
 /* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp reads one at a time. */
@@ -322,10 +361,11 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f, sh, total, warpgroup, w_scale);
-        rfi_fold_tile(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES);
+        rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put>(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES, nullptr, threadIdx.x,
+                                                          CONSUMER_THREADS / 32, {sh.states, p.tiles <= gridDim.x});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
-    if (f.tickets) finish<C>(p, sh);
+    if (f.tickets) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
     if (*sh.irregular) compute_irregular(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
 }
@@ -334,27 +374,32 @@ template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_ker
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS];
+    __shared__ float2 states[2 * C::ROWS];
+    __shared__ uint64_t theirs;
     __shared__ bool last, irregular;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, &fold};
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
-    const bool produces = threadIdx.x == CONSUMER_THREADS;
-    Walk<C> at = {};
+    const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) == CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
-    if (produces) {
+    if (threadIdx.x == CONSUMER_THREADS) {
         irregular = false;
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
             mbarrier_init(sh.empty + 8 * i, C::CLUSTER > 1 && loads_x<C>(i, rank) ? 4 * C::CLUSTER : 4);
         }
+        mbarrier_init(sh.theirs, 1);
         mbarrier_init_fence();
+        mbarrier_arrive_expect(sh.theirs, (int)p.fold.batch * 8);
     }
     __syncthreads();
-    if (produces) at = load_ahead<C>(p, sh, rank);
+    if (produces && elect_lane()) load_ahead<C>(p, sh, rank);
+    __syncwarp();
     if (C::CLUSTER > 1) cluster_sync(); /* the barriers of all blocks are there */
-    if (produces) produce<C>(p, sh, at, rank);
-    else consume<C>(p, sh, rank);
+    if (!produces) consume<C>(p, sh, rank);
+    else if (elect_lane()) produce<C>(p, sh, rank);
+    __syncwarp();
     if (C::CLUSTER > 1) cluster_sync(); /* no block leaves while another may still write to it */
 }
 

@@ -46,13 +46,22 @@ typedef struct rfi_cuda_chain {
  *   data alone               values of `dtype`
  *   data, scale              one binary16 term: value = data * scale[row]
  *   data, low, scale         two binary16 terms: value = (data + low) * scale[row]
- * A scale is a power of two, so that the product with it is exact. `ld` holds for both terms. */
+ * A scale is a power of two, so that the product with it is exact. `ld` and `panel` hold for both terms.
+ *
+ * W of 16-bit values may lie in blocks instead of rows, for the kernels of sm_90a: RFI_BLOCK_ROWS rows and `panel` columns of all terms, in RFI_BLOCK_VALUES values that lie
+ * one behind the other in the order in which wgmma reads them from shared memory: a matrix a term, its pieces of 16 bytes permuted (see rfi_place). The blocks of a panel,
+ * that is of the same columns, lie one behind the other, then come the next columns. A copy by address brings a block to shared memory, which memory serves faster than a
+ * tensor map's rows. */
 typedef struct rfi_cuda_rows {
     const void *data, *low;
     const float *scale;
-    int64_t ld;
+    int64_t ld;    /* values from a row to the next; of blocks, the rows of a panel: what is behind the last row and column is zeros */
     int32_t dtype; /* rf_dtype; RF_FLOAT16 for terms */
+    int32_t panel; /* its columns: 64 of one term, 32 of two; 0: rows */
 } rfi_cuda_rows;
+
+#define RFI_BLOCK_ROWS 64
+#define RFI_BLOCK_VALUES 4096
 
 /* Rows that terms do not represent (infinities, NaN, too wide a range), found while they are prepared. */
 typedef struct rfi_cuda_irregular {
@@ -104,6 +113,8 @@ typedef struct rfi_cuda_split {
     int32_t dtype;
     void *high, *low; /* (rows, ld_terms); columns behind the last are zeroed up to ld_terms */
     int64_t ld_terms;
+    int32_t panel;      /* as in rfi_cuda_rows; then `high` is the first row's first block and `low` the second term in it */
+    int64_t panel_rows;
     float *scale;
     float average_loss; /* a row is irregular if its values lose more than this on average, relative to themselves */
     rfi_cuda_irregular irregular;
@@ -117,6 +128,16 @@ typedef struct rfi_cuda_copy {
     int64_t rows, columns, ld_from, ld_to;
     int32_t item; /* bytes of a value */
 } rfi_cuda_copy;
+
+/* Brings rows of 16-bit values to blocks: see rfi_cuda_rows. */
+typedef struct rfi_cuda_pack {
+    const void *from;
+    void *to; /* the first row's first block */
+    int64_t rows, columns, ld_from;
+    int64_t depth; /* columns of all panels: those behind the last are zeroed */
+    int64_t panel_rows;
+    int32_t panel;
+} rfi_cuda_pack;
 
 /* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple of 8. Of `fold` it uses what says x, y, the
  * chain and, for rows that must take the full path, W as it is. */
@@ -133,6 +154,7 @@ cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStre
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
+cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream);
 
 /* Whether the current device runs the portable kernels as they are compiled for sm_90 or newer. From older PTX a new device makes kernels that do not wait
  * for the one in front: they must not be launched to overlap with it. */
@@ -151,7 +173,7 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states. */
+/* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even number on, there is room for RFI_HOPPER_BLOCKS. */
 cudaError_t rfi_cuda_fold_hopper_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on; `num_partials` is even, for 16-byte copies of two states.

@@ -183,9 +183,12 @@ __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
 template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THREADS, FEW ? 3 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
     __shared__ float scratch[THREADS / 32];
-    const int64_t row = blockIdx.x, first = row * p.ld, to = row * p.ld_terms;
+    const int64_t row = blockIdx.x, first = row * p.ld;
     const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = threadIdx.x * WIDTH;
     const bool whole = PLAIN || is_whole(p);
+    /* A thread's columns are STEP apart, whole panels, so that from column to column its terms are a constant number of values apart. */
+    static_assert(STEP % 64 == 0, "whole panels");
+    const int64_t to = p.panel ? rfi_place(p.panel, p.panel_rows, row, mine) : row * p.ld_terms + mine, apart = p.panel ? p.panel_rows * TERMS : 1;
     const int copied = FEW || !whole ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
     float pieces[FEW ? PIECES : 1][WIDTH];
     const row_walk<FEW> walk = {p, kept, pieces, first, copied, dtype, whole};
@@ -212,11 +215,12 @@ template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THR
     /* Terms that are not used are multiplied all the same: zeros. */
     if (!finite)
         for (int64_t i = mine; i < p.ld_terms; i += STEP) {
-            *(uint2 *)((__half *)p.high + to + i) = uint2{0, 0};
-            if (TERMS == 2) *(uint2 *)((__half *)p.low + to + i) = uint2{0, 0};
+            const int64_t at = to + (i - mine) * apart;
+            *(uint2 *)((__half *)p.high + at) = uint2{0, 0};
+            if (TERMS == 2) *(uint2 *)((__half *)p.low + at) = uint2{0, 0};
         }
-    else if (scale.b == 1) walk.each(p.ld_terms, [&](int64_t i, const float(&v)[WIDTH]) { write_terms<TERMS, true>(p, to + i, v, scale, a); });
-    else walk.each(p.ld_terms, [&](int64_t i, const float(&v)[WIDTH]) { write_terms<TERMS, false>(p, to + i, v, scale, a); });
+    else if (scale.b == 1) walk.each(p.ld_terms, [&](int64_t i, const float(&v)[WIDTH]) { write_terms<TERMS, true>(p, to + (i - mine) * apart, v, scale, a); });
+    else walk.each(p.ld_terms, [&](int64_t i, const float(&v)[WIDTH]) { write_terms<TERMS, false>(p, to + (i - mine) * apart, v, scale, a); });
     bool irregular = !finite;
     if (__syncthreads_or(a.loss > 0)) {
         float counted = 0;
@@ -235,6 +239,22 @@ template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THR
     p.scale[row] = scalbnf(1.0f, -exponent);
     p.irregular.flag[row] = irregular;
     if (irregular && p.irregular.count) atomicAdd(p.irregular.count, 1u);
+}
+
+/* A block a row, 16 bytes a thread at a time. */
+__global__ void __launch_bounds__(THREADS) pack_rows(const __grid_constant__ rfi_cuda_pack p) {
+    constexpr int PIECE = 8;
+    const int64_t row = blockIdx.x;
+    const uint16_t *from = (const uint16_t *)p.from + row * p.ld_from;
+    const bool whole = (uintptr_t)from % 16 == 0;
+    for (int64_t i = threadIdx.x * PIECE; i < p.depth; i += THREADS * PIECE) {
+        __align__(16) uint16_t v[PIECE];
+        if (whole && i + PIECE <= p.columns) *(uint4 *)v = *(const uint4 *)(from + i);
+        else
+#pragma unroll
+            for (int j = 0; j < PIECE; j++) v[j] = i + j < p.columns ? from[i + j] : 0;
+        *(uint4 *)((uint16_t *)p.to + rfi_place(p.panel, p.panel_rows, row, i)) = *(const uint4 *)v;
+    }
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ rfi_cuda_copy p) {
@@ -272,4 +292,10 @@ cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream)
     if (!copy->rows || !copy->ld_to) return cudaSuccess;
     auto kernel = copy->item == 2 ? copy_rows<uint16_t> : copy->item == 4 ? copy_rows<uint32_t> : copy_rows<uint64_t>;
     return rfi_launch(kernel, copy, dim3((unsigned)copy->rows), THREADS, 0, stream);
+}
+
+cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream) {
+    if (pack->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+    if (!pack->rows || !pack->depth) return cudaSuccess;
+    return rfi_launch(pack_rows, pack, dim3((unsigned)pack->rows), THREADS, 0, stream);
 }

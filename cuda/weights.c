@@ -49,7 +49,108 @@ static rf_status copy_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     return status;
 }
 
-/* W as it is stored: borrowed where rows are whole 16-byte pieces at aligned addresses, else copied to such rows. */
+/* The panels of the blocks that W is best kept in, 0 for rows. A collapsed sum needs W for rows close to overflow only, and reads rows. */
+static int plan_panel(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, 1, spec->x_dtype);
+    return p->collapsed ? 0 : rfi_cuda_weight_panel(&problem, &p->figures, p->forced);
+}
+
+/* Device memory of one preparation: part of W as stored (host weights only), a flag a row, and how many rows are irregular. */
+typedef struct scratch {
+    char *block;
+    void *slice;
+    rfi_cuda_irregular irregular;
+    int64_t rows; /* of W at a time */
+} scratch;
+
+static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights) {
+    int64_t row = spec->plan.in_features * (int64_t)rfi_dtype_size(spec->weight_dtype), n = spec->plan.out_features;
+    s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row / RFI_BLOCK_ROWS * RFI_BLOCK_ROWS;
+    if (s->rows < RFI_BLOCK_ROWS) s->rows = RFI_BLOCK_ROWS;
+    if (s->rows > n) s->rows = n;
+    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), flags = (size_t)s->rows;
+    slice = (slice + 255) / 256 * 256;
+    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + 256 + flags), "memory to prepare the weights");
+    if (status) return status;
+    s->slice = s->block;
+    s->irregular.count = (unsigned *)(s->block + slice);
+    s->irregular.flag = (uint8_t *)(s->block + slice + 256);
+    return rfi_cuda_status(cudaMemsetAsync(s->irregular.count, 0, sizeof *s->irregular.count, weights->stream), "clearing the count of irregular rows");
+}
+
+/* Rows of W on the device: what a step of the preparation works on. */
+typedef struct slice {
+    const void *data;
+    int64_t first, rows, ld;
+} slice;
+
+/* The rows from `first` on that there is room for, host weights copied. */
+static rf_status next_slice(slice *s, int64_t first, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *scratch) {
+    const rfi_plan *plan = &spec->plan;
+    size_t item = rfi_dtype_size(spec->weight_dtype), width = (size_t)plan->in_features * item;
+    int64_t left = plan->out_features - first;
+    *s = (slice){(const char *)weights->weight + (size_t)(first * weights->ld) * item, first, left < scratch->rows ? left : scratch->rows, weights->ld};
+    if (weights->memory == RF_MEMORY_DEVICE) return RF_OK;
+    const void *from = s->data;
+    s->data = scratch->slice;
+    s->ld = plan->in_features;
+    return rfi_cuda_status(cudaMemcpy2DAsync(scratch->slice, width, from, (size_t)weights->ld * item, width, (size_t)s->rows, cudaMemcpyHostToDevice, weights->stream),
+                           "copying the weights");
+}
+
+/* How far from W's first value row `first` begins: of blocks, the one in the first panel. */
+static size_t place_of(const rfi_cuda_rows *w, int64_t first) { return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * RFI_BLOCK_VALUES : first * w->ld); }
+
+/* Columns of all panels: hopper_small takes two at a time. */
+static int64_t panel_depth(const rfi_plan *plan, int panel) { return round_up(plan->in_features, 2 * panel); }
+
+/* Makes W's place, `terms` of 16-bit values: rows or blocks. */
+static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int terms, rf_dtype dtype, size_t others, const rfi_weight_view *weights, size_t *bytes) {
+    const int panel = p->w.panel;
+    const int64_t depth = panel ? panel_depth(plan, panel) : round_up(plan->in_features, DEPTH_ALIGN), rows = panel ? round_up(plan->out_features, RFI_BLOCK_ROWS) : plan->out_features;
+    const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms;
+    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total + others), "memory for the weights");
+    if (status) return status;
+    p->w = (rfi_cuda_rows){
+        .data = p->weight,
+        .low = terms == 2 ? (char *)p->weight + (panel ? (size_t)(RFI_BLOCK_ROWS * panel * 2) : term) : NULL,
+        .scale = others ? (const float *)((char *)p->weight + total) : NULL,
+        .ld = panel ? rows : depth,
+        .dtype = dtype,
+        .panel = panel,
+    };
+    *bytes += total + others;
+    /* Rows behind the last are read, though nothing comes of it. */
+    return rows > plan->out_features ? rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory") : RF_OK;
+}
+
+/* 16-bit values to blocks. */
+static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+    const rfi_plan *plan = &spec->plan;
+    scratch s = {0};
+    rf_status status = take_place(p, plan, 1, spec->weight_dtype, 0, weights, bytes);
+    if (!status) status = take_scratch(&s, spec, weights);
+    slice part;
+    for (int64_t first = 0; first < plan->out_features && !status; first += s.rows) {
+        status = next_slice(&part, first, spec, weights, &s);
+        const rfi_cuda_pack pack = {
+            .from = part.data,
+            .to = (uint16_t *)p->weight + place_of(&p->w, first),
+            .rows = part.rows,
+            .columns = plan->in_features,
+            .ld_from = part.ld,
+            .depth = panel_depth(plan, p->w.panel),
+            .panel_rows = p->w.ld,
+            .panel = p->w.panel,
+        };
+        if (!status) status = rfi_cuda_status(rfi_cuda_launch_pack(&pack, weights->stream), "copying the weights");
+    }
+    rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "copying the weights");
+    if (s.block) cudaFree(s.block);
+    return status ? status : drained;
+}
+
+/* W as it is stored: borrowed where rows are whole 16-byte pieces at aligned addresses, else copied to such rows, or to blocks. */
 static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
@@ -61,6 +162,8 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
         p->w.ld = weights->ld;
         return RF_OK;
     }
+    p->w.panel = plan_panel(p, spec);
+    if (p->w.panel) return keep_blocks(p, spec, weights, bytes);
     p->w.ld = round_up(plan->in_features, ALIGN / item);
     size_t pitch = (size_t)(p->w.ld * item), width = (size_t)(plan->in_features * item), total = pitch * (size_t)plan->out_features;
     if (!total) return RF_OK;
@@ -75,56 +178,28 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
     return status;
 }
 
-/* Device memory of one preparation: part of W as stored (host weights only), a flag a row, and how many rows are irregular. */
-typedef struct scratch {
-    char *block;
-    void *slice;
-    rfi_cuda_irregular irregular;
-    int64_t rows; /* of W at a time */
-} scratch;
-
-static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights) {
-    int64_t row = spec->plan.in_features * (int64_t)rfi_dtype_size(spec->weight_dtype), n = spec->plan.out_features;
-    s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row;
-    if (s->rows < 1) s->rows = 1;
-    if (s->rows > n) s->rows = n;
-    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), flags = (size_t)s->rows;
-    slice = (slice + 255) / 256 * 256;
-    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + 256 + flags), "memory to prepare the weights");
-    if (status) return status;
-    s->slice = s->block;
-    s->irregular.count = (unsigned *)(s->block + slice);
-    s->irregular.flag = (uint8_t *)(s->block + slice + 256);
-    return rfi_cuda_status(cudaMemsetAsync(s->irregular.count, 0, sizeof *s->irregular.count, weights->stream), "clearing the count of irregular rows");
-}
-
 static rf_status split_slices(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *s) {
     const rfi_plan *plan = &spec->plan;
-    size_t item = rfi_dtype_size(spec->weight_dtype), width = (size_t)plan->in_features * item;
+    const int64_t depth = p->w.panel ? panel_depth(plan, p->w.panel) : p->w.ld;
     rf_status status = RF_OK;
+    slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s->rows) {
-        int64_t rows = plan->out_features - first < s->rows ? plan->out_features - first : s->rows;
-        const char *from = (const char *)weights->weight + (size_t)(first * weights->ld) * item;
-        rfi_cuda_split split = {
-            .data = from,
-            .rows = rows,
+        status = next_slice(&part, first, spec, weights, s);
+        const rfi_cuda_split split = {
+            .data = part.data,
+            .rows = part.rows,
             .columns = plan->in_features,
-            .ld = weights->ld,
+            .ld = part.ld,
             .dtype = spec->weight_dtype,
-            .high = (uint16_t *)p->w.data + first * p->w.ld,
-            .low = p->w.low ? (uint16_t *)p->w.low + first * p->w.ld : NULL,
-            .ld_terms = p->w.ld,
+            .high = (uint16_t *)p->w.data + place_of(&p->w, first),
+            .low = p->w.low ? (uint16_t *)p->w.low + place_of(&p->w, first) : NULL,
+            .ld_terms = depth,
+            .panel = p->w.panel,
+            .panel_rows = p->w.ld,
             .scale = (float *)p->w.scale + first,
             .average_loss = rfi_cuda_average_loss(spec->weight_dtype, p->w_terms),
             .irregular = s->irregular,
         };
-        if (weights->memory != RF_MEMORY_DEVICE) {
-            status = rfi_cuda_status(cudaMemcpy2DAsync(s->slice, width, from, (size_t)weights->ld * item, width, (size_t)rows, cudaMemcpyHostToDevice,
-                                                       weights->stream),
-                                     "copying the weights");
-            split.data = s->slice;
-            split.ld = plan->in_features;
-        }
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
     }
     return status;
@@ -132,31 +207,19 @@ static rf_status split_slices(rfi_cuda_prepared *p, const rfi_spec *spec, const 
 
 /* W in terms of binary16. *irregular: how many rows these do not say; the terms are then useless. */
 static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, unsigned *irregular, size_t *bytes) {
-    const rfi_plan *plan = &spec->plan;
-    int64_t ld = round_up(plan->in_features, DEPTH_ALIGN), term = ld * plan->out_features * 2;
-    size_t total = (size_t)(term * p->w_terms) + (size_t)plan->out_features * sizeof(float);
     scratch s = {0};
-    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total), "memory for the weights");
-    if (status) return status;
-    p->w = (rfi_cuda_rows){
-        .data = p->weight,
-        .low = p->w_terms == 2 ? (char *)p->weight + term : NULL,
-        .scale = (const float *)((char *)p->weight + term * p->w_terms),
-        .ld = ld,
-        .dtype = RF_FLOAT16,
-    };
-    status = take_scratch(&s, spec, weights);
+    p->w.panel = plan_panel(p, spec);
+    rf_status status = take_place(p, &spec->plan, p->w_terms, RF_FLOAT16, (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
+    if (!status) status = take_scratch(&s, spec, weights);
     if (!status) status = split_slices(p, spec, weights, &s);
     if (!status)
         status = rfi_cuda_status(cudaMemcpyAsync(irregular, s.irregular.count, sizeof *irregular, cudaMemcpyDeviceToHost, weights->stream),
                                  "reading the count of irregular rows");
     if (!status) status = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "preparing the weights");
     if (s.block) cudaFree(s.block);
-    *bytes += total;
     return status;
 }
 
-/* A collapsed sum needs W for rows close to overflow only. */
 static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     size_t before = *bytes;
     p->w_terms = spec->plan.out_features && !p->collapsed ? rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features) : 0;

@@ -16,11 +16,13 @@ import strategies
 from cases import Case, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS
 from datasets import ALL
+from device_array import DeviceArray
 from hypothesis import given, settings
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
 
+_HOPPER = [name for name in KERNELS if name.startswith("hopper")]
 CHAINS = ["linear", "linear | logsumexp", "linear | mul(2) | max | gelu", "linear | clamp(-1, 1) | sum"]
 
 
@@ -92,7 +94,7 @@ def test_rows_that_are_all_irregular(kernel: str, monkeypatch: pytest.MonkeyPatc
         odd.check(odd.run("cuda", simplify="none"), kernel, odd.expected("cuda"))
 
 
-@pytest.mark.parametrize("kernel", [name for name in KERNELS if name.startswith("hopper")])
+@pytest.mark.parametrize("kernel", _HOPPER)
 @pytest.mark.parametrize("chain", ["linear | logsumexp", "linear | mul(2) | save | add_saved | clamp(-9, 9) | sum"])
 def test_more_tiles_than_multiprocessors(kernel: str, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks share them out as they get on, and the bits do not show how; the last tile is narrower."""
@@ -102,6 +104,38 @@ def test_more_tiles_than_multiprocessors(kernel: str, chain: str, monkeypatch: p
         first = model(case.x)
         case.check(first, kernel, case.expected("cuda"))
         assert all(same_bits(first, model(case.x)) for _ in range(5))
+
+
+@pytest.mark.parametrize("kernel", _HOPPER)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These kernels read W in rows, where the caller has it, and in blocks of the library's."""
+    monkeypatch.setenv(FORCE, kernel)
+    for shape in ((5, 8, 70), (40, 72, 259), (64, 264, 1000), (33, 1000, 64), (200, 136, 300)):
+        for chain in ("linear | logsumexp", "linear"):
+            case = _case(chain, *shape, dtype=dtype)
+            with (
+                sanitize.load(case, "f32", "none", borrow=False) as own,
+                sanitize.load(case, "f32", "none", borrow=True) as lent,
+            ):
+                assert lent.info.prepared_bytes + case.w.nbytes <= own.info.prepared_bytes
+                y = own(case.x)
+                case.check(y, kernel, case.expected("cuda"))
+                assert same_bits(y, lent(case.x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_pass_in_slices(dtype: str) -> None:
+    """More than what is on the device at a time of a host's weights, and no whole number of blocks of rows."""
+    case = _case("linear | max", 7, 20_000, 2200 if dtype == "bfloat16" else 1100, dtype=dtype)
+    with (
+        case.model("cuda") as host,
+        rowfold.Model(case.chain, *case.w.shape[::-1], dtype=dtype, x_dtype=dtype, backend="cuda") as device,
+    ):
+        device.load_weights(DeviceArray(case.w), DeviceArray(case.b))
+        y = host(case.x)
+        case.check(y, dtype, case.expected("cuda"))
+        assert same_bits(y, device(case.x))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

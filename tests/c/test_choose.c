@@ -110,6 +110,38 @@ static void test_few_rows(void) {
 }
 #endif
 
+#ifdef RFI_BUILD_HOPPER
+/* W in blocks: where the kernels of sm_90a read them at every type of x that may come. */
+static void test_blocks(void) {
+    static const struct {
+        rf_dtype w, x;
+        rf_math math;
+        int panel;
+    } expected[] = {
+        {RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 32},   {RF_FLOAT32, RF_BFLOAT16, RF_MATH_F32, 32},  {RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32, 64},
+        {RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32, 64}, {RF_FLOAT16, RF_FLOAT16, RF_MATH_TF32, 64}, {RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32, 0},
+        {RF_BFLOAT16, RF_FLOAT16, RF_MATH_F32, 0},   {RF_FLOAT64, RF_FLOAT64, RF_MATH_F32, 0},
+    };
+    const int small = rfi_cuda_kernel_find("hopper_small"), portable = rfi_cuda_kernel_find("mma_128x128");
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        rfi_cuda_problem p = problem_of(1, 8192, 8192, expected[i].w, expected[i].x, expected[i].math);
+        int panel = rfi_cuda_weight_panel(&p, &hopper, -1);
+        CHECK(panel == expected[i].panel, "W %d, x %d: panels of %d columns", expected[i].w, expected[i].x, panel);
+        CHECK(rfi_cuda_weight_panel(&p, &hopper, small) == panel, "forced hopper_small reads blocks as well");
+        CHECK(!rfi_cuda_weight_panel(&p, &hopper, portable) && !rfi_cuda_weight_panel(&p, &large, -1), "nobody else reads blocks");
+        p.num_vectors = RFI_HOPPER_VECTORS + 1;
+        CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "more vectors than the kernels take");
+        p.num_vectors = 0;
+        p.w_panel = panel;
+        for (p.batch = 1; panel && p.batch < 5000; p.batch *= 2)
+            for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
+                rfi_cuda_choice c = choose(&p, &hopper, kernel);
+                CHECK(is(&c, "hopper") || is(&c, "fma"), "%s does not read blocks", c.name);
+            }
+    }
+}
+#endif
+
 static void test_forced(void) {
     CHECK(rfi_cuda_kernel_find("no such kernel") == -1, "an unknown name was found");
     int kernel = rfi_cuda_kernel_find("fma_64x128");
@@ -144,6 +176,7 @@ int main(void) {
     test_expected();
 #ifdef RFI_BUILD_HOPPER
     test_few_rows();
+    test_blocks();
 #endif
     test_forced();
     test_batch_invariant();
