@@ -26,7 +26,7 @@ constexpr int MOST_STATES = RFI_HOPPER_BLOCKS; /* of a row that are merged at a 
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
 struct Parameters {
-    CUtensorMap x[2], w[2]; /* of their terms, of W unless that is in panels; a box of x is as high as the batch: rows outside would cost as much as others */
+    CUtensorMap x[2], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows outside would cost as much as others */
     int32_t stages, tiles;  /* stages of a tile */
     int64_t w_panel;        /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
@@ -40,7 +40,7 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
     static constexpr int PIECES = W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
     static constexpr int K = PIECES * BOX;
     static constexpr int W_COLUMNS = W_TERMS == 2 ? 32 : 64, W_ROW = 2 * W_COLUMNS; /* of a box of W: of a panel */
-    static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW, W_BOXES = K / W_COLUMNS * W_TERMS; /* as a block has its panels */
+    static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW, W_BOXES = K / W_COLUMNS * W_TERMS; /* in the order of a block, the terms of a panel in turn */
     static constexpr int W_BYTES = W_BOXES * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
     /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had the round before; it would take that round,
      * while its bytes are still on their way, for the one behind: a parity tells apart two rounds, not three. */
@@ -48,8 +48,8 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
     static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
     static constexpr int SUMS = ROWS / 2; /* of a thread */
     static constexpr bool PROMOTE = X_TERMS + W_TERMS > 2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
-    static constexpr int W_PANEL = W_BYTES / 2; /* bytes of a block of W: a stage is two, as they are */
-    static_assert(W_PANEL == RFI_BLOCK_VALUES * 2 && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS, "a stage is two blocks");
+    static constexpr int W_BLOCK = W_BYTES / 2; /* bytes of a block of W: a stage is two, as they lie in memory */
+    static_assert(W_BLOCK == RFI_BLOCK_VALUES * 2 && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS, "a stage is two blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
     static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
 };
@@ -83,9 +83,9 @@ template <class C> __device__ __forceinline__ void load_w(const Parameters &p, c
     mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.batch);
     const int tile = min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
     if (p.w_panel) {
-        const char *from = (const char *)p.fold.w.data + (int64_t)tile * C::W_PANEL + at.k * (2 * p.w_panel);
-        bulk_load_once(to, from, C::W_PANEL, full);
-        bulk_load_once(to + C::W_PANEL, from + p.w_panel, C::W_PANEL, full);
+        const char *from = (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k * (2 * p.w_panel);
+        bulk_load_once(to, from, C::W_BLOCK, full);
+        bulk_load_once(to + C::W_BLOCK, from + p.w_panel, C::W_BLOCK, full);
         return;
     }
 #pragma unroll
@@ -379,7 +379,8 @@ template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_ker
     __shared__ bool last, irregular;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, states, shared_address(&theirs), &fold};
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE),
+                       &last, &irregular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) == CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
