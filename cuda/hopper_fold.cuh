@@ -44,7 +44,7 @@ template <class C> __device__ __forceinline__ void hand_out(const Parameters &p,
     walk.count++;
 }
 
-/* Clocks between the loads of W and those of x where three products keep shared memory busy: all at once get in the way of the products, 3% of the time. */
+/* Clocks between the loads of W and those of x where three products keep shared memory busy: at once they cost 3% of the time, probably by standing in its way. */
 constexpr int PAUSE = 200;
 __device__ __forceinline__ void pause(int clocks) {
     const long long begin = clock64();

@@ -58,8 +58,8 @@ __device__ __forceinline__ int thread_in_warpgroup() {
     return thread % 128;
 }
 
-/* True for one lane of a whole warp. The compiler knows that one alone goes on, and takes operands of TMA from its registers without asking who else is there: a
- * third of the instructions, and the thread that drives TMA has no time to lose. */
+/* True for one lane of a whole warp. The compiler knows that one alone goes on, and takes operands of TMA from its registers without a loop that asks who else is
+ * there: the lane that drives TMA has no time to lose. */
 __device__ __forceinline__ bool elect_lane() {
     uint32_t elected;
     asm volatile(
@@ -111,6 +111,7 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMa
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
         "l"(map), "r"(bar), "r"(column), "r"(row), "r"(block), "h"(mask) : "memory");
 }
+
 /* Without a tensor map: `bytes`, a multiple of 16, that lie one behind the other, as those of a block do. Memory serves this faster. */
 __device__ __forceinline__ void bulk_load_once(uint32_t to, const void *from, uint32_t bytes, uint32_t bar) {
     asm volatile(

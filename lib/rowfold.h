@@ -208,7 +208,7 @@ typedef struct rf_weights {
 } rf_weights;
 
 /* Loads the weights, once. Copies (and packs) what it needs unless RF_BORROW lets it read W in place: the caller's buffers may go
- * when it returns. On a GPU of compute capability 9.0 a copy of 16-bit W is laid out for its kernels: few rows take 5 to 8% less time than from W in
+ * when it returns. On a GPU of compute capability 9.0 a copy of 16-bit W is laid out for its kernels, which read it faster than W in
  * place. W and b may hold infinities and NaN. RF_ALREADY_LOADED, RF_INVALID_ARGUMENT (a missing, superfluous or wrongly sized
  * vector too), RF_OUT_OF_MEMORY, RF_DEVICE_ERROR; the model can still be loaded or destroyed after a failure. */
 rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors);

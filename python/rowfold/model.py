@@ -135,7 +135,7 @@ class Model:
             The per-feature vectors that the chain names, each (out_features,).
         borrow
             The library may read ``weight`` where it is instead of copying it: leave it unchanged as long as the model
-            lives. Saves the memory of a copy; on a Hopper GPU few rows take 5 to 8% longer than from one.
+            lives. Saves the memory of a copy, which a Hopper GPU reads faster.
 
         Raises
         ------
