@@ -93,6 +93,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     rf_status status = rfi_cuda_get_figures(spec->device, &figures);
     if (status) return status;
     rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, batch, spec->x_dtype);
+    if (!p) problem.w_panel = rfi_cuda_weight_panel(&problem, &figures, -1); /* as they will be loaded, unless they are lent */
     rfi_cuda_choice c;
     rfi_cuda_choose(&problem, &figures, p ? p->forced : -1, &c);
     *out = (rfi_estimate){

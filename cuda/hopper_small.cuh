@@ -311,15 +311,14 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (C::CLUSTER > 1 && rank > 0) {
-        if (row < f.batch) store_remote(shared_address(sh.states + C::ROWS + row), *(const uint64_t *)&sh.states[row], sh.theirs, 0);
+        if (row < f.batch && blockIdx.x < p.tiles) store_remote(shared_address(sh.states + C::ROWS + row), *(const uint64_t *)&sh.states[row], sh.theirs, 0);
         return;
     }
+    const bool paired = C::CLUSTER > 1 && blockIdx.x + 1 < p.tiles;
+    if (paired) mbarrier_wait(sh.theirs, 0); /* whatever the rows are: this block must not leave while states are on their way to it */
     if (row < f.batch && !(*sh.irregular && is_irregular(f, row))) {
         rfi_state_f32 state = {sh.states[row].x, sh.states[row].y};
-        if (C::CLUSTER > 1 && blockIdx.x + 1 < p.tiles) {
-            mbarrier_wait(sh.theirs, 0);
-            state = merge_kept<1>(f.chain.reduction, state, sh.states + C::ROWS + row, 1);
-        }
+        if (paired) state = merge_kept<1>(f.chain.reduction, state, sh.states + C::ROWS + row, 1);
         ((rfi_state_f32 *)f.partials)[row * f.num_partials + merged + blockIdx.x / C::CLUSTER] = state;
     }
     barrier_sync(1, CONSUMER_THREADS);
