@@ -219,15 +219,17 @@ __device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared 
 /* Copies of each row the states first, first + step, ..., `count` of them, to where the ring was. One after the other, they may be another block's: past the first-level
  * cache. Those further apart are this block's own. */
 __device__ __forceinline__ void fetch_states(const rfi_cuda_fold &f, const Shared &sh, float2 *kept, int first, int count, int step) {
-    const int rows = (int)f.batch, width = step == 1 ? 2 : 1; /* of a copy */
-    const uint32_t to = rfi_shared_address(kept);
-#pragma unroll 4
-    for (int u = threadIdx.x * width; u < rows * MOST_STATES; u += CONSUMER_THREADS * width) {
-        const int row = u / MOST_STATES, i = u % MOST_STATES;
-        const float2 *from = (const float2 *)f.partials + row * f.num_partials + first + (int64_t)i * step;
-        if (i >= count || (*sh.irregular && is_irregular(f, row))) continue;
-        if (width == 2) rfi_copy_async_16(to + (row * STATES_LD + i) * 8, from, min(count - i, 2) * 8);
-        else rfi_copy_async_8(to + (row * STATES_LD + i) * 8, from, 8);
+    const int width = step == 1 ? 2 : 1; /* of a copy */
+    const bool irregular = *sh.irregular;
+    for (int row = threadIdx.x / 32; row < (int)f.batch; row += CONSUMER_THREADS / 32) { /* a warp a row: no division, and no copy of what is not there */
+        if (irregular && is_irregular(f, row)) continue;
+        const uint32_t to = rfi_shared_address(kept + row * STATES_LD);
+        const float2 *from = (const float2 *)f.partials + row * f.num_partials + first;
+#pragma unroll 1
+        for (int i = threadIdx.x % 32 * width; i < count; i += 32 * width) {
+            if (width == 2) rfi_copy_async_16(to + i * 8, from + i, min(count - i, 2) * 8);
+            else rfi_copy_async_8(to + i * 8, from + (int64_t)i * step, 8);
+        }
     }
     rfi_copy_commit();
     rfi_copy_wait<0>();
