@@ -8,7 +8,7 @@ namespace {
 constexpr int THREADS = 256;
 
 __device__ __forceinline__ void clear_words(const rfi_cuda_clear &clear) {
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < clear.count; i += (int64_t)gridDim.x * THREADS) clear.words[i] = 0;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < clear.count; i += (int64_t)gridDim.x * blockDim.x) clear.words[i] = 0;
 }
 
 /* The fold that follows fetches W as soon as it runs: the model's W at any time, the caller's once all that is in front of this kernel has finished. */
@@ -23,14 +23,14 @@ __global__ void __launch_bounds__(THREADS) clear_all(const __grid_constant__ rfi
     clear_words(p);
 }
 
-/* Every thread gets the combined value of the block. `scratch` holds a value a warp. */
-template <class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
+/* Every thread gets the combined value of the block, of whole warps, a power of two. `scratch` holds a value a warp. */
+template <int WARPS, class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
     for (int step = 1; step < 32; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
     __syncthreads(); /* the scratch of the previous call is read */
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
     __syncthreads();
-    v = scratch[0];
-    for (int w = 1; w < THREADS / 32; w++) v = combine(v, scratch[w]);
+    v = scratch[threadIdx.x % WARPS];
+    for (int step = 1; step < WARPS; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
     return v;
 }
 
@@ -57,8 +57,9 @@ struct power {
 /* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read
  * twice. So many blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
-/* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through shared memory takes longer. */
-constexpr int PIECES = 8, FEW_ROWS = 128;
+/* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through shared memory takes longer. Their blocks are as large as
+ * can be, for there is one a multiprocessor, and its latencies are hidden by nothing else. */
+constexpr int PIECES = 2, FEW_ROWS = 128, FEW_THREADS = 1024;
 
 /* Values [i, i + WIDTH) of `data`, all at once. */
 __device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtype, float (&v)[WIDTH]) {
@@ -138,8 +139,8 @@ __device__ __forceinline__ void write_terms(const rfi_cuda_split &p, int64_t at,
 }
 
 /* A row as a thread goes through it, STEP values apart: first what it has in registers (FEW) or has copied to shared memory, then the rest. */
-constexpr int STEP = THREADS * WIDTH;
 template <bool FEW> struct row_walk {
+    static constexpr int BLOCK = FEW ? FEW_THREADS : THREADS, STEP = BLOCK * WIDTH;
     const rfi_cuda_split &p;
     const uint8_t *kept;
     const float (&pieces)[FEW ? PIECES : 1][WIDTH];
@@ -180,9 +181,10 @@ __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
 }
 
 /* A block a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32, the usual case, without a question in its loops. */
-template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THREADS, FEW ? 3 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(row_walk<FEW>::BLOCK, FEW ? 1 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
-    __shared__ float scratch[THREADS / 32];
+    constexpr int STEP = row_walk<FEW>::STEP, WARPS = row_walk<FEW>::BLOCK / 32;
+    __shared__ float scratch[WARPS];
     const int64_t row = blockIdx.x, first = row * p.ld;
     const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = threadIdx.x * WIDTH;
     const bool whole = PLAIN || is_whole(p);
@@ -207,7 +209,7 @@ template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THR
     rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
     float top = 0;
     walk.each(p.columns, [&](int64_t, const float(&v)[WIDTH]) { top = largest_of(v, top); });
-    top = block_all(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
     const bool finite = top < INFINITY;
     const int exponent = finite ? scale_exponent(top) : 0;
     const power scale(exponent);
@@ -229,9 +231,9 @@ template <int TERMS, bool FEW, bool PLAIN> __global__ void __launch_bounds__(THR
             for (int j = 0; j < WIDTH; j++) counted += v[j] != 0;
         });
         const auto add = [](float x, float y) { return x + y; };
-        a.loss = block_all(a.loss, scratch, add);
-        counted = block_all(counted, scratch, add);
-        a.worst = block_all(a.worst, scratch, [](float x, float y) { return fmaxf(x, y); });
+        a.loss = block_all<WARPS>(a.loss, scratch, add);
+        counted = block_all<WARPS>(counted, scratch, add);
+        a.worst = block_all<WARPS>(a.worst, scratch, [](float x, float y) { return fmaxf(x, y); });
         /* One value lost outright (1/64 of itself) is told too, however many there are: infinity times it must not become NaN. */
         irregular |= a.loss > p.average_loss * counted || a.worst > 0x1p-6f;
     }
@@ -273,7 +275,7 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
     const int64_t row = split->columns * item_of(split->dtype), kept = few || split->dtype == RF_FLOAT64 ? 0 : row < KEPT_BYTES ? row : KEPT_BYTES;
     void (*const kernels[2][2][2])(rfi_cuda_split) = {{{split_rows<1, false, false>, split_rows<1, false, true>}, {split_rows<1, true, false>, split_rows<1, true, true>}},
                                                       {{split_rows<2, false, false>, split_rows<2, false, true>}, {split_rows<2, true, false>, split_rows<2, true, true>}}};
-    return rfi_launch(kernels[!!split->low][few][plain], split, dim3((unsigned)split->rows), THREADS, (size_t)kept, stream, split->clear.overlaps);
+    return rfi_launch(kernels[!!split->low][few][plain], split, dim3((unsigned)split->rows), few ? FEW_THREADS : THREADS, (size_t)kept, stream, split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
