@@ -121,6 +121,11 @@ __device__ __forceinline__ void bulk_load_once(uint32_t to, const void *from, ui
         "r"(bar) : "memory");
 }
 
+/* To the L2. */
+__device__ __forceinline__ void bulk_prefetch(const void *from, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /* The line of an address in global memory, to the first-level cache. */
 __device__ __forceinline__ void prefetch_l1(const void *p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(__cvta_generic_to_global(p)) : "memory"); }
 

@@ -21,6 +21,7 @@ constexpr int CONSUMER_THREADS = 2 * 128;
 constexpr int BLOCK_THREADS = CONSUMER_THREADS + 32;
 constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box of x, and its bytes a row: the width of the swizzle */
 constexpr int RING_BYTES = 200 * 1024;   /* at most */
+constexpr int PREFETCHED = 8;            /* stages behind the ring's first round that are fetched to the L2: 16 MB of it, by all blocks */
 constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
 constexpr int MOST_STATES = RFI_HOPPER_BLOCKS; /* of a row that are merged at a time */
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
@@ -78,19 +79,24 @@ template <class C> struct Walk {
 /* The blocks of a cluster walk together, also where some have no tile: they share x. */
 __device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank) { return tile - rank < p.tiles; }
 
+/* The first block of a stage of W, which the second follows a panel behind. */
+template <class C> __device__ __forceinline__ const char *blocks_of(const Parameters &p, const Walk<C> &at) {
+    const int tile = min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
+    return (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k * (2 * p.w_panel);
+}
+
 template <class C> __device__ __forceinline__ void load_w(const Parameters &p, const Shared &sh, const Walk<C> &at) {
     const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE;
     mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.batch);
-    const int tile = min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
     if (p.w_panel) {
-        const char *from = (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k * (2 * p.w_panel);
+        const char *from = blocks_of<C>(p, at);
         bulk_load_once(to, from, C::W_BLOCK, full);
         bulk_load_once(to + C::W_BLOCK, from + p.w_panel, C::W_BLOCK, full);
         return;
     }
 #pragma unroll
     for (int i = 0; i < C::W_BOXES; i++)
-        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * C::W_COLUMNS, tile * FEATURES);
+        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * C::W_COLUMNS, at.tile * FEATURES);
 }
 
 /* Block r of a cluster loads boxes r, r + CLUSTER, ... of x, counted from the first slot of the ring on. */
@@ -111,10 +117,18 @@ template <class C> __device__ __forceinline__ void load_x(const Parameters &p, c
             load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, at.k * C::K + i / C::X_TERMS * BOX, 0, (1 << C::CLUSTER) - 1);
 }
 
-/* W of the first round of the ring. */
+/* W of the first round of the ring, and what comes next to the L2, while memory would have nothing to do: x is not there yet. */
 template <class C> __device__ __forceinline__ void load_ahead(const Parameters &p, const Shared &sh, int rank) {
+    Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
 #pragma unroll 1
-    for (Walk<C> at = {(int)blockIdx.x, 0, 0, 0}; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
+    for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
+    if (!p.w_panel) return;
+#pragma unroll 1
+    for (int i = 0; i < PREFETCHED && is_there(p, at.tile, rank); i++, at.advance(p)) {
+        const char *from = blocks_of<C>(p, at);
+        bulk_prefetch(from, C::W_BLOCK);
+        bulk_prefetch(from + p.w_panel, C::W_BLOCK);
+    }
 }
 
 /* What load_ahead has left. */
