@@ -59,10 +59,9 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         if (l->num_partials < needed) l->num_partials = needed;
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
-        if (c->irregular) l->num_partials = round_up(l->num_partials, 2) + RFI_HOPPER_BLOCKS;
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
-    if (c->irregular) l->num_partials = round_up(l->num_partials, 2); /* the kernels for sm_90a copy two states at a time */
+    if (c->irregular) l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
     l->num_tickets += COUNTERS;
     if (!spec->plan.reduction) l->num_tickets = 0;
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));

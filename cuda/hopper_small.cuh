@@ -311,7 +311,7 @@ struct Put {
     bool single;
     __device__ __forceinline__ void operator()(const rfi_cuda_fold &f, int64_t row, int64_t index, float m, float t) const {
         if (single) states[row] = {m, t};
-        else ((float2 *)f.partials)[row * f.num_partials + index] = {m, t};
+        else rfi_to_partials()(f, row, index, m, t);
     }
 };
 

@@ -63,10 +63,11 @@ typedef struct scratch {
     int64_t rows; /* of W at a time */
 } scratch;
 
-static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights) {
+static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights, int panel) {
     int64_t row = spec->plan.in_features * (int64_t)rfi_dtype_size(spec->weight_dtype), n = spec->plan.out_features;
-    s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row / RFI_BLOCK_ROWS * RFI_BLOCK_ROWS;
-    if (s->rows < RFI_BLOCK_ROWS) s->rows = RFI_BLOCK_ROWS;
+    const int64_t whole = panel ? RFI_BLOCK_ROWS : 1; /* rows that stay together */
+    s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row / whole * whole;
+    if (s->rows < whole) s->rows = whole;
     if (s->rows > n) s->rows = n;
     size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), flags = (size_t)s->rows;
     slice = (slice + 255) / 256 * 256;
@@ -129,7 +130,7 @@ static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const r
     const rfi_plan *plan = &spec->plan;
     scratch s = {0};
     rf_status status = take_place(p, plan, 1, spec->weight_dtype, 0, weights, bytes);
-    if (!status) status = take_scratch(&s, spec, weights);
+    if (!status) status = take_scratch(&s, spec, weights, p->w.panel);
     slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s.rows) {
         status = next_slice(&part, first, spec, weights, &s);
@@ -210,7 +211,7 @@ static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rf
     scratch s = {0};
     p->w.panel = plan_panel(p, spec);
     rf_status status = take_place(p, &spec->plan, p->w_terms, RF_FLOAT16, (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
-    if (!status) status = take_scratch(&s, spec, weights);
+    if (!status) status = take_scratch(&s, spec, weights, p->w.panel);
     if (!status) status = split_slices(p, spec, weights, &s);
     if (!status)
         status = rfi_cuda_status(cudaMemcpyAsync(irregular, s.irregular.count, sizeof *irregular, cudaMemcpyDeviceToHost, weights->stream),
