@@ -40,7 +40,11 @@ FORMS = {
 # that states are merged in two levels.
 SHAPES = [(1, 33, 1), (5, 70, 67), (12, 129, 67), (19, 37, 131), (40, 65, 200), (67, 37, 131), (130, 129, 259)]
 SHAPES += [(7, 2100, 70), (3, 40, 17000)]
-CHAINS = ["linear | logsumexp | gelu", "linear | mul(@v) | max", "linear | clamp(-1, 1) | sum"]
+CHAINS = [
+    "linear | logsumexp | gelu",
+    "linear | mul(@v) | max",
+    "linear | save | mul(0.5) | add_saved | clamp(-1, 1) | sum",
+]
 COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]
 COLLAPSE = "collapse"  # the one kernel that is no row of kernels.def
 
