@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
 import subprocess
@@ -111,6 +112,28 @@ def test_a_write_behind_pytorch_s_back_needs_reload(model):
     model.linear.weight.data.mul_(2)
     fused.reload()
     same(fused, model)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("borrow", [True, False])
+def test_weights_are_used_where_they_are_or_copied(model, borrow, device):
+    """What is written to them behind PyTorch's back shows which it is."""
+    model = model.to(device, torch.bfloat16)
+    fused = rt.fuse(model, borrow=borrow).requires_grad_(False)
+    x = torch.randn(3, 8, dtype=torch.bfloat16, device=device)
+    before = fused(x)
+    model.linear.weight.data.mul_(4)
+    assert torch.equal(fused(x), before) == (not borrow or device == "cpu")
+    fused.reload()
+    torch.testing.assert_close(fused(x), model(x), rtol=0.02, atol=0.02)
+
+
+def test_a_program_of_an_older_version_borrows(model):
+    from rowfold.torch.program import parse
+
+    text = rt.fuse(model)._plan.text
+    older = {key: value for key, value in json.loads(text).items() if key != "borrow"}
+    assert parse(json.dumps(older)) == parse(text)
 
 
 def test_a_parameter_of_another_shape_is_an_error(model):

@@ -42,7 +42,7 @@ def _check_slots(spine: list[Row], reads: dict[int, int]) -> None:
             )
 
 
-def program(matcher: Matcher, output: Row, options: dict[str, Any]) -> Program:
+def program(matcher: Matcher, output: Row, options: dict[str, Any], borrow: bool) -> Program:
     """The whole of a matched forward as data."""
     linear = matcher.linear
     if linear is None:
@@ -57,4 +57,5 @@ def program(matcher: Matcher, output: Row, options: dict[str, Any]) -> Program:
         dropped=output.dropped,
         folded=output.folded,
         options=tuple(sorted(options.items())),
+        borrow=borrow,
     )

@@ -27,7 +27,8 @@ class Program:
     """A chain whose parameters are tensors yet to be given, the leaves; ``names`` are theirs, for messages.
 
     ``cast`` is the dtype the input is cast to, or empty. ``dims`` is how many dimensions the input must have, or None.
-    ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output.
+    ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output. ``borrow``: 16-bit weights
+    on a GPU are used where they are; texts of older programs do not say, and mean it.
     """
 
     names: tuple[str, ...]
@@ -39,6 +40,7 @@ class Program:
     dropped: bool
     folded: bool
     options: tuple[tuple[str, Any], ...]
+    borrow: bool = True
 
     @cached_property
     def text(self) -> str:
@@ -277,7 +279,8 @@ class Runner:
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
         self.least_dims, self.dims, self.dropped = loaded.least_dims, program.dims, program.dropped
         self.model = loaded.model(program.options)
-        borrow = loaded.weight.is_cuda and loaded.weight.dtype in (torch.float16, torch.bfloat16)
+        sixteen = loaded.weight.dtype in (torch.float16, torch.bfloat16)
+        borrow = program.borrow and sixteen and loaded.weight.is_cuda
         with torch.no_grad():
             self.model.load_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=borrow)
 
