@@ -89,12 +89,12 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const r
     }
 }
 
-/* The steps on all accumulators of a thread, in place. Half of them at a time, for each may have a value to remember: 64 more registers are there, not 128. */
-template <class C, int N> __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[N], const float *table) {
-    constexpr int SIZE = N < 64 ? N : 64;
+/* The steps on all accumulators of a thread, in place. SAVES: a step remembers values, of half of the accumulators at a time, for 64 more registers are there, not 128. */
+template <class C, bool SAVES, int N> __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[N], const float *table) {
+    constexpr int SIZE = SAVES && N > 64 ? 64 : N;
 #pragma unroll
     for (int first = 0; first < N; first += SIZE) {
-        float saved[SIZE] = {};
+        float saved[SAVES ? SIZE : 1] = {};
 #pragma unroll 1
         for (int i = 0; i < f.chain.num_affine; i++) {
             const rfi_cuda_affine &step = f.chain.affine[i];
@@ -108,9 +108,9 @@ template <class C, int N> __device__ __forceinline__ void apply_affine(const rfi
 #pragma unroll
                     for (int j = 4 * g; j < 4 * g + 4; j++) v[first + j] = fmaf(v[first + j], j % 2 ? p.y : p.x, j % 2 ? q.y : q.x);
                 }
-            } else if (step.addend == RFI_CUDA_ADDS_SAVED) {
+            } else if (SAVES && step.addend == RFI_CUDA_ADDS_SAVED) {
 #pragma unroll
-                for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, saved[j]);
+                for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, saved[SAVES ? j : 0]);
             } else if (step.addend == RFI_CUDA_ADDS_ITSELF) {
 #pragma unroll
                 for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, v[first + j]);
@@ -122,9 +122,9 @@ template <class C, int N> __device__ __forceinline__ void apply_affine(const rfi
 #pragma unroll
                 for (int j = 0; j < SIZE; j++) v[first + j] = rfi_minn_f32(rfi_maxn_f32(v[first + j], low), high);
             }
-            if (step.saves) {
+            if (SAVES && step.saves) {
 #pragma unroll
-                for (int j = 0; j < SIZE; j++) saved[j] = v[first + j];
+                for (int j = 0; j < SIZE; j++) saved[SAVES ? j : 0] = v[first + j];
             }
         }
     }
@@ -361,7 +361,8 @@ __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
     if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column / 8 * 8 + 2 * N <= f.out_features) {
         scale_and_shift<C>(f, total, 0, table, row_scale);
-        apply_affine<C>(f, total, table);
+        if (f.chain.affine_saves) apply_affine<C, true>(f, total, table);
+        else apply_affine<C, false>(f, total, table);
         fold_columns<false>(reduction, total, 0, state);
         return;
     }

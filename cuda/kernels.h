@@ -37,6 +37,7 @@ typedef struct rfi_cuda_step {
 typedef struct rfi_cuda_chain {
     int32_t num_pre, num_post; /* steps[0 .. num_pre) on logits, then num_post on the number of a row */
     int32_t num_affine;        /* the steps on logits once more, as these; 0 if there are none, or others among them */
+    int32_t affine_saves;      /* whether one of these remembers its value */
     int32_t reduction;         /* rf_op_kind, or RF_OP_NONE */
     rfi_cuda_step steps[RF_MAX_OPS];
     rfi_cuda_affine affine[RF_MAX_OPS];

@@ -249,6 +249,7 @@ static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
     chain->num_pre = plan->num_pre;
     chain->num_post = plan->num_post;
     chain->num_affine = rfi_cuda_affine_steps(plan->pre, plan->num_pre, chain->affine);
+    for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
     chain->reduction = plan->reduction;
     for (int i = 0; i < plan->num_pre + plan->num_post; i++) {
         const rfi_step *step = i < plan->num_pre ? &plan->pre[i] : &plan->post[i - plan->num_pre];
