@@ -65,6 +65,29 @@ static void drop_dead_saves(rfi_cuda_affine *steps, int count) {
     }
 }
 
+/* A product with a power of two from 1 on, and nothing to add: it is exact, or it overflows as any product with more of them does. */
+static int grows(const rfi_cuda_affine *step) {
+    int exponent;
+    return step->addend == RFI_CUDA_ADDS_B && step->b == 0 && signbit(step->b) && step->a_vector < 0 && step->b_vector < 0 &&
+           isfinite(step->a) && fabsf(step->a) >= 1 && fabsf(frexpf(step->a, &exponent)) == 0.5f;
+}
+
+/* Such products side by side become one. The number of steps left. */
+static int merge_growth(rfi_cuda_affine *steps, int count) {
+    int used = 0;
+    for (int i = 0; i < count; i++) {
+        rfi_cuda_affine *to = &steps[used ? used - 1 : 0];
+        if (used && grows(to) && !to->clamps && !to->saves && grows(&steps[i]) && isfinite(to->a * steps[i].a)) {
+            const float a = to->a * steps[i].a;
+            *to = steps[i];
+            to->a = a;
+        } else {
+            steps[used++] = steps[i];
+        }
+    }
+    return used;
+}
+
 int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out) {
     int used = 0, current = 0; /* whether the value is the one last saved */
     part last = MEMORY; /* nothing fits behind what is not there */
@@ -72,7 +95,7 @@ int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out
         rfi_cuda_affine one;
         part at;
         if (!affine_of(&steps[i], &one, &at)) return 0;
-        if (current && one.addend == RFI_CUDA_ADDS_SAVED) one.addend = RFI_CUDA_ADDS_ITSELF;
+        if (current && one.addend == RFI_CUDA_ADDS_SAVED) one = IDENTITY, one.a = 2; /* v + v */
         current = at == MEMORY;
         if (!used || at <= last) {
             out[used++] = one;
@@ -84,5 +107,5 @@ int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out
         last = at;
     }
     drop_dead_saves(out, used);
-    return used;
+    return merge_growth(out, used);
 }

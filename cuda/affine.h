@@ -8,11 +8,11 @@
 extern "C" {
 #endif
 
-/* What an rfi_cuda_affine adds to a product. A saved value that is the value itself needs no register of its own. */
-typedef enum rfi_cuda_addend { RFI_CUDA_ADDS_B, RFI_CUDA_ADDS_SAVED, RFI_CUDA_ADDS_ITSELF } rfi_cuda_addend;
+/* What an rfi_cuda_affine adds to a product. */
+typedef enum rfi_cuda_addend { RFI_CUDA_ADDS_B, RFI_CUDA_ADDS_SAVED } rfi_cuda_addend;
 
 /* min(max(v * a + addend, low), high), remembered if it `saves` and something reads it. At most one of the operators in it is rounded, so the bits are those of one
- * operator after the other, but for the sign of a zero that relu and clamp make of -0.0. */
+ * operator after the other (products with 2, 4, 8 and so on are not), but for the sign of a zero that relu and clamp make of -0.0. */
 typedef struct rfi_cuda_affine {
     float a, b, low, high;
     int16_t a_vector, b_vector; /* indices of per-feature vectors in place of a and b, or -1 */

@@ -111,9 +111,6 @@ template <class C, bool SAVES, int N> __device__ __forceinline__ void apply_affi
             } else if (SAVES && step.addend == RFI_CUDA_ADDS_SAVED) {
 #pragma unroll
                 for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, saved[SAVES ? j : 0]);
-            } else if (step.addend == RFI_CUDA_ADDS_ITSELF) {
-#pragma unroll
-                for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, v[first + j]);
             } else {
 #pragma unroll
                 for (int j = 0; j < SIZE; j++) v[first + j] = fmaf(v[first + j], a, b);

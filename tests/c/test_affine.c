@@ -12,7 +12,7 @@ static float evaluate(const rfi_cuda_affine *steps, int count, float v) {
     float saved = 0;
     for (int i = 0; i < count; i++) {
         const rfi_cuda_affine *s = &steps[i];
-        v = fmaf(v, s->a, s->addend == RFI_CUDA_ADDS_SAVED ? saved : s->addend == RFI_CUDA_ADDS_ITSELF ? v : s->b);
+        v = fmaf(v, s->a, s->addend == RFI_CUDA_ADDS_SAVED ? saved : s->b);
         if (s->clamps) v = rfi_minn_f32(rfi_maxn_f32(v, s->low), s->high);
         if (s->saves) saved = v;
     }
@@ -31,12 +31,12 @@ static float one_by_one(const rfi_step *steps, int count, float v) {
 /* Any NaN is as good as another; behind a bound, so is either zero. */
 static int same(float a, float b, int bounded) { return (isnan(a) && isnan(b)) || (a == b && (bounded || !signbit(a) == !signbit(b))); }
 
-static const float values[] = {0, -0.0f, 1, -1, 0.1f, -7.3f, 3e38f, -3e38f, 1e-40f, -1e-45f, INFINITY, -INFINITY, NAN, 16777217, 1e-8f, 2.5f};
+static const float values[] = {0, -0.0f, 1, -1, 2, 0.5f, 0x1p100f, 0.1f, -7.3f, 3e38f, -3e38f, 1e-40f, -1e-45f, INFINITY, -INFINITY, NAN, 16777217, 1e-8f, 2.5f};
 static const rf_op_kind kinds[] = {RF_OP_MUL, RF_OP_ADD, RF_OP_SUB, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED, RF_OP_RELU, RF_OP_MAXIMUM, RF_OP_MINIMUM, RF_OP_CLAMP, RF_OP_HARDTANH};
 
 static void test_random_chains(void) {
     enum { COUNT = 6 };
-    for (int round = 0; round < 20000; round++) {
+    for (int round = 0; round < 50000; round++) {
         rfi_step steps[COUNT];
         rfi_cuda_affine affine[COUNT];
         const int count = 1 + (int)(next_random() % COUNT);
@@ -60,8 +60,10 @@ static void test_random_chains(void) {
 static void test_what_is_merged(void) {
     rfi_cuda_affine affine[4];
     const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_CLAMP, -1, -10, 10, 0}};
-    CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 2, "a product that is remembered, a sum that is bounded");
-    CHECK(!affine[0].saves && !affine[0].clamps && affine[1].addend == RFI_CUDA_ADDS_ITSELF && affine[1].clamps, "a saved value that is the value itself");
+    CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 1, "products with powers of two, of which one is v + v");
+    CHECK(affine[0].a == 4 && affine[0].clamps && !affine[0].saves, "their product, bounded");
+    const rfi_step falls[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 3, 0, 0}};
+    CHECK(rfi_cuda_affine_steps(falls, 4, affine) == 4, "what overflows must not come back");
     const rfi_step apart[] = {{RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED && !affine[2].saves, "what is read later is kept");
     const rfi_step vectors[] = {{RF_OP_MUL, 1, 0, 0, 0}, {RF_OP_ADD, 0, 0, 0, 0}, {RF_OP_RELU, -1, 0, 0, 0}};
