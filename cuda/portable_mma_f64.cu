@@ -33,7 +33,7 @@ __device__ __forceinline__ source source_of(const rfi_cuda_rows &rows, int64_t r
 }
 
 /* Starts the copy of an operand's part of the next stage, and moves on. `bytes` of the thread's pieces lie within K, the rest becomes zero. Rows that do not exist are left out:
- * what lies in their place adds to sums that nobody reads. PAIRS: rows begin at multiples of 16 bytes. */
+ * what lies in their place adds to sums that nobody reads. PAIRS: rows begin at multiples of 16 bytes and have an even number of values. */
 template <bool PAIRS, int TILE_ROWS> __device__ __forceinline__ void copy_tile(source &s, uint32_t to, int bytes) {
     static_assert(TILE_ROWS % STEP == 0, "the threads take whole rows of pieces");
     const char *from = s.from;
@@ -146,6 +146,7 @@ template <bool PAIRS> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mm
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
     if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
-    const auto pairs = [](const rfi_cuda_rows &rows) { return rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0; };
+    /* The device reads all of a pair whose second value is behind K, and zeroes it then: but it need not be there. */
+    const auto pairs = [&](const rfi_cuda_rows &rows) { return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0; };
     return rfi_launch(pairs(fold->x) && pairs(fold->w) ? fold_mma_f64<true> : fold_mma_f64<false>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, RING, stream);
 }
