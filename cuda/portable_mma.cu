@@ -12,6 +12,7 @@
 #include "epilogue.cuh"
 #include "launch.cuh"
 #include "ptx.cuh"
+#include "stages.cuh"
 
 namespace {
 
@@ -28,6 +29,8 @@ template <> constexpr int promote_depth<__nv_bfloat16> = 2048;
  * ASIDE_SHARED: sums wait in shared memory, else in local memory. */
 template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS, bool ASIDE_SHARED> struct shape {
     typedef Element element;
+    static constexpr int item = 2;
+    static constexpr bool whole_pieces = true; /* see in_pieces in forward.c */
     static constexpr int x_terms = X_TERMS, w_terms = W_TERMS, rows = ROWS, columns = COLUMNS, warps_m = WARPS_M, warps_n = WARPS_N;
     static constexpr int threads = WARPS_M * WARPS_N * 32, blocks = BLOCKS;
     static constexpr bool single = X_TERMS + W_TERMS == 2;
@@ -48,34 +51,6 @@ template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WA
 template <class S> __device__ __forceinline__ int place(int row, int piece) {
     const int line = S::row_bytes == 128 ? row & 7 : (row >> 1) & 3;
     return row * S::row_bytes + ((piece ^ line) << 4);
-}
-
-/* What a thread copies of one operand: a piece of every `step`th row. */
-template <class S> struct source {
-    static constexpr int step = S::threads / S::pieces;
-    static_assert(step % 8 == 0, "all rows of a thread are permuted alike");
-    const char *high, *low; /* its first row in the next stage */
-    int64_t stride;         /* bytes from one of its rows to the next */
-    int rows;               /* of the tile's rows, those from its first on */
-};
-
-template <class S> __device__ __forceinline__ source<S> source_of(const rfi_cuda_rows &rows, int64_t row0, int64_t count) {
-    const int first = threadIdx.x / S::pieces;
-    const int64_t offset = ((row0 + first) * rows.ld + threadIdx.x % S::pieces * 8) * 2;
-    return source<S>{(const char *)rows.data + offset, (const char *)rows.low + offset, source<S>::step * rows.ld * 2,
-                     (int)min(count - row0, (int64_t)INT32_MAX) - first};
-}
-
-/* Starts the copy of one term of a tile of ROWS rows; `bytes` of the thread's pieces lie within K, the rest becomes zero. Rows that do not exist are left out: what
- * lies in their place adds to sums that nobody reads. */
-template <class S, int ROWS> __device__ __forceinline__ void copy_tile(uint32_t to, const char *from, int64_t stride, int rows, int bytes) {
-    constexpr int step = source<S>::step;
-    static_assert(ROWS % step == 0, "the threads take whole rows of pieces");
-#pragma unroll
-    for (int i = 0; i < ROWS / step; i++) {
-        if (i * step < rows) rfi_copy_async_16(to + i * step * S::row_bytes, from, bytes);
-        from += stride;
-    }
 }
 
 /* The copies of a thread. Their number does not depend on K: behind its end they read nothing. */

@@ -6,66 +6,51 @@
 #include "epilogue.cuh"
 #include "launch.cuh"
 #include "ptx.cuh"
+#include "stages.cuh"
 
 namespace {
 
-constexpr int ROWS = 64, COLUMNS = 64, DEPTH = 16, STAGES = 4, BLOCKS = 3; /* of a multiprocessor, by registers */
+constexpr int ROWS = 64, COLUMNS = 64, BLOCKS = 3; /* of a multiprocessor, by registers */
 constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M_TILES = WARP_ROWS / 16, N_TILES = WARP_COLUMNS / 8;
 constexpr int THREADS = ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32;
-constexpr int ROW_BYTES = DEPTH * 8, PIECES = ROW_BYTES / 16, STEP = THREADS / PIECES; /* a thread copies a piece of every STEPth row */
-constexpr int X_BYTES = ROWS * ROW_BYTES, STAGE = X_BYTES + COLUMNS * ROW_BYTES, RING = STAGES * STAGE;
+constexpr int DEPTH = 16, ROW_BYTES = DEPTH * 8, X_BYTES = ROWS * ROW_BYTES, STAGES = 4, STAGE = X_BYTES + COLUMNS * ROW_BYTES, RING = STAGES * STAGE;
 constexpr int TILE_LD = COLUMNS + 4;
-static_assert(ROW_BYTES == 128 && STEP % 4 == 0 && RING >= ROWS * TILE_LD * 8, "all rows of a thread are permuted alike; the tile takes the ring's place");
+static_assert(ROW_BYTES == 128 && RING >= ROWS * TILE_LD * 8, "four units a row; the tile takes the ring's place");
+
+/* See stages.cuh. */
+template <bool WHOLE_PIECES> struct shape {
+    static constexpr int threads = THREADS, item = 8, row_bytes = ROW_BYTES, pieces = row_bytes / 16;
+    static constexpr bool whole_pieces = WHOLE_PIECES;
+};
 
 /* Byte offset of byte `at` of row `row` in a stage's part of x or W. The permutation depends on the row modulo 4 alone. */
 __device__ __forceinline__ int place(int row, int at) { return row * ROW_BYTES + (at ^ (row & 3) << 5); }
 
-/* What a thread copies of one operand. */
-struct source {
-    const char *from; /* its first row in the next stage */
-    int64_t stride;   /* bytes from one of its rows to the next */
-    int rows;         /* of the tile's rows, those from its first on */
-};
-
-__device__ __forceinline__ source source_of(const rfi_cuda_rows &rows, int64_t row0, int64_t count) {
-    const int first = threadIdx.x / PIECES;
-    return source{(const char *)rows.data + ((row0 + first) * rows.ld + threadIdx.x % PIECES * 2) * 8, STEP * rows.ld * 8, (int)min(count - row0, (int64_t)INT32_MAX) - first};
-}
-
-/* Starts the copy of an operand's part of the next stage, and moves on. `bytes` of the thread's pieces lie within K, the rest becomes zero. Rows that do not exist are left out:
- * what lies in their place adds to sums that nobody reads. PAIRS: rows begin at multiples of 16 bytes and have an even number of values. */
-template <bool PAIRS, int TILE_ROWS> __device__ __forceinline__ void copy_tile(source &s, uint32_t to, int bytes) {
-    static_assert(TILE_ROWS % STEP == 0, "the threads take whole rows of pieces");
-    const char *from = s.from;
-#pragma unroll
-    for (int i = 0; i < TILE_ROWS / STEP; i++, from += s.stride)
-        if (i * STEP < s.rows) {
-            const uint32_t piece = to + i * STEP * ROW_BYTES;
-            if (PAIRS) rfi_copy_async_16(piece, from, bytes);
-            else rfi_copy_async_8(piece, from, min(bytes, 8)), rfi_copy_async_8(piece + 8, from + 8, max(bytes - 8, 0));
-        }
-    s.from += ROW_BYTES;
-}
-
 /* The copies of a thread. */
-struct pipeline {
-    source x, w;
+template <class S> struct pipeline {
+    source<S> x, w;
     uint32_t mine;   /* shared address of the thread's first piece in the first stage */
     int write;       /* offset in the ring of the stage to copy */
     int next, whole; /* the number of that stage, and of those that K fills */
     int last_bytes;  /* of the thread's pieces in the stage behind those */
 };
 
-/* Starts the copies of the next stage; behind the end of K they read nothing. */
-template <bool PAIRS> __device__ __forceinline__ void copy_stage(pipeline &pipe) {
+/* Starts the copy of an operand's part of the next stage, and moves on. */
+template <class S, int TILE_ROWS> __device__ __forceinline__ void copy_operand(source<S> &from, uint32_t to, int bytes) {
+    copy_tile<S, TILE_ROWS>(to, from.high, from.stride, from.rows, bytes);
+    from.high += S::row_bytes;
+}
+
+/* Starts the copies of the next stage. */
+template <class S> __device__ __forceinline__ void copy_stage(pipeline<S> &pipe) {
     const uint32_t x = pipe.mine + pipe.write, w = x + X_BYTES;
     if (pipe.next < pipe.whole) {
-        copy_tile<PAIRS, ROWS>(pipe.x, x, 16);
-        copy_tile<PAIRS, COLUMNS>(pipe.w, w, 16);
+        copy_operand<S, ROWS>(pipe.x, x, 16);
+        copy_operand<S, COLUMNS>(pipe.w, w, 16);
     } else { /* a size that is no constant takes twice the instructions */
         const int bytes = pipe.next == pipe.whole ? pipe.last_bytes : 0;
-        copy_tile<PAIRS, ROWS>(pipe.x, x, bytes);
-        copy_tile<PAIRS, COLUMNS>(pipe.w, w, bytes);
+        copy_operand<S, ROWS>(pipe.x, x, bytes);
+        copy_operand<S, COLUMNS>(pipe.w, w, bytes);
     }
     rfi_copy_commit();
     pipe.next++;
@@ -97,16 +82,21 @@ __device__ __forceinline__ void multiply(double (&sum)[M_TILES][N_TILES][4], con
         for (int n = 0; n < N_TILES; n++) rfi_mma_f64(sum[m][n], f.a[m], f.b[n]);
 }
 
-template <bool PAIRS> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
+template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(128) uint8_t ring[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS, warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
-    const int steps = (int)((p.in_features + DEPTH - 1) / DEPTH), piece = threadIdx.x % PIECES;
-    pipeline pipe = {source_of(p.x, row0, p.batch), source_of(p.w, column0, p.out_features), rfi_shared_address(ring) + place(threadIdx.x / PIECES, piece * 16), 0, 0, (int)(p.in_features / DEPTH),
-                     min(max((int)(p.in_features % DEPTH) * 8 - piece * 16, 0), 16)};
+    const int steps = (int)((p.in_features + DEPTH - 1) / DEPTH), piece = threadIdx.x % S::pieces;
+    pipeline<S> pipe = {
+        .x = source_of<S>(p.x, row0, p.batch),
+        .w = source_of<S>(p.w, column0, p.out_features),
+        .mine = rfi_shared_address(ring) + place(threadIdx.x / S::pieces, piece * 16),
+        .whole = (int)(p.in_features / DEPTH),
+        .last_bytes = min(max((int)(p.in_features % DEPTH) * S::item - piece * 16, 0), 16),
+    };
 #pragma unroll
-    for (int s = 0; s < STAGES; s++) copy_stage<PAIRS>(pipe);
+    for (int s = 0; s < STAGES; s++) copy_stage<S>(pipe);
     const uint8_t *x = ring + warp_row * ROW_BYTES, *w = ring + X_BYTES + warp_column * ROW_BYTES;
     const int lane_at = place(lane / 4, lane % 4 * 8);
     double sum[M_TILES][N_TILES][4] = {};
@@ -120,7 +110,7 @@ template <bool PAIRS> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mm
         multiply(sum, first);
         rfi_copy_wait<STAGES - 2>();
         __syncthreads(); /* the next stage is there for all; this one is read by all */
-        copy_stage<PAIRS>(pipe);
+        copy_stage<S>(pipe);
         read = read + STAGE == RING ? 0 : read + STAGE;
         load_half(first, x + read, w + read, lane_at, 0);
         multiply(sum, second);
@@ -145,8 +135,8 @@ template <bool PAIRS> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mm
 
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
-    if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
-    /* The device reads all of a pair whose second value is behind K, and zeroes it then: but it need not be there. */
-    const auto pairs = [&](const rfi_cuda_rows &rows) { return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0; };
-    return rfi_launch(pairs(fold->x) && pairs(fold->w) ? fold_mma_f64<true> : fold_mma_f64<false>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, RING, stream);
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / DEPTH > INT32_MAX - STAGES) return cudaErrorInvalidConfiguration;
+    /* As in forward.c, but what lies beside a row is not known here. */
+    const auto in_pieces = [&](const rfi_cuda_rows &rows) { return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0; };
+    return rfi_launch(in_pieces(fold->x) && in_pieces(fold->w) ? fold_mma_f64<shape<true>> : fold_mma_f64<shape<false>>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, RING, stream);
 }

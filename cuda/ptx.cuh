@@ -8,7 +8,8 @@
 
 static __device__ __forceinline__ uint32_t rfi_shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* Copies `bytes` (0 to 16) of global memory to 16 bytes of shared memory, the rest zero. Both 16-byte aligned; for 0 bytes nothing is read, at any address. */
+/* Copies `bytes` (0 to 16) of global memory to 16 bytes of shared memory, the rest zero. Both 16-byte aligned. For 0 bytes nothing is read, at any address; for fewer
+ * than 16 all 16 are read: they must be there. */
 static __device__ __forceinline__ void rfi_copy_async_16(uint32_t shared, const void *global, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
