@@ -76,14 +76,13 @@ static int grows(const rfi_cuda_affine *step) {
 static int merge_growth(rfi_cuda_affine *steps, int count) {
     int used = 0;
     for (int i = 0; i < count; i++) {
-        rfi_cuda_affine *to = &steps[used ? used - 1 : 0];
-        if (used && grows(to) && !to->clamps && !to->saves && grows(&steps[i]) && isfinite(to->a * steps[i].a)) {
-            const float a = to->a * steps[i].a;
-            *to = steps[i];
-            to->a = a;
-        } else {
-            steps[used++] = steps[i];
+        rfi_cuda_affine one = steps[i];
+        const rfi_cuda_affine *before = used ? &steps[used - 1] : NULL;
+        if (before && grows(before) && !before->clamps && !before->saves && grows(&one) && isfinite(before->a * one.a)) {
+            one.a *= before->a;
+            used--;
         }
+        steps[used++] = one;
     }
     return used;
 }
