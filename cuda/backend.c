@@ -70,21 +70,23 @@ static rf_status copy_to_host(const rfi_spec *spec, void *host, const void *poin
 }
 
 rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype) {
-    int terms = prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features);
-    return (rfi_cuda_problem){
+    const int w_terms = prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
+    rfi_cuda_problem problem = {
         .batch = batch,
         .in_features = spec->plan.in_features,
         .out_features = spec->plan.out_features,
         .compute_dtype = spec->compute_dtype,
         .x_dtype = x_dtype,
         .w_dtype = spec->weight_dtype,
-        .w_terms = terms,
-        .x_terms = terms ? rfi_cuda_x_terms(x_dtype, spec->math) : 0,
+        .w_terms = w_terms,
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
         .reduction = spec->plan.reduction,
         .batch_invariant = spec->batch_invariant,
     };
+    if (!prepared || !prepared->w_nonfinite)
+        problem.x_terms = rfi_cuda_x_terms(w_terms, spec->weight_dtype, x_dtype, spec->plan.in_features, &problem.term_dtype);
+    return problem;
 }
 
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {

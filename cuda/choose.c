@@ -26,19 +26,33 @@ enum { MMA_SHARED = 98304 + 1024 };
 static int is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
 
 /* Both sides as 16-bit values of one type. */
-static int in_16_bit(const rfi_cuda_problem *p) { return p->w_terms || (is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype); }
+static int in_16_bit(const rfi_cuda_problem *p) { return p->x_terms || (!p->w_terms && is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype); }
 
 static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED; }
+
+/* Large tiles: stages of three terms a side take more. */
+enum { MMA_WIDE_SHARED = 163840 + 1024 };
+static int runs_mma_large(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && (p->w_terms < 3 || f->shared_per_block >= MMA_WIDE_SHARED); }
 
 /* One product: both sides as stored, or in one term. */
 static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1; }
 
 #ifdef RFI_BUILD_HOPPER
-static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features;
+/* Columns of a stage, which is a panel of W where that is in blocks. */
+static int stage_columns(const rfi_cuda_problem *p) {
+    const int products = rfi_cuda_products(p->x_terms, p->w_terms);
+    return products == 1 ? 64 : products == 6 ? 16 : 32;
 }
 
-static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_hopper(p, f) && p->batch <= 64 && !p->batch_invariant; }
+static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features &&
+           (!p->w_panel || p->w_panel == stage_columns(p));
+}
+
+/* Three terms of x are three times as wide. */
+static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
+}
 #endif
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -94,7 +108,7 @@ static int uses_wgmma(int kernel) {
 }
 
 static int uses_mma(int kernel) {
-    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
+    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_large || kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -115,7 +129,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     size_t row = 0;
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
-    int mma = uses_mma(kernel), products = !mma || !p->x_terms ? 1 : p->x_terms * p->w_terms - (p->x_terms * p->w_terms == 4);
+    int mma = uses_mma(kernel), products = mma ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
     double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64
                   : uses_wgmma(kernel)           ? WGMMA16
                   : mma                          ? rates[row].mma16
@@ -171,19 +185,32 @@ void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *fi
  * accurate than one rounding. */
 enum { SPLIT_DEPTH = 32 };
 
-int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_dtype x_dtype, rf_math math, int64_t in_features) {
-    if (w_dtype == RF_FLOAT64 || in_features < SPLIT_DEPTH) return 0;
-    if (w_dtype == RF_FLOAT32) return math == RF_MATH_F32 ? 2 : 1;
-    return w_dtype == x_dtype ? 0 : 1; /* 16-bit values of one type multiply as they are; one term holds them exactly */
+int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_math math, int64_t in_features) {
+    return w_dtype != RF_FLOAT32 || in_features < SPLIT_DEPTH ? 0 : math == RF_MATH_F32 ? 2 : 1;
 }
 
-int rfi_cuda_x_terms(rf_dtype x_dtype, rf_math math) { return x_dtype == RF_FLOAT32 && math == RF_MATH_F32 ? 2 : 1; }
+/* A value of bfloat16 is a term, one of binary16 two of bfloat16 or one of its own, one of float32 three of bfloat16 or, but for its range, two of binary16. */
+int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in_features, rf_dtype *dtype) {
+    *dtype = w_terms == 3 || (!w_terms && w_dtype == RF_BFLOAT16) ? RF_BFLOAT16 : RF_FLOAT16;
+    if (w_terms == 3 || w_terms == 1) return w_terms;
+    if (w_terms == 2) return x_dtype == RF_FLOAT32 ? 2 : 1;
+    if (!is_16_bit(w_dtype) || x_dtype == RF_FLOAT64 || w_dtype == x_dtype || in_features < SPLIT_DEPTH) return 0;
+    return x_dtype == RF_FLOAT32 ? w_dtype == RF_BFLOAT16 ? 3 : 2 : x_dtype == RF_FLOAT16 ? 2 : 1;
+}
+
+int rfi_cuda_products(int x_terms, int w_terms) {
+    const int x = x_terms ? x_terms : 1, w = w_terms ? w_terms : 1, most = x > w ? x : w;
+    int products = 0;
+    for (int i = 0; i < x; i++)
+        for (int j = 0; j < w; j++) products += i + j < most;
+    return products;
+}
 
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {
 #ifdef RFI_BUILD_HOPPER
     if (!runs_hopper(problem, figures) || (forced >= 0 && !uses_wgmma(forced))) return 0;
-    /* The width of a stage of the kernels. With W of 16 bits in one term it depends on x, which may have another type with every call. */
-    return problem->w_terms == 2 ? 32 : problem->w_terms == 1 && is_16_bit(problem->w_dtype) ? 0 : 64;
+    /* With W as it is stored the width of a stage depends on x, which may have another type with every call. */
+    return problem->w_terms ? stage_columns(problem) : problem->x_terms ? 0 : 64;
 #else
     return (void)problem, (void)figures, (void)forced, 0;
 #endif

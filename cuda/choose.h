@@ -24,8 +24,9 @@ typedef struct rfi_cuda_problem {
     int64_t batch, in_features, out_features;
     rf_dtype compute_dtype; /* RF_FLOAT32 or RF_FLOAT64 */
     rf_dtype x_dtype, w_dtype;
-    int w_terms;            /* binary16 terms that W is kept in: 0 (as stored), 1 or 2 */
-    int x_terms;            /* and x is brought to where W is in terms */
+    int w_terms;            /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
+    int x_terms;            /* and that x is brought to; 0: as it is stored */
+    rf_dtype term_dtype;    /* of x's */
     int w_panel;            /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
     int num_vectors;        /* per-feature vectors of the chain */
     int reduction;          /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
@@ -59,9 +60,14 @@ int rfi_cuda_kernel_find(const char *name);
  * problem->batch_invariant the answer does not depend on the batch. */
 void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice);
 
-/* Binary16 terms for W and x, by their types and the accuracy asked for: 0 keeps W as it is stored. */
-int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_dtype x_dtype, rf_math math, int64_t in_features);
-int rfi_cuda_x_terms(rf_dtype x_dtype, rf_math math);
+/* 16-bit terms for W, by its type and the accuracy asked for, if its values are tame: 0 keeps W as it is stored. */
+int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_math math, int64_t in_features);
+
+/* Those that x is brought to where W is in `w_terms`, and their type; 0: x is multiplied as it is stored. */
+int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in_features, rf_dtype *dtype);
+
+/* Products of a term of x with one of W that a product of values is the sum of; of values as stored, one. */
+int rfi_cuda_products(int x_terms, int w_terms);
 
 /* Columns of the panels of the blocks (see rfi_cuda_rows) that W is best kept in, for a problem that has it in rows, with `forced` as in rfi_cuda_choose; 0: in rows. */
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced);

@@ -4,8 +4,8 @@
 
 #include "typed.cuh"
 
-/* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the way. */
-static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) { return v * fminf(a, b) * fmaxf(a, b); }
+/* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the way. A scale that is NaN is not lost. */
+static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) { return a < b ? v * a * b : v * b * a; }
 
 /* The steps on a chunk of ROWS x COLS values held in registers. The branch on the kind is taken once a chunk. column(j) is the feature of
  * column j of the chunk; those beyond the last feature compute garbage that nobody reads, from the last feature's parameters. */

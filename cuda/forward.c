@@ -9,7 +9,7 @@
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
     STAGE_ROWS = 128,       /* ... rounded to these where more fit */
-    DEPTH_ALIGN = 64,
+    DEPTH_ALIGN = 128, /* values: a level of x ends on whole stages of every kernel */
     COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */
 };
 
@@ -23,9 +23,10 @@ static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 typedef struct layout {
     rfi_cuda_choice choice;
     rfi_cuda_problem problem;
-    int64_t num_partials, ld_terms;
+    int64_t num_partials, depth; /* columns of x that are prepared, of a level */
     int64_t num_tickets;
-    size_t tickets, flag, scale, high, low, copy, partials, total;
+    int levels; /* of x */
+    size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, total;
 } layout;
 
 /* Host rows on the device. */
@@ -51,7 +52,7 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
 static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     const rfi_cuda_choice *c = &l->choice;
     int64_t n = spec->plan.out_features;
-    l->ld_terms = round_up(spec->plan.in_features, DEPTH_ALIGN);
+    l->depth = round_up(spec->plan.in_features, DEPTH_ALIGN);
     l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
     if (c->hopper) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
@@ -66,12 +67,17 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     if (!spec->plan.reduction) l->num_tickets = 0;
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
     if (c->uses_terms) {
+        /* A value of binary16 is a term of its own, bfloat16 has the range of float32. */
+        l->levels = l->problem.term_dtype == RF_FLOAT16 && l->problem.x_dtype != RF_FLOAT16 ? 2 : 1;
         l->flag = take(&l->total, batch, 1);
         l->scale = take(&l->total, batch, sizeof(float));
-        l->high = take(&l->total, batch, l->ld_terms * 2);
-        if (l->problem.x_terms == 2) l->low = take(&l->total, batch, l->ld_terms * 2);
+        if (l->levels == 2) {
+            l->wide = take(&l->total, round_up(batch, RFI_LEVEL_ROWS), 1);
+            l->ratio = take(&l->total, batch, sizeof(float));
+        }
+        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
     }
-    if (c->aligned_x) l->copy = take(&l->total, batch, l->ld_terms * 2);
+    if (c->aligned_x) l->copy = take(&l->total, batch, l->depth * 2);
     if (spec->plan.reduction) l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
@@ -110,17 +116,22 @@ static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, i
 /* Without weights: for whatever form they will be kept in. */
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) {
     rfi_cuda_prepared plain = {.forced = -1};
-    size_t most;
+    size_t most = 0;
     if (prepared) most = most_workspace(spec, prepared, batch);
     else {
         rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
         if (status) return status;
-        plain.w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features);
-        most = most_workspace(spec, &plain, batch);
-        const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, &plain, batch, spec->x_dtype);
-        plain.w.panel = rfi_cuda_weight_panel(&problem, &plain.figures, plain.forced);
-        const size_t panels = most_workspace(spec, &plain, batch);
-        if (panels > most) most = panels;
+        const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
+        for (int wide = 0; wide <= (tame > 0); wide++) {
+            plain.w_terms = wide ? 3 : tame;
+            plain.w.panel = 0;
+            const size_t rows = most_workspace(spec, &plain, batch);
+            const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, &plain, batch, spec->x_dtype);
+            plain.w.panel = rfi_cuda_weight_panel(&problem, &plain.figures, plain.forced);
+            const size_t panels = most_workspace(spec, &plain, batch);
+            if (rows > most) most = rows;
+            if (panels > most) most = panels;
+        }
     }
     if (most == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)batch);
     *bytes = most;
@@ -141,29 +152,37 @@ static int in_pieces(const piece *piece, int64_t columns, size_t item) {
 }
 
 /* Clears the tickets and prepares x. */
-static rf_status prepare(const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
+static rf_status prepare(const rfi_cuda_prepared *p, const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
     const rfi_cuda_clear clear = {.words = fold->tickets, .count = l->num_tickets, .overlaps = fold->overlaps, .w_borrowed = fold->w_borrowed};
     if (l->choice.uses_terms) {
+        const int terms = l->problem.x_terms;
         rfi_cuda_split split = {
             .data = piece->x,
             .rows = piece->rows,
             .columns = l->problem.in_features,
             .ld = piece->ldx,
             .dtype = l->problem.x_dtype,
-            .high = workspace + l->high,
-            .low = l->problem.x_terms == 2 ? workspace + l->low : NULL,
-            .ld_terms = l->ld_terms,
+            .terms = terms,
+            .term_dtype = l->problem.term_dtype,
+            .high = workspace + l->terms[0],
+            .low = terms > 1 ? workspace + l->terms[1] : NULL,
+            .least = terms > 2 ? workspace + l->terms[2] : NULL,
+            .ld_terms = l->depth * l->levels,
+            .depth = l->depth,
+            .strict = p->strict,
             .scale = (float *)(workspace + l->scale),
-            .average_loss = rfi_cuda_average_loss(l->problem.x_dtype, l->problem.x_terms),
-            .irregular.flag = (uint8_t *)(workspace + l->flag),
+            .irregular = (uint8_t *)(workspace + l->flag),
             .clear = clear,
         };
+        if (l->levels == 2) split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
         rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
         if (status) return status;
-        fold->irregular = split.irregular.flag;
+        fold->irregular = split.irregular;
+        fold->levels = split.levels;
         if (!l->choice.irregular) status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
         fold->x_stored = fold->x;
-        fold->x = (rfi_cuda_rows){.data = split.high, .low = split.low, .scale = split.scale, .ld = split.ld_terms, .dtype = RF_FLOAT16};
+        fold->x = (rfi_cuda_rows){.data = split.high, .low = split.low, .least = split.least, .scale = split.scale, .ld = split.ld_terms, .dtype = split.term_dtype,
+                                  .level = l->levels == 2 ? l->depth : 0};
         return status;
     }
     rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
@@ -175,7 +194,7 @@ static rf_status prepare(const layout *l, const piece *piece, char *workspace, c
             .rows = piece->rows,
             .columns = l->problem.in_features,
             .ld_from = piece->ldx,
-            .ld_to = l->ld_terms,
+            .ld_to = l->depth,
             .item = (int32_t)item,
         };
         fold->x.data = copy.to;
@@ -213,7 +232,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         fold.next_tile = fold.tickets + l->num_tickets - COUNTERS;
         fold.irregular_ticket = fold.next_tile + 1;
     }
-    rf_status status = prepare(l, piece, workspace, stream, &fold);
+    rf_status status = prepare(p, l, piece, workspace, stream, &fold);
     if (!status) status = rfi_cuda_status(launchers[l->choice.kernel](&fold, stream), "launching the kernel");
     return status;
 }

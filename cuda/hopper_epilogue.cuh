@@ -40,7 +40,7 @@ template <int COLUMNS> __device__ __forceinline__ void load_columns(const float 
 template <class C, int N>
 __device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
     table += c * N * 2;
-    if (C::PRODUCTS > 1 || f.w.scale) {
+    if (C::PRODUCTS > 1 || f.w.scale || f.x.scale) {
 #pragma unroll
         for (int g = 0; g < N / 4; g++) { /* a pair of columns, in both rows */
             const float2 scale = *reinterpret_cast<const float2 *>(table + g * 8), bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);

@@ -6,7 +6,8 @@
  * merge states have less time for tiles, and with a fixed share all others would wait for them. Blocks of a
  * cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
  *
- * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where there is more than one product. */
+ * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where there is more than one product, 16 where there are six. A tile with rows of x
+ * of two levels goes through K once for each, the second level first, with the same W. */
 #ifndef ROWFOLD_CUDA_HOPPER_FOLD_CUH
 #define ROWFOLD_CUDA_HOPPER_FOLD_CUH
 
@@ -39,7 +40,7 @@ template <class C> __device__ __forceinline__ void hand_out(const Parameters &p,
         mbarrier_arrive_expect(full, sizeof(uint64_t));
         mbarrier_wait(full, phase);
         walk.tile = unpack(sh.tiles[slot]);
-        mbarrier_arrive_remote(empty, 0);
+        mbarrier_arrive_remote(empty + ((uint32_t)walk.tile.n >> 31), 0); /* see take_next */
     }
     walk.count++;
 }
@@ -63,7 +64,8 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         const int column = k * p.w_column, block = p.w_block ? row / RFI_BLOCK_ROWS + k * p.w_block : 0;
         if (p.w_block) row = 0;
         load_part(C::CLUSTER_M > 1, b, &p.w[0], full, column, row, block, b_mask);
-        if (C::W_TERMS == 2) load_part(C::CLUSTER_M > 1, b + C::B_TERM, &p.w[1], full, column, row, block, b_mask);
+#pragma unroll
+        for (int i = 1; i < C::W_TERMS; i++) load_part(C::CLUSTER_M > 1, b + i * C::B_TERM, &p.w[i], full, column, row, block, b_mask);
     };
     int stage = 0, phase = 1;
     int index = blockIdx.x / C::CLUSTER;
@@ -77,20 +79,28 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
 #pragma unroll 1
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
-        if (!waited) rfi_wait_for_previous();
+        if (!waited) {
+            rfi_wait_for_previous();
+            if (p.fold.levels.wide) mbarrier_wait(sh.wide_known, 0);
+        }
         waited = true;
         if (!p.fold.next_tile) index += gridDim.x / C::CLUSTER;
         else if (rank == 0) index = gridDim.x / C::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
-        for (int k = 0; k < p.stages; k++) {
-            const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
-            if (k >= ahead) {
-                mbarrier_wait(sh.empty + 8 * stage, phase);
-                load_w(stage, k, b_row, bytes);
-                if (C::PRODUCTS == 3 && C::BN == 256) pause(PAUSE);
+        const bool wide = is_wide<C>(sh, walk.tile.m);
+        for (int level = wide; level >= 0; level--) {
+            const int first = level * (int)p.fold.x.level;
+            for (int k = 0; k < p.stages; k++) {
+                const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
+                if (k >= ahead || level != wide) {
+                    mbarrier_wait(sh.empty + 8 * stage, phase);
+                    load_w(stage, k, b_row, bytes);
+                    if (C::PRODUCTS == 3 && C::BN == 256) pause(PAUSE);
+                }
+#pragma unroll
+                for (int i = 0; i < C::X_TERMS; i++)
+                    if (rank_n < parts) load_part(C::CLUSTER_N > 1, a + i * C::A_TERM, &p.x[i], full, first + k * C::K, a_row, a_mask);
+                if (++stage == C::STAGES) stage = 0, phase ^= 1;
             }
-            if (rank_n < parts) load_part(C::CLUSTER_N > 1, a, &p.x[0], full, k * C::K, a_row, a_mask);
-            if (C::X_TERMS == 2 && rank_n < parts) load_part(C::CLUSTER_N > 1, a + C::A_TERM, &p.x[1], full, k * C::K, a_row, a_mask);
-            if (++stage == C::STAGES) stage = 0, phase ^= 1;
         }
     }
 }
@@ -129,14 +139,20 @@ template <class C, int N> __device__ __forceinline__ void multiply_terms(float (
     for (int s = 0; s < C::K / 16; s++) multiply<C>(d, a + s * (32 >> 4), b + s * (32 >> 4), accumulate || s);
 }
 
+/* Whether the product of terms i and j is the first that is taken. */
+template <class C> __device__ __forceinline__ constexpr bool is_first(int i, int j) { return i + j == C::ORDER - 1 && i == C::X_TERMS - 1; }
+
 /* All products of a stage, as one group. The small ones come first, so that little is lost when the large ones are added. `a` and `b` are descriptors of this
  * warpgroup's part of the first stage of the ring. */
 template <class C, int N> __device__ __forceinline__ void multiply_stage(float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate) {
     const uint64_t at = (uint64_t)stage * (C::STAGE >> 4);
     wgmma_fence();
-    if (C::X_TERMS == 2) multiply_terms<C>(d, a + at + (C::A_TERM >> 4), b + at, accumulate);
-    if (C::W_TERMS == 2) multiply_terms<C>(d, a + at, b + at + (C::B_TERM >> 4), accumulate || C::X_TERMS == 2);
-    multiply_terms<C>(d, a + at, b + at, accumulate || C::PRODUCTS > 1);
+#pragma unroll
+    for (int sum = C::ORDER - 1; sum >= 0; sum--)
+#pragma unroll
+        for (int i = min(sum, C::X_TERMS - 1); i >= 0; i--)
+            if (sum - i < C::W_TERMS)
+                multiply_terms<C>(d, a + at + (i * C::A_TERM >> 4), b + at + ((sum - i) * C::B_TERM >> 4), accumulate || !is_first<C>(i, sum - i));
     wgmma_commit();
 }
 
@@ -156,43 +172,65 @@ struct Ring {
     }
 };
 
+/* From the second level of x to the first: what is summed up so far, in units of the first. `block` is the first of this warpgroup's rows. */
+template <class C, int N> __device__ __forceinline__ void change_level(float (&total)[N], const rfi_cuda_fold &f, int64_t block) {
+    const int thread = thread_in_warpgroup();
+    const int64_t row = block + thread / 32 * 16 + thread % 32 / 4;
+    float ratio[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) ratio[r] = row + r * 8 < f.batch ? __ldcg(f.levels.ratio + row + r * 8) : 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = ratio[i / 2 % 2] != 0 ? total[i] * ratio[i / 2 % 2] : 0;
+}
+
+/* The first row of a warpgroup's part of a tile. */
+template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, int warpgroup) { return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0); }
+
 /* The sums of a tile, half of the columns after the other: the tensor cores add what a stage gives, plain additions the stages. */
 template <class C, int N>
-__device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
+__device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
     for (int i = 0; i < N; i++) total[i] = 0;
-    for (int k = 0; k < p.stages; k++) {
-        mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+#pragma unroll 1
+    for (int level = !C::BF16 && wide; level >= 0; level--) {
+        for (int k = 0; k < p.stages; k++) {
+            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
 #pragma unroll
-        for (int h = 0; h < PARTS; h++) {
-            float part[NR];
-            multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
-            wgmma_wait<0>();
-            if (h == PARTS - 1) release<C>(sh.empty + 8 * ring.stage);
+            for (int h = 0; h < PARTS; h++) {
+                float part[NR];
+                multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
+                wgmma_wait<0>();
+                if (h == PARTS - 1) release<C>(sh.empty + 8 * ring.stage);
 #pragma unroll
-            for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+                for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+            }
+            ring.advance<C>();
         }
-        ring.advance<C>();
+        if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
     }
 }
 
 /* The sums of a tile, added by the tensor cores alone. */
 template <class C, int N>
-__device__ __forceinline__ void multiply_through(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
+__device__ __forceinline__ void multiply_through(float (&total)[N], const Parameters &p, const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
 #pragma unroll
     for (int i = 0; i < N; i++) total[i] = 0;
-    int previous = 0;
-    for (int k = 0; k < p.stages; k++) {
-        mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
-        multiply_stage<C>(total, a, b, ring.stage, true);
-        wgmma_wait<1>();
-        if (k) release<C>(sh.empty + 8 * previous);
-        previous = ring.stage;
-        ring.advance<C>();
+#pragma unroll 1
+    for (int level = !C::BF16 && wide; level >= 0; level--) {
+        int previous = 0;
+        for (int k = 0; k < p.stages; k++) {
+            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+            multiply_stage<C>(total, a, b, ring.stage, true);
+            wgmma_wait<1>();
+            if (k) release<C>(sh.empty + 8 * previous);
+            previous = ring.stage;
+            ring.advance<C>();
+        }
+        wgmma_wait<0>();
+        if (p.stages) release<C>(sh.empty + 8 * previous);
+        if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
     }
-    wgmma_wait<0>();
-    if (p.stages) release<C>(sh.empty + 8 * previous);
 }
 
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared<C> &sh, const Place &at) {
@@ -203,15 +241,17 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
     if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    find_wide<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
-        if constexpr (C::PROMOTE) multiply_by_stages<C>(total, p, sh, ring, a, b);
-        else multiply_through<C>(total, p, sh, ring, a, b);
+        if constexpr (C::PROMOTE) multiply_by_stages<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), is_wide<C>(sh, walk.tile.m), at.warpgroup);
+        else multiply_through<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), is_wide<C>(sh, walk.tile.m), at.warpgroup);
         const Tile tile = walk.of<C>(at.rank);
         const uint32_t buffer = walk.count % 2; /* of the columns */
         const int first = (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
-        const int64_t row = (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? at.warpgroup * 64 : 0) + at.row, column = (int64_t)tile.n * C::BN + first;
+        const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * C::BN + first;
         rfi_state_f32 state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
@@ -231,15 +271,18 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS], tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
     __shared__ uint64_t tiles[HANDED_OUT];
-    __shared__ uint32_t last[3 * CONSUMERS], irregular;
+    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS];
+    __shared__ uint64_t wide_known;
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full), shared_address(columns_empty), shared_address(drawn),
-                    shared_address(tile_full), shared_address(tile_empty), tiles, (float *)behind, last, &irregular};
+                    shared_address(tile_full), shared_address(tile_empty), tiles, (float *)behind, last, &irregular, wide, shared_address(&wide_known)};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     rfi_release_next();
+    if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
+        mbarrier_init(sh.wide_known, 128 * CONSUMERS);
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
             mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * C::CLUSTER);

@@ -39,22 +39,27 @@ cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) 
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* Boxes of `box_rows` rows of `row_bytes` bytes, 64 or 128, of a matrix, swizzled as wgmma reads them; one more dimension of one where `dimensions` is 3. Reads outside of the
+/* Boxes of `box_rows` rows of `row_bytes` bytes, 32, 64 or 128, of a matrix, swizzled as wgmma reads them; one more dimension of one where `dimensions` is 3. Reads outside of the
  * matrix give zeros. */
 cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns, int row_bytes, int box_rows, int dimensions) {
     const cuuint64_t row = (cuuint64_t)matrix.ld * 2;
     return encode(map, data, matrix.dtype,
                   {dimensions, {(cuuint64_t)columns, (cuuint64_t)rows, 1}, {row, row * (cuuint64_t)rows}, {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows, 1},
-                   row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B});
+                   row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_32B});
 }
 
 /* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and block. A box is of whole blocks. */
 cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
     const cuuint64_t panel = (cuuint64_t)w.panel, blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
     return encode(map, data, w.dtype,
-                  {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, RFI_BLOCK_VALUES * 2}, {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
+                  {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, (cuuint64_t)rfi_block_values(w.panel) * 2}, {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
                    CU_TENSOR_MAP_SWIZZLE_NONE});
 }
+
+const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
+
+/* Columns of x that are read, those of the second level included. */
+int64_t columns_of(const rfi_cuda_fold &f) { return f.x.level ? 2 * f.x.level : f.in_features; }
 
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
@@ -69,14 +74,13 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     constexpr int PART = C::BM / C::CLUSTER_N;
     p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
-    cudaError_t error = encode_rows(&p->x[0], f.x.data, f.x, f.batch, f.in_features, C::ROW, p->x_rows, 2);
-    if (!error && C::X_TERMS == 2) error = encode_rows(&p->x[1], f.x.low, f.x, f.batch, f.in_features, C::ROW, p->x_rows, 2);
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::ROW, p->x_rows, 2);
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
-    for (int i = 0; i < C::W_TERMS && !error; i++) {
-        const void *data = i ? f.w.low : f.w.data;
-        error = f.w.panel ? encode_blocks(&p->w[i], data, f.w, f.in_features, W_PART) : encode_rows(&p->w[i], data, f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
-    }
+    for (int i = 0; i < C::W_TERMS && !error; i++)
+        error = f.w.panel ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, W_PART)
+                          : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
     return error;
 }
 
@@ -116,11 +120,15 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 
 /* By the terms that x and W are in. */
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
-    const int x_terms = f.x.low ? 2 : 1, w_terms = f.w.low ? 2 : 1;
+    const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
+    const bool bf16 = f.w.dtype == RF_BFLOAT16;
+    if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
     if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
     if (w_terms == 2) return launch<Config<1, 2, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (x_terms == 2 && bf16) return launch<Config<2, 1, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
     if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
-    if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
+    if (bf16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
     return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);
 }
 

@@ -138,10 +138,10 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
-/* Descriptor of a K-major tile in rows of ROW bytes, 128 or 64, with the swizzle of that width; the tile begins at a multiple of 8 rows. Steps along a row, and whole
+/* Descriptor of a K-major tile in rows of ROW bytes, 128, 64 or 32, with the swizzle of that width; the tile begins at a multiple of 8 rows. Steps along a row, and whole
  * multiples of 8 rows, are added to it in units of 16 bytes. */
 template <int ROW> __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address) {
-    const uint64_t rows8 = 8 * ROW >> 4, swizzle = ROW == 128 ? 1 : 2;
+    const uint64_t rows8 = 8 * ROW >> 4, swizzle = ROW == 128 ? 1 : ROW == 64 ? 2 : 3;
     return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)1 << 16 | rows8 << 32 | swizzle << 62;
 }
 

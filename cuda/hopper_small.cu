@@ -13,11 +13,10 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
     p->tiles = (int32_t)rfi_tiles(f.out_features, FEATURES);
     p->w_panel = f.w.panel ? f.w.ld * (f.w.panel * C::W_TERMS * 2) : 0;
-    const void *x[2] = {f.x.data, f.x.low}, *w[2] = {f.w.data, f.w.low};
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_rows(&p->x[i], x[i], f.x, f.batch, f.in_features, BOX_ROW, (int)f.batch, 2);
+    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), BOX_ROW, (int)f.batch, 2);
     if (f.w.panel) return error; /* read without a map */
-    for (int i = 0; i < C::W_TERMS && !error; i++) error = encode_rows(&p->w[i], w[i], f.w, f.out_features, f.in_features, C::W_ROW, FEATURES, 2);
+    for (int i = 0; i < C::W_TERMS && !error; i++) error = encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::W_ROW, FEATURES, 2);
     return error;
 }
 
@@ -29,9 +28,13 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 
 /* By the terms that x and W are in. */
 template <int ROWS, int CLUSTER> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
-    const int x_terms = f.x.low ? 2 : 1, w_terms = f.w.low ? 2 : 1;
+    const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
+    if constexpr (ROWS <= 32)
+        if (x_terms == 3 && w_terms == 1) return launch<Config<3, 1, true, ROWS, CLUSTER>>(f, stream);
+    if (x_terms == 3) return cudaErrorInvalidConfiguration; /* the stages do not fit */
     if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, ROWS, CLUSTER>>(f, stream);
     if (w_terms == 2) return launch<Config<1, 2, false, ROWS, CLUSTER>>(f, stream);
+    if (x_terms == 2 && f.w.dtype == RF_BFLOAT16) return launch<Config<2, 1, true, ROWS, CLUSTER>>(f, stream);
     if (x_terms == 2) return launch<Config<2, 1, false, ROWS, CLUSTER>>(f, stream);
     if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, ROWS, CLUSTER>>(f, stream);
     return launch<Config<1, 1, false, ROWS, CLUSTER>>(f, stream);

@@ -1,7 +1,7 @@
 /* Up to 64 rows on Hopper, at the speed of reading W once.
  *
  * W is the operand that wgmma takes 64 rows of, the batch its narrow side: a block multiplies tiles of 64 features with all rows of x, and shared memory
- * gives a value of W to the tensor cores once for each of its terms. Both terms of x lie behind one another in a stage and are one operand twice as wide.
+ * gives a value of W to the tensor cores once for each of its terms. The terms of x lie behind one another in a stage and are one operand as many times as wide.
  *
  * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and a warp whose elected lane drives TMA round a ring of stages. It is
  * persistent: the ring is filled for the next tile while this one is folded. All that is loaded before the kernel in front has finished is W: a whole ring of
@@ -27,8 +27,8 @@ constexpr int MOST_STATES = RFI_HOPPER_BLOCKS; /* of a row that are merged at a 
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
 struct Parameters {
-    CUtensorMap x[2], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows outside would cost as much as others */
-    int32_t stages, tiles;  /* stages of a tile */
+    CUtensorMap x[3], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows outside would cost as much as others */
+    int32_t stages, tiles;  /* stages of a tile, for each level of x */
     int64_t w_panel;        /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
 };
@@ -36,6 +36,7 @@ struct Parameters {
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struct Config {
     static constexpr int X_TERMS = X_TERMS_, W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
+    static constexpr bool LEVELS = !BF16;
     static constexpr int ROWS = ROWS_;       /* of x, a multiple of 8: those behind the batch are multiplied as they are, and nobody reads the result */
     static constexpr int CLUSTER = CLUSTER_;
     static constexpr int PIECES = W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
@@ -50,7 +51,7 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
     static constexpr int SUMS = ROWS / 2; /* of a thread */
     static constexpr bool PROMOTE = X_TERMS + W_TERMS > 2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
     static constexpr int W_BLOCK = W_BYTES / 2; /* bytes of a block of W: a stage is two, as they lie in memory */
-    static_assert(W_BLOCK == RFI_BLOCK_VALUES * 2 && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS, "a stage is two blocks");
+    static_assert(W_BLOCK == 2 * 64 * RFI_BLOCK_ROWS && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS, "a stage is two blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
     static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
 };
@@ -59,6 +60,9 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
 struct Shared {
     uint32_t ring, full, empty;
     float *x_scale; /* (ROWS) */
+    float *ratio;   /* (ROWS), of the levels: see rfi_cuda_levels */
+    uint32_t known; /* the barrier of `wide` */
+    bool *wide;     /* whether a row has two levels */
     float *tile;    /* (ROWS, TILE_LD) */
     bool *last;     /* whether this block is the last to finish */
     bool *irregular; /* whether there are rows for compute_irregular */
@@ -67,12 +71,12 @@ struct Shared {
     rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the first time no slower */
 };
 
-/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. */
+/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. A tile has `stages`, those of each level. */
 template <class C> struct Walk {
-    int tile, k, slot, round;
-    __device__ __forceinline__ void advance(const Parameters &p) {
+    int tile, k, slot, round, stages;
+    __device__ __forceinline__ void advance() {
         if (++slot == C::STAGES) slot = 0, round++;
-        if (++k == p.stages) k = 0, tile += gridDim.x;
+        if (++k == stages) k = 0, tile += gridDim.x;
     }
 };
 
@@ -82,7 +86,7 @@ __device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank
 /* The first block of a stage of W, which the second follows a panel behind. */
 template <class C> __device__ __forceinline__ const char *blocks_of(const Parameters &p, const Walk<C> &at) {
     const int tile = min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
-    return (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k * (2 * p.w_panel);
+    return (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k % p.stages * (2 * p.w_panel);
 }
 
 template <class C> __device__ __forceinline__ void load_w(const Parameters &p, const Shared &sh, const Walk<C> &at) {
@@ -96,7 +100,7 @@ template <class C> __device__ __forceinline__ void load_w(const Parameters &p, c
     }
 #pragma unroll
     for (int i = 0; i < C::W_BOXES; i++)
-        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * C::W_COLUMNS, at.tile * FEATURES);
+        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k % p.stages * C::K + i / C::W_TERMS * C::W_COLUMNS, at.tile * FEATURES);
 }
 
 /* Block r of a cluster loads boxes r, r + CLUSTER, ... of x, counted from the first slot of the ring on. */
@@ -111,20 +115,25 @@ template <class C> __device__ __forceinline__ bool loads_x(int slot, int rank) {
 
 template <class C> __device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, int rank) {
     const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE + C::W_BYTES;
+    const int column = at.k % p.stages * C::K + (at.stages - at.k > p.stages ? (int)p.fold.x.level : 0);
 #pragma unroll
     for (int i = 0; i < C::X_BOXES; i++)
         if (loads_box<C>(at.slot, i, rank))
-            load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, at.k * C::K + i / C::X_TERMS * BOX, 0, (1 << C::CLUSTER) - 1);
+            load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, column + i / C::X_TERMS * BOX, 0, (1 << C::CLUSTER) - 1);
 }
 
-/* W of the first round of the ring, and what comes next to the L2, while memory would have nothing to do: x is not there yet. */
+/* Stages whose W is loaded before x is there: as many as the ring takes, of the first tile, for it is not known yet how many that has. */
+template <class C> __device__ __forceinline__ int stages_ahead(const Parameters &p) { return min(p.stages, C::STAGES); }
+
+/* W of these, and what comes next to the L2, while memory would have nothing to do. */
 template <class C> __device__ __forceinline__ void load_ahead(const Parameters &p, const Shared &sh, int rank) {
-    Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
+    Walk<C> at = {(int)blockIdx.x, 0, 0, 0, p.stages};
+    if (!is_there(p, at.tile, rank)) return;
 #pragma unroll 1
-    for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_w<C>(p, sh, at);
+    for (int i = 0; i < stages_ahead<C>(p); i++, at.advance()) load_w<C>(p, sh, at);
     if (!p.w_panel) return;
 #pragma unroll 1
-    for (int i = 0; i < PREFETCHED && is_there(p, at.tile, rank); i++, at.advance(p)) {
+    for (int i = 0; i < PREFETCHED && is_there(p, at.tile, rank); i++, at.advance()) {
         const char *from = blocks_of<C>(p, at);
         bulk_prefetch(from, C::W_BLOCK);
         bulk_prefetch(from + p.w_panel, C::W_BLOCK);
@@ -133,13 +142,18 @@ template <class C> __device__ __forceinline__ void load_ahead(const Parameters &
 
 /* What load_ahead has left. */
 template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, int rank) {
-    Walk<C> at = {(int)blockIdx.x, 0, 0, 0};
+    Walk<C> at = {(int)blockIdx.x, 0, 0, 0, p.stages};
     rfi_wait_for_previous();
+    if (p.fold.levels.wide) {
+        mbarrier_wait(sh.known, 0);
+        if (*sh.wide) at.stages *= 2;
+    }
+    int ahead = stages_ahead<C>(p);
 #pragma unroll 1
-    for (; at.round == 0 && is_there(p, at.tile, rank); at.advance(p)) load_x<C>(p, sh, at, rank);
+    for (; ahead && is_there(p, at.tile, rank); ahead--, at.advance()) load_x<C>(p, sh, at, rank);
 #pragma unroll 1
-    for (; is_there(p, at.tile, rank); at.advance(p)) {
-        mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
+    for (; is_there(p, at.tile, rank); at.advance()) {
+        if (at.round) mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
         load_w<C>(p, sh, at);
         load_x<C>(p, sh, at, rank);
     }
@@ -160,35 +174,57 @@ template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
 }
 
+/* From the second level of x to the first: what is summed up so far, in units of the first. */
+template <int SUMS> __device__ __forceinline__ void change_level(float (&total)[SUMS], const Shared &sh) {
+    const float *ratio = sh.ratio + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) {
+        const float r = ratio[i / 4 * 8 + i % 2];
+        total[i] = r != 0 ? total[i] * r : 0;
+    }
+}
+
 /* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor cores add the products of one stage, plain additions the
  * stages: those of W's low term are small enough to stay in the tensor cores, which truncate when they add. */
 template <class C>
 __device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
     const uint64_t w0 = wgmma_descriptor<C::W_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
+    const int levels = C::LEVELS && *sh.wide ? 2 : 1;
     float low[C::SUMS];
 #pragma unroll
     for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = 0;
-    for (int k = warpgroup, at = slot + warpgroup; k < p.stages; k += 2, at += 2) {
-        if (at >= C::STAGES) at -= C::STAGES, round++;
-        const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
-        float part[C::X_TERMS * C::SUMS];
-        mbarrier_wait(sh.full + 8 * at, round & 1);
-        wgmma_fence();
-#pragma unroll
-        for (int k16 = 0; k16 < C::K; k16 += 16) {
-            const uint64_t a = w + (k16 / C::W_COLUMNS * C::W_TERMS * C::W_BOX + k16 % C::W_COLUMNS * 2 >> 4);
-            const uint64_t b = x + (k16 / BOX * C::X_TERMS * C::X_BOX + k16 % BOX * 2 >> 4);
-            multiply<C>(part, a, b, k16);
-            if constexpr (C::W_TERMS == 2) multiply<C>(low, a + (C::W_BOX >> 4), b, true);
+    int k = warpgroup, at = slot + warpgroup;
+#pragma unroll 1
+    for (int level = 1; level <= levels; level++) {
+        if (level == 2) {
+            change_level(total, sh);
+            if (C::W_TERMS == 2) change_level(low, sh);
         }
-        wgmma_commit();
-        wgmma_wait<0>();
-        written(part);
-        release<C>(sh, at, rank);
+        for (; k < level * p.stages; k += 2, at += 2) {
+            if (at >= C::STAGES) at -= C::STAGES, round++;
+            const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
+            float part[C::X_TERMS * C::SUMS];
+            mbarrier_wait(sh.full + 8 * at, round & 1);
+            wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < C::SUMS; i++) {
-            const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
-            total[i] += C::X_TERMS == 2 ? high + part[C::SUMS * (C::X_TERMS - 1) + i] : high;
+            for (int k16 = 0; k16 < C::K; k16 += 16) {
+                const uint64_t a = w + (k16 / C::W_COLUMNS * C::W_TERMS * C::W_BOX + k16 % C::W_COLUMNS * 2 >> 4);
+                const uint64_t b = x + (k16 / BOX * C::X_TERMS * C::X_BOX + k16 % BOX * 2 >> 4);
+                multiply<C>(part, a, b, k16);
+                if constexpr (C::W_TERMS == 2) multiply<C>(low, a + (C::W_BOX >> 4), b, true);
+            }
+            wgmma_commit();
+            wgmma_wait<0>();
+            written(part);
+            if (C::W_TERMS == 2 && C::LEVELS) written(low);
+            release<C>(sh, at, rank);
+#pragma unroll
+            for (int i = 0; i < C::SUMS; i++) {
+                const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
+                float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
+                if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
+                total[i] += C::X_TERMS > 1 ? high + rest : high;
+            }
         }
     }
     if (C::W_TERMS == 1) return;
@@ -213,7 +249,7 @@ __device__ __forceinline__ void finish_half(const rfi_cuda_fold &f, float *to, c
     for (int i = FIRST; i < FIRST + SUMS / 2; i++) {
         float *at = to + tile_offset(i);
         const float sum = total[i] + *at;
-        *at = f.w.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], x_scale[i / 4 * 8 + i % 2]) : sum;
+        *at = f.w.scale || f.x.scale ? rfi_unscale(sum, w_scale[i / 2 % 2], x_scale[i / 4 * 8 + i % 2]) : sum;
     }
 }
 
@@ -360,7 +396,14 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     copy_parameters(f, sh.fold);
     rfi_wait_for_previous();
     if (sees_irregular(f, threadIdx.x, CONSUMER_THREADS)) *sh.irregular = true;
-    for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
+    for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) {
+        sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
+        sh.ratio[r] = f.levels.wide && r < f.batch ? __ldcg(f.levels.ratio + r) : 0;
+        if (sh.ratio[r] != 0) *sh.wide = true;
+    }
+    mbarrier_arrive(sh.known);
+    barrier_sync(1, CONSUMER_THREADS); /* all know whether a row has two levels */
+    const int stages = *sh.wide ? 2 * p.stages : p.stages;
     for (int tile = blockIdx.x; is_there(p, tile, rank); tile += gridDim.x) {
         const int64_t column0 = (int64_t)tile * FEATURES;
         float w_scale[2] = {1, 1}, total[C::SUMS];
@@ -372,7 +415,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             for (int v = 0; v < f.num_vectors; v++) prefetch_l1((const float *)f.vectors + v * f.out_features + column0 + threadIdx.x);
         }
         sum_products<C>(total, p, sh, warpgroup, slot, round, rank);
-        slot += p.stages;
+        slot += stages;
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f, sh, total, warpgroup, w_scale);
@@ -388,19 +431,20 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
 template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
-    __shared__ float x_scale[C::ROWS];
+    __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
     __shared__ float2 states[2 * C::ROWS];
-    __shared__ uint64_t theirs;
-    __shared__ bool last, irregular;
+    __shared__ uint64_t theirs, known;
+    __shared__ bool last, irregular, wide;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE),
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, ratio, shared_address(&known), &wide, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE),
                        &last, &irregular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) == CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
-        irregular = false;
+        irregular = wide = false;
+        mbarrier_init(sh.known, CONSUMER_THREADS);
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
             mbarrier_init(sh.empty + 8 * i, C::CLUSTER > 1 && loads_x<C>(i, rank) ? 4 * C::CLUSTER : 4);

@@ -45,30 +45,46 @@ typedef struct rfi_cuda_chain {
 
 /* Rows of x or W as a kernel reads them, K values each:
  *   data alone               values of `dtype`
- *   data, scale              one binary16 term: value = data * scale[row]
- *   data, low, scale         two binary16 terms: value = (data + low) * scale[row]
- * A scale is a power of two, so that the product with it is exact. `ld` and `panel` hold for both terms.
+ *   data, scale, ...         terms of `dtype`: value = (data + low + least) * scale[row], `low` and `least` NULL where there are fewer terms, `scale` NULL for 1
+ * binary16 has one term or two, bfloat16 two or three. A scale is a power of two, so that the product with it is exact, but for rows that are not finite: NaN where a
+ * value is NaN; infinity where one value is infinite, whose term is then a power of two with its sign and all others zero.
  *
- * W of 16-bit values may lie in blocks instead of rows, for the kernels of sm_90a: RFI_BLOCK_ROWS rows and `panel` columns of all terms, in RFI_BLOCK_VALUES values that lie
- * one behind the other in the order in which wgmma reads them from shared memory: a matrix a term, its pieces of 16 bytes permuted (see rfi_place). The blocks of a panel,
- * that is of the same columns, lie one behind the other, then come the next columns. A copy by address brings a block to shared memory, which memory serves faster than a
- * tensor map's rows. */
+ * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the second begin `level` values behind those of the first.
+ *
+ * W of 16-bit values may lie in blocks instead of rows, for the kernels of sm_90a: RFI_BLOCK_ROWS rows and `panel` columns of all terms, in rfi_block_values(panel) values
+ * that lie one behind the other in the order in which wgmma reads them from shared memory: a matrix a term, its pieces of 16 bytes permuted (see rfi_place). The blocks of a
+ * panel, that is of the same columns, lie one behind the other, then come the next columns. A copy by address brings a block to shared memory, which memory serves faster
+ * than a tensor map's rows. */
 typedef struct rfi_cuda_rows {
-    const void *data, *low;
+    const void *data, *low, *least;
     const float *scale;
     int64_t ld;    /* values from a row to the next; of blocks, the rows of a panel: what is behind the last row and column is zeros */
-    int32_t dtype; /* rf_dtype; RF_FLOAT16 for terms */
-    int32_t panel; /* its columns: 64 of one term, 32 of two; 0: rows */
+    int32_t dtype; /* rf_dtype */
+    int32_t panel; /* its columns: 64 of one term, 32 of two, 16 of three; 0: rows */
+    int64_t level; /* columns of a level; 0: there is one */
 } rfi_cuda_rows;
 
 #define RFI_BLOCK_ROWS 64
-#define RFI_BLOCK_VALUES 4096
 
-/* Rows that terms do not represent (infinities, NaN, too wide a range), found while they are prepared. */
-typedef struct rfi_cuda_irregular {
-    uint8_t *flag;   /* of each row: 1 for those, which another kernel computes from the stored values */
-    unsigned *count; /* how many are added to it; NULL: nobody asks */
-} rfi_cuda_irregular;
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline int rfi_terms_of(rfi_cuda_rows rows) { return 1 + (rows.low != NULL) + (rows.least != NULL); }
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline int rfi_block_values(int panel) { return RFI_BLOCK_ROWS * (panel == 16 ? 48 : 64); }
+
+/* Which rows of x have a second level: what a binary16 term or two leave of the values far below the row's largest, in terms and a scale of their own. A kernel sums
+ * the products of the second level first, multiplies the sum of each row by its `ratio`, and goes on with the first; the sum of a row without one starts anew there,
+ * whatever lies in the place of its second level. */
+typedef struct rfi_cuda_levels {
+    uint8_t *wide; /* of each row, and zeros up to a multiple of RFI_LEVEL_ROWS; NULL: no row has two levels */
+    float *ratio;  /* of the second level's scale to the first's; 0 for a row that has one level */
+} rfi_cuda_levels;
+
+#define RFI_LEVEL_ROWS 256
 
 /* One forward, as every fold kernel gets it.
  *
@@ -91,6 +107,7 @@ typedef struct rfi_cuda_fold {
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
     unsigned *next_tile;       /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each block has a fixed share of them */
+    rfi_cuda_levels levels;    /* of x */
     const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
     rfi_cuda_rows x_stored;    /* x as it came, from which a Hopper kernel computes flagged rows once it has computed the others */
     unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
@@ -107,20 +124,38 @@ typedef struct rfi_cuda_clear {
     int32_t w_borrowed; /* likewise */
 } rfi_cuda_clear;
 
-/* Prepares rows in terms of binary16, see rfi_cuda_rows. `low` NULL: one term. Rows that lose too much are noted in `irregular`. */
+/* Prepares rows in terms of 16 bits, see rfi_cuda_rows. */
 typedef struct rfi_cuda_split {
     const void *data; /* (rows, columns) of `dtype` */
     int64_t rows, columns, ld;
     int32_t dtype;
-    void *high, *low; /* (rows, ld_terms); columns behind the last are zeroed up to ld_terms */
-    int64_t ld_terms;
-    int32_t panel;      /* as in rfi_cuda_rows; then `high` is the first row's first block and `low` the second term in it */
+    int32_t terms, term_dtype;
+    void *high, *low, *least; /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed up to `depth` */
+    int64_t ld_terms, depth;
+    int32_t panel; /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
+    int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int64_t panel_rows;
     float *scale;
-    float average_loss; /* a row is irregular if its values lose more than this on average, relative to themselves */
-    rfi_cuda_irregular irregular;
+    rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio NULL: a row has one level, whatever that loses */
+    uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the stored values; NULL: nobody asks */
     rfi_cuda_clear clear;
 } rfi_cuda_split;
+
+/* What W is like, counted before it is prepared. See doc/kernels/accuracy.md. */
+typedef struct rfi_cuda_findings {
+    unsigned wide;         /* rows of which terms of binary16 would lose too many values */
+    unsigned concentrated; /* rows of which few columns make up most */
+    unsigned infinite;     /* rows with an infinity */
+    unsigned nonfinite;    /* rows with an infinity or NaN */
+} rfi_cuda_findings;
+
+typedef struct rfi_cuda_survey {
+    const void *data; /* (rows, columns) of `dtype` */
+    int64_t rows, columns, ld;
+    int32_t dtype, terms; /* how many of binary16 would be made; 0: that is not asked */
+    rfi_cuda_findings *findings;
+    unsigned *lost; /* (columns): how many rows would lose the value there */
+} rfi_cuda_survey;
 
 /* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last are zeroed. */
 typedef struct rfi_cuda_copy {
@@ -153,6 +188,7 @@ typedef struct rfi_cuda_collapse {
 
 cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream);
+cudaError_t rfi_cuda_launch_survey(const rfi_cuda_survey *survey, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream);

@@ -1,6 +1,6 @@
 /* Tensor-core kernels for sm_80 and newer: x and W as 16-bit values, or in one or two binary16 terms, sums in float32.
  *
- * Of two terms a side three products are taken, low * high + high * low + high * high; with two terms on one side, two. The tensor cores add with
+ * Of two terms a side three products are taken, low * high + high * low + high * high, of three a side the six largest; with one term on a side, as many as on the other. The tensor cores add with
  * few bits more than float32 has and truncate, so a long sum drifts. With several products every PROMOTE_STEPS steps therefore start from zero, the small products
  * first, and are then added to the sums, rounded. One product of 16-bit values does so every promote_depth values, and the sums so far wait outside the registers.
  *
@@ -60,6 +60,8 @@ template <class S> struct pipeline {
     int read, write;     /* offsets in the ring of the stage to multiply and the one to copy */
     int next, whole;     /* the number of the stage to copy, and of those that K fills */
     int last_bytes;      /* of the thread's pieces in the stage behind those */
+    int end;             /* stages of a level */
+    int64_t back;        /* bytes from the second level of x to the first; 0: there is no level to come */
 };
 
 template <class S> __device__ __forceinline__ int behind(int offset) { return offset + S::stage_bytes == S::stages * S::stage_bytes ? 0 : offset + S::stage_bytes; }
@@ -67,9 +69,11 @@ template <class S> __device__ __forceinline__ int behind(int offset) { return of
 /* Starts the copy of an operand's part of the next stage, and moves on. */
 template <class S, int ROWS, int TERMS> __device__ __forceinline__ void copy_operand(const pipeline<S> &pipe, source<S> &from, uint32_t to) {
     const int bytes = pipe.next < pipe.whole ? 16 : pipe.next == pipe.whole ? pipe.last_bytes : 0;
-    copy_tile<S, ROWS>(to, from.high, from.stride, from.rows, bytes);
-    if (TERMS == 2) copy_tile<S, ROWS>(to + ROWS * S::row_bytes, from.low, from.stride, from.rows, bytes);
-    from.high += S::row_bytes, from.low += S::row_bytes;
+#pragma unroll
+    for (int t = 0; t < TERMS; t++) {
+        copy_tile<S, ROWS>(to + t * ROWS * S::row_bytes, from.term[t], from.stride, from.rows, bytes);
+        from.term[t] += S::row_bytes;
+    }
 }
 
 template <class S> __device__ __forceinline__ void copy_x(pipeline<S> &pipe) { copy_operand<S, S::rows, S::x_terms>(pipe, pipe.x, pipe.mine + pipe.write); }
@@ -79,7 +83,14 @@ template <class S> __device__ __forceinline__ void copy_w(pipeline<S> &pipe) {
     copy_operand<S, S::columns, S::w_terms>(pipe, pipe.w, pipe.mine + pipe.write + S::x_terms * S::x_bytes);
     rfi_copy_commit();
     pipe.write = behind<S>(pipe.write);
-    pipe.next++;
+    if (++pipe.next < pipe.end || !pipe.back) return;
+    /* The first level follows the second, with the same W. */
+#pragma unroll
+    for (int t = 0; t < S::x_terms; t++) pipe.x.term[t] -= pipe.back + (int64_t)pipe.end * S::row_bytes;
+#pragma unroll
+    for (int t = 0; t < S::w_terms; t++) pipe.w.term[t] -= (int64_t)pipe.end * S::row_bytes;
+    pipe.next = 0;
+    pipe.back = 0;
 }
 
 /* Fragments, 16 of K at a time. `tile` is the address of the lane's row and piece in the warp's part of a tile at k = 0 (see lane_x, lane_w); the pieces behind
@@ -124,29 +135,48 @@ template <class S> __device__ __forceinline__ void multiply_fragments(sums<S> &s
 
 /* part += the products of PROMOTE_STEPS steps of one stage from `first` on, small ones first. */
 template <class S> __device__ __forceinline__ void multiply_steps(sums<S> &part, uint32_t stage, int x_place, int w_place, int first) {
-    const uint32_t x_high = stage + x_place, x_low = x_high + S::x_bytes, w_high = stage + S::x_terms * S::x_bytes + w_place, w_low = w_high + S::w_bytes;
+    const uint32_t x_first = stage + x_place, w_first = stage + S::x_terms * S::x_bytes + w_place;
+    constexpr int order = S::x_terms > S::w_terms ? S::x_terms : S::w_terms; /* products of terms i and j are taken where i + j is below */
     fragments<S> f;
 #pragma unroll
-    for (int k = first; k < first + PROMOTE_STEPS; k++) {
-        if (S::x_terms == 2) {
-            load_fragments<S>(f, x_low, w_high, k);
-            multiply_fragments<S>(part, f);
-        }
-        if (S::w_terms == 2) {
-            load_fragments<S>(f, x_high, w_low, k);
-            multiply_fragments<S>(part, f);
-        }
-    }
+    for (int sum = order - 1; sum >= 0; sum--)
 #pragma unroll
-    for (int k = first; k < first + PROMOTE_STEPS; k++) {
-        load_fragments<S>(f, x_high, w_high, k);
-        multiply_fragments<S>(part, f);
-    }
+        for (int k = first; k < first + PROMOTE_STEPS; k++)
+#pragma unroll
+            for (int i = min(sum, S::x_terms - 1); i >= 0; i--) {
+                if (sum - i >= S::w_terms) continue;
+                load_fragments<S>(f, x_first + i * S::x_bytes, w_first + (sum - i) * S::w_bytes, k);
+                multiply_fragments<S>(part, f);
+            }
+}
+
+/* From the second level of x to the first: what is summed up so far, in units of the first. `row0` is the warp's first row. */
+template <class S> __device__ __forceinline__ void change_level(const rfi_cuda_fold &p, sums<S> &sum, int64_t row0) {
+#pragma unroll
+    for (int m = 0; m < S::m_tiles; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int64_t row = row0 + m * 16 + half * 8 + threadIdx.x % 32 / 4;
+            const float ratio = row < p.batch ? p.levels.ratio[row] : 0;
+#pragma unroll
+            for (int n = 0; n < S::n_tiles; n++)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) sum[m][n][i] = ratio != 0 ? sum[m][n][i] * ratio : 0;
+        }
+}
+
+/* Whether a row of a block's has two levels; all of its threads ask. */
+__device__ __forceinline__ bool is_wide(const rfi_cuda_fold &p, int64_t row0, int rows) {
+    if (!p.levels.wide) return false;
+    bool wide = false;
+    for (int r = threadIdx.x; r < rows; r += blockDim.x) wide |= row0 + r < p.batch && p.levels.wide[row0 + r];
+    return __syncthreads_or(wide);
 }
 
 /* Several products: total += x times W, PROMOTE_STEPS steps by themselves. */
-template <class S> __device__ __forceinline__ void multiply_terms(pipeline<S> &pipe, int stages, int x_place, int w_place, sums<S> &total) {
+template <class S, class Change> __device__ __forceinline__ void multiply_terms(pipeline<S> &pipe, int stages, int x_place, int w_place, sums<S> &total, int change_at, Change change) {
     for (int stage = 0; stage < stages; stage++) {
+        if (stage == change_at) change(total);
         rfi_copy_wait<S::stages - 2>();
         __syncthreads(); /* this stage is there for all; the one before it, written next, is read by all */
         copy_x<S>(pipe);
@@ -182,7 +212,8 @@ template <class S> __device__ __forceinline__ void put_aside(sums<S> &sum, float
 }
 
 /* One product: sum += x times W. The fragments of a step are loaded during the one before, across stages too. */
-template <class S> __device__ __forceinline__ void multiply_single(pipeline<S> &pipe, int stages, int x_place, int w_place, float4 *aside, sums<S> &sum) {
+template <class S, class Change>
+__device__ __forceinline__ void multiply_single(pipeline<S> &pipe, int stages, int x_place, int w_place, float4 *aside, sums<S> &sum, int change_at, Change change) {
     constexpr int steps = S::depth / 16;
     static_assert(steps % 2 == 0, "two sets of fragments take turns");
     const uint32_t x_first = pipe.ring + x_place, w_first = pipe.ring + S::x_bytes + w_place;
@@ -195,6 +226,12 @@ template <class S> __device__ __forceinline__ void multiply_single(pipeline<S> &
     load_fragments<S>(f[0], x_first, w_first, 0);
     copy_x<S>(pipe);
     for (int stage = 0; stage < stages; stage++) {
+        if (stage == change_at) {
+            put_aside<S>(sum, aside, waiting, false);
+            waiting = false;
+            until = promote_stages;
+            change(sum);
+        }
 #pragma unroll
         for (int k = 0; k < steps; k++) {
             if (k == steps - 1) {
@@ -254,8 +291,16 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks) fold
         .whole = (int)(p.in_features / S::depth),
         .last_bytes = max(0, min(16, ((int)(p.in_features % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
     };
-    const int stages = pipe.whole + (p.in_features % S::depth > 0);
+    pipe.end = pipe.whole + (p.in_features % S::depth > 0);
     rfi_wait_for_previous();
+    const bool wide = is_wide(p, row0, S::rows);
+    if (wide) {
+        pipe.back = p.x.level * S::item;
+#pragma unroll
+        for (int t = 0; t < S::x_terms; t++) pipe.x.term[t] += pipe.back;
+    }
+    const int stages = wide ? 2 * pipe.end : pipe.end, change_at = wide ? pipe.end : -1;
+    const auto change = [&](sums<S> &sum) { change_level<S>(p, sum, row0 + warp_row); };
 #pragma unroll 1
     for (int s = 0; s < S::stages - 1; s++) {
         copy_x<S>(pipe);
@@ -265,9 +310,9 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks) fold
     if constexpr (S::single) {
         float4 local[S::m_tiles * S::n_tiles], *aside = S::aside_shared ? (float4 *)(shared + S::ring_bytes) + threadIdx.x : local;
         if (!S::aside_shared) asm volatile("" : "+l"(aside)); /* what is known of the address would put the sums into registers that are not there */
-        multiply_single<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), aside, sum);
+        multiply_single<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), aside, sum, change_at, change);
     } else {
-        multiply_terms<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), sum);
+        multiply_terms<S>(pipe, stages, lane_x<S>(warp_row), lane_w<S>(warp_column), sum, change_at, change);
     }
     rfi_copy_commit(); /* what was started for stages that there are not */
     rfi_copy_wait<0>();
@@ -290,7 +335,7 @@ template <class S> bool has_room(const rfi_cuda_fold *fold) { return S::blocks *
 /* The batch varies fastest: W streams from memory once, x stays in the second-level cache. */
 template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
     const int64_t row_blocks = rfi_tiles(fold->batch, S::rows), column_blocks = rfi_tiles(fold->out_features, S::columns);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / S::depth > INT32_MAX - S::stages) return cudaErrorInvalidConfiguration;
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / S::depth > INT32_MAX / 2 - S::stages) return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), S::threads, S::shared_bytes, stream, fold->overlaps);
 }
 
@@ -303,17 +348,23 @@ template <class E, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int RING, in
 
 bool is_single(const rfi_cuda_fold *fold) { return !fold->x.low && !fold->w.low; }
 
-template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS> cudaError_t launch_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (!fold->x.low) return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
-    if (!fold->w.low) return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
-    return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+/* WIDE: bytes of stages of three terms a side, which take the most. */
+template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS, int WIDE> cudaError_t launch_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    constexpr int LEAST = ROWS < 32 ? 64 : 32; /* columns of a stage, so that each thread has a row to copy */
+    const int x_terms = rfi_terms_of(fold->x), w_terms = rfi_terms_of(fold->w);
+    if (w_terms == 3) return launch<shape<__nv_bfloat16, 3, 3, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, WIDE, 1, false>>(fold, stream);
+    if (x_terms == 3) return launch<shape<__nv_bfloat16, 3, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, RING, BLOCKS, false>>(fold, stream);
+    if (x_terms == 1) return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+    if (w_terms == 2) return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+    if (fold->w.dtype == RF_BFLOAT16) return launch<shape<__nv_bfloat16, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+    return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
 }
 
 /* Bytes of stages: what every device has, and what small tiles take where they can, to keep more of W on its way. */
 constexpr int RING = 98304, LARGE_RING = 163840;
 
 template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int BYTES> cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (!is_single(fold)) return launch_terms<ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2>(fold, stream);
+    if (!is_single(fold)) return launch_terms<ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, BYTES>(fold, stream);
     if (fold->x.dtype == RF_BFLOAT16) return launch<shape<__nv_bfloat16, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
     return launch<shape<__half, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
 }
@@ -326,7 +377,7 @@ template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N> cudaError_t launch_sm
 } // namespace
 
 cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (!is_single(fold)) return launch_terms<128, 128, 2, 4, 32, RING, 1>(fold, stream);
+    if (!is_single(fold)) return launch_terms<128, 128, 2, 4, 32, RING, 1, LARGE_RING>(fold, stream);
     return fold->x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 128, 128, 2, 2, RING / 2, 2>(fold, stream)
                                         : launch_large<__half, 128, 128, 2, 2, RING / 2, 2>(fold, stream);
 }

@@ -37,8 +37,8 @@ template <class S> struct pipeline {
 
 /* Starts the copy of an operand's part of the next stage, and moves on. */
 template <class S, int TILE_ROWS> __device__ __forceinline__ void copy_operand(source<S> &from, uint32_t to, int bytes) {
-    copy_tile<S, TILE_ROWS>(to, from.high, from.stride, from.rows, bytes);
-    from.high += S::row_bytes;
+    copy_tile<S, TILE_ROWS>(to, from.term[0], from.stride, from.rows, bytes);
+    from.term[0] += S::row_bytes;
 }
 
 /* Starts the copies of the next stage. */

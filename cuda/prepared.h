@@ -12,6 +12,9 @@ typedef struct rfi_cuda_prepared {
     int32_t overlaps;   /* see rfi_cuda_overlaps */
     int forced;         /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
     int w_terms;        /* 0 if W is kept as it is stored */
+    int w_nonfinite;    /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times infinity is NaN */
+    int strict;         /* no value of x may be lost: see rfi_cuda_split */
+    rfi_cuda_findings findings;
     rfi_cuda_rows w;
     void *weight;       /* owned: W in either form, with its scales; NULL if W is borrowed */
     void *columns;      /* owned: bias, then the vectors */
@@ -25,9 +28,6 @@ typedef struct rfi_cuda_prepared {
 
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cuda_release(void *prepared);
-
-/* Average relative loss beyond which a row in terms is irregular, by its type as stored and the number of terms. */
-float rfi_cuda_average_loss(rf_dtype dtype, int terms);
 
 /* If the plan is collapsible and the weights allow it, sets p->collapsed. Then launches it for the rows that `fold` says. */
 rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes);

@@ -33,7 +33,8 @@ template <int TERMS> __device__ __forceinline__ void load(piece<TERMS> &w, const
 #pragma unroll
     for (int c = 0; c < WARP_COLUMNS; c++) {
         w.term[0][c] = load_eight((const uint16_t *)p.w.data + row[c], k, p.in_features);
-        if (TERMS == 2) w.term[TERMS - 1][c] = load_eight((const uint16_t *)p.w.low + row[c], k, p.in_features);
+        if (TERMS > 1) w.term[TERMS > 1][c] = load_eight((const uint16_t *)p.w.low + row[c], k, p.in_features);
+        if (TERMS > 2) w.term[TERMS > 2 ? 2 : 0][c] = load_eight((const uint16_t *)p.w.least + row[c], k, p.in_features);
     }
 }
 
@@ -46,14 +47,16 @@ template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[
         v[2 * i] = two.x * scale;
         v[2 * i + 1] = two.y * scale;
     }
-    if (TERMS == 1) return;
-    const uint4 &l = w.term[TERMS - 1][c];
-    const uint32_t low[4] = {l.x, l.y, l.z, l.w};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float2 two = rfi_widen<E>(low[i]);
-        v[2 * i] = fmaf(two.x, scale, v[2 * i]);
-        v[2 * i + 1] = fmaf(two.y, scale, v[2 * i + 1]);
+    for (int t = 1; t < TERMS; t++) {
+        const uint4 &l = w.term[t][c];
+        const uint32_t low[4] = {l.x, l.y, l.z, l.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 two = rfi_widen<E>(low[i]);
+            v[2 * i] = fmaf(two.x, scale, v[2 * i]);
+            v[2 * i + 1] = fmaf(two.y, scale, v[2 * i + 1]);
+        }
     }
 }
 
@@ -153,6 +156,6 @@ template <class E, int TERMS> cudaError_t launch_rows(const rfi_cuda_fold *fold,
 } // namespace
 
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (fold->w.dtype == RF_BFLOAT16) return launch_rows<__nv_bfloat16, 1>(fold, stream);
+    if (fold->w.dtype == RF_BFLOAT16) return fold->w.least ? launch_rows<__nv_bfloat16, 3>(fold, stream) : launch_rows<__nv_bfloat16, 1>(fold, stream);
     return fold->w.low ? launch_rows<__half, 2>(fold, stream) : launch_rows<__half, 1>(fold, stream);
 }

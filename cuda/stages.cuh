@@ -15,7 +15,7 @@ namespace {
 template <class S> struct source {
     static constexpr int step = S::threads / S::pieces;
     static_assert(step % 8 == 0, "all rows of a thread are permuted alike");
-    const char *high, *low; /* its first row in the next stage */
+    const char *term[3]; /* its first row in the next stage */
     int64_t stride;         /* bytes from one of its rows to the next */
     int rows;               /* of the tile's rows, those from its first on */
 };
@@ -23,7 +23,7 @@ template <class S> struct source {
 template <class S> __device__ __forceinline__ source<S> source_of(const rfi_cuda_rows &rows, int64_t row0, int64_t count) {
     const int first = threadIdx.x / S::pieces;
     const int64_t offset = ((row0 + first) * rows.ld + threadIdx.x % S::pieces * (16 / S::item)) * S::item;
-    return source<S>{(const char *)rows.data + offset, (const char *)rows.low + offset, source<S>::step * rows.ld * S::item,
+    return source<S>{{(const char *)rows.data + offset, (const char *)rows.low + offset, (const char *)rows.least + offset}, source<S>::step * rows.ld * S::item,
                      (int)min(count - row0, (int64_t)INT32_MAX) - first};
 }
 

@@ -72,18 +72,19 @@ template <class T> static __device__ __forceinline__ T rfi_load_as(const void *d
 }
 
 /* Where value `i` of a row lies in blocks, counted from its term in the first one. The lowest bits of the number of a 16-byte piece are turned over by those of the row:
- * so the swizzle of 64 or 128 bytes wants it in shared memory. */
+ * so the swizzle of 128, 64 or 32 bytes wants it in shared memory. */
 static __device__ __forceinline__ int64_t rfi_place(int panel, int64_t panel_rows, int64_t row, int64_t i) {
-    const int wide = panel == 64, turn = wide ? row & 7 : row >> 1 & 3;
-    const int64_t block = (i >> (wide ? 6 : 5)) * (panel_rows / RFI_BLOCK_ROWS) + row / RFI_BLOCK_ROWS;
-    return block * RFI_BLOCK_VALUES + (int)(row % RFI_BLOCK_ROWS) * panel + (((int)i & (panel - 1)) ^ turn << 3);
+    const int turn = panel == 64 ? row & 7 : panel == 32 ? row >> 1 & 3 : row >> 2 & 1, shift = panel == 64 ? 6 : panel == 32 ? 5 : 4;
+    const int64_t block = (i >> shift) * (panel_rows / RFI_BLOCK_ROWS) + row / RFI_BLOCK_ROWS;
+    return block * rfi_block_values(panel) + (int)(row % RFI_BLOCK_ROWS) * panel + (((int)i & (panel - 1)) ^ turn << 3);
 }
 
-/* Value `i` of row `row` of x or W. */
+/* Value `i` of row `row` of x or W, of x with one level. */
 template <class T> static __device__ __forceinline__ T rfi_load_rows(const rfi_cuda_rows &rows, int64_t row, int64_t i) {
     int64_t at = rows.panel ? rfi_place(rows.panel, rows.ld, row, i) : row * rows.ld + i;
     T v = rfi_load_as<T>(rows.data, rows.dtype, at);
-    if (rows.low) v += (T)__half2float(((const __half *)rows.low)[at]);
+    if (rows.low) v += rfi_load_as<T>(rows.low, rows.dtype, at);
+    if (rows.least) v += rfi_load_as<T>(rows.least, rows.dtype, at);
     if (rows.scale) v *= (T)rows.scale[row];
     return v;
 }

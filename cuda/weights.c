@@ -15,11 +15,6 @@ enum {
 
 static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-/* float32's own rounding loses 2^-25 on average, two terms 2^-24, one term of a float32 2^-13. */
-static const float LOSS_EXACT = 0x1p-21f, LOSS_TF32 = 0x1p-10f;
-
-float rfi_cuda_average_loss(rf_dtype dtype, int terms) { return dtype == RF_FLOAT32 && terms == 1 ? LOSS_TF32 : LOSS_EXACT; }
-
 void rfi_cuda_release(void *state) {
     rfi_cuda_prepared *p = state;
     if (!p) return;
@@ -55,12 +50,13 @@ static int plan_panel(const rfi_cuda_prepared *p, const rfi_spec *spec) {
     return p->collapsed ? 0 : rfi_cuda_weight_panel(&problem, &p->figures, p->forced);
 }
 
-/* Device memory of one preparation: part of W as stored (host weights only), a flag a row, and how many rows are irregular. */
+/* Device memory of one preparation: part of W as stored (host weights only), and what is found out about W. */
 typedef struct scratch {
     char *block;
     void *slice;
-    rfi_cuda_irregular irregular;
-    int64_t rows; /* of W at a time */
+    rfi_cuda_findings *findings;
+    unsigned *lost; /* behind the findings */
+    int64_t rows;   /* of W at a time */
 } scratch;
 
 static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights, int panel) {
@@ -69,14 +65,14 @@ static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight
     s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row / whole * whole;
     if (s->rows < whole) s->rows = whole;
     if (s->rows > n) s->rows = n;
-    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), flags = (size_t)s->rows;
+    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), found = 256 + (size_t)spec->plan.in_features * sizeof *s->lost;
     slice = (slice + 255) / 256 * 256;
-    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + 256 + flags), "memory to prepare the weights");
+    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + found), "memory to prepare the weights");
     if (status) return status;
     s->slice = s->block;
-    s->irregular.count = (unsigned *)(s->block + slice);
-    s->irregular.flag = (uint8_t *)(s->block + slice + 256);
-    return rfi_cuda_status(cudaMemsetAsync(s->irregular.count, 0, sizeof *s->irregular.count, weights->stream), "clearing the count of irregular rows");
+    s->findings = (rfi_cuda_findings *)(s->block + slice);
+    s->lost = (unsigned *)(s->block + slice + 256);
+    return rfi_cuda_status(cudaMemsetAsync(s->findings, 0, found, weights->stream), "clearing what is found out about the weights");
 }
 
 /* Rows of W on the device: what a step of the preparation works on. */
@@ -100,7 +96,7 @@ static rf_status next_slice(slice *s, int64_t first, const rfi_spec *spec, const
 }
 
 /* How far from W's first value row `first` begins: of blocks, the one in the first panel. */
-static size_t place_of(const rfi_cuda_rows *w, int64_t first) { return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * RFI_BLOCK_VALUES : first * w->ld); }
+static size_t place_of(const rfi_cuda_rows *w, int64_t first) { return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * rfi_block_values(w->panel) : first * w->ld); }
 
 /* Columns of all panels: hopper_small takes two at a time. */
 static int64_t panel_depth(const rfi_plan *plan, int panel) { return round_up(plan->in_features, 2 * panel); }
@@ -112,9 +108,11 @@ static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int term
     const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms;
     rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total + others), "memory for the weights");
     if (status) return status;
+    const size_t apart = panel ? (size_t)(RFI_BLOCK_ROWS * panel * 2) : term; /* bytes from a term to the next */
     p->w = (rfi_cuda_rows){
         .data = p->weight,
-        .low = terms == 2 ? (char *)p->weight + (panel ? (size_t)(RFI_BLOCK_ROWS * panel * 2) : term) : NULL,
+        .low = terms > 1 ? (char *)p->weight + apart : NULL,
+        .least = terms > 2 ? (char *)p->weight + 2 * apart : NULL,
         .scale = others ? (const float *)((char *)p->weight + total) : NULL,
         .ld = panel ? rows : depth,
         .dtype = dtype,
@@ -155,7 +153,6 @@ static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const r
 static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
-    p->w_terms = 0;
     p->w = (rfi_cuda_rows){.dtype = spec->weight_dtype};
     if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 && weights->ld * item % ALIGN == 0 &&
         plan->in_features * item % ALIGN == 0) {
@@ -181,58 +178,94 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
 
 static rf_status split_slices(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *s) {
     const rfi_plan *plan = &spec->plan;
-    const int64_t depth = p->w.panel ? panel_depth(plan, p->w.panel) : p->w.ld;
     rf_status status = RF_OK;
     slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s->rows) {
         status = next_slice(&part, first, spec, weights, s);
+        const size_t place = place_of(&p->w, first);
         const rfi_cuda_split split = {
             .data = part.data,
             .rows = part.rows,
             .columns = plan->in_features,
             .ld = part.ld,
             .dtype = spec->weight_dtype,
-            .high = (uint16_t *)p->w.data + place_of(&p->w, first),
-            .low = p->w.low ? (uint16_t *)p->w.low + place_of(&p->w, first) : NULL,
-            .ld_terms = depth,
+            .terms = p->w_terms,
+            .term_dtype = p->w.dtype,
+            .high = (uint16_t *)p->w.data + place,
+            .low = p->w.low ? (uint16_t *)p->w.low + place : NULL,
+            .least = p->w.least ? (uint16_t *)p->w.least + place : NULL,
+            .ld_terms = p->w.ld,
+            .depth = p->w.panel ? panel_depth(plan, p->w.panel) : p->w.ld,
             .panel = p->w.panel,
             .panel_rows = p->w.ld,
             .scale = (float *)p->w.scale + first,
-            .average_loss = rfi_cuda_average_loss(spec->weight_dtype, p->w_terms),
-            .irregular = s->irregular,
         };
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
     }
     return status;
 }
 
-/* W in terms of binary16. *irregular: how many rows these do not say; the terms are then useless. */
-static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, unsigned *irregular, size_t *bytes) {
+/* W in terms. */
+static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     scratch s = {0};
     p->w.panel = plan_panel(p, spec);
-    rf_status status = take_place(p, &spec->plan, p->w_terms, RF_FLOAT16, (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
+    rf_status status = take_place(p, &spec->plan, p->w_terms, p->w_terms == 3 ? RF_BFLOAT16 : RF_FLOAT16, (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
     if (!status) status = take_scratch(&s, spec, weights, p->w.panel);
     if (!status) status = split_slices(p, spec, weights, &s);
-    if (!status)
-        status = rfi_cuda_status(cudaMemcpyAsync(irregular, s.irregular.count, sizeof *irregular, cudaMemcpyDeviceToHost, weights->stream),
-                                 "reading the count of irregular rows");
     if (!status) status = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "preparing the weights");
     if (s.block) cudaFree(s.block);
     return status;
 }
 
-static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
-    size_t before = *bytes;
-    p->w_terms = spec->plan.out_features && !p->collapsed ? rfi_cuda_weight_terms(spec->weight_dtype, spec->x_dtype, spec->math, spec->plan.in_features) : 0;
-    if (p->w_terms) {
-        unsigned irregular = 0;
-        rf_status status = keep_terms(p, spec, weights, &irregular, bytes);
-        if (status || !irregular) return status;
-        cudaFree(p->weight);
-        p->weight = NULL;
-        *bytes = before;
+/* Counts what W is like, for `terms` of binary16. *lost: the most rows that would lose the value of one and the same column. */
+static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *weights, int terms, const scratch *s, rfi_cuda_findings *findings, unsigned *lost) {
+    const rfi_plan *plan = &spec->plan;
+    const size_t columns = (size_t)plan->in_features;
+    unsigned *counts = malloc(columns * sizeof *counts);
+    if (!counts) return rfi_error(RF_OUT_OF_MEMORY, "no memory for %zu counts of the weights' columns", columns);
+    rf_status status = RF_OK;
+    slice part;
+    for (int64_t first = 0; first < plan->out_features && !status; first += s->rows) {
+        status = next_slice(&part, first, spec, weights, s);
+        const rfi_cuda_survey survey = {part.data, part.rows, plan->in_features, part.ld, spec->weight_dtype, terms, s->findings, s->lost};
+        if (!status) status = rfi_cuda_status(rfi_cuda_launch_survey(&survey, weights->stream), "looking at the weights");
     }
-    return keep_stored(p, spec, weights, bytes);
+    if (!status) status = rfi_cuda_status(cudaMemcpyAsync(findings, s->findings, sizeof *findings, cudaMemcpyDeviceToHost, weights->stream), "reading what was found");
+    if (!status) status = rfi_cuda_status(cudaMemcpyAsync(counts, s->lost, columns * sizeof *counts, cudaMemcpyDeviceToHost, weights->stream), "reading what was found");
+    rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "looking at the weights");
+    *lost = 0;
+    for (size_t i = 0; i < columns && !status && !drained; i++)
+        if (counts[i] > *lost) *lost = counts[i];
+    free(counts);
+    return status ? status : drained;
+}
+
+enum { LENIENT_DEPTH = 512 }; /* with fewer columns no value of x is lost: there are not enough others that one could do without */
+
+/* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
+static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
+    const rfi_plan *plan = &spec->plan;
+    p->w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, plan->in_features);
+    const int sixteen = spec->weight_dtype == RF_FLOAT16 || spec->weight_dtype == RF_BFLOAT16;
+    if (!p->w_terms && (!sixteen || !plan->in_features)) return RF_OK;
+    scratch s = {0};
+    unsigned lost = 0;
+    rf_status status = take_scratch(&s, spec, weights, 0);
+    if (!status) status = count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost);
+    if (s.block) cudaFree(s.block);
+    if (status) return status;
+    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
+    if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
+    else if (p->findings.infinite) p->w_terms = 0;
+    else if (p->findings.wide || (int64_t)lost * 64 > plan->out_features) p->w_terms = 3;
+    return RF_OK;
+}
+
+static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+    p->w_terms = 0;
+    rf_status status = spec->plan.out_features && !p->collapsed ? choose_terms(p, spec, weights) : RF_OK;
+    if (status) return status;
+    return p->w_terms ? keep_terms(p, spec, weights, bytes) : keep_stored(p, spec, weights, bytes);
 }
 
 static rfi_cuda_op op_of(rf_op_kind kind) {

@@ -13,8 +13,8 @@ static const rfi_cuda_figures narrow = {"too little shared memory", 8, 0, 28, 1.
 static rfi_cuda_problem problem_of(int64_t batch, int64_t k, int64_t n, rf_dtype w, rf_dtype x, rf_math math) {
     rfi_cuda_problem p = {.batch = batch, .in_features = k, .out_features = n, .w_dtype = w, .x_dtype = x, .reduction = RF_OP_LOGSUMEXP};
     p.compute_dtype = w == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
-    p.w_terms = rfi_cuda_weight_terms(w, x, math, k);
-    p.x_terms = p.w_terms ? rfi_cuda_x_terms(x, math) : 0;
+    p.w_terms = rfi_cuda_weight_terms(w, math, k);
+    p.x_terms = rfi_cuda_x_terms(p.w_terms, w, x, k, &p.term_dtype);
     return p;
 }
 
@@ -28,13 +28,30 @@ static rfi_cuda_choice choose(const rfi_cuda_problem *p, const rfi_cuda_figures 
 static int is(const rfi_cuda_choice *c, const char *prefix) { return !strncmp(c->name, prefix, strlen(prefix)); }
 
 static void test_terms(void) {
-    CHECK(rfi_cuda_weight_terms(RF_FLOAT64, RF_FLOAT64, RF_MATH_F32, 8192) == 0, "float64 stays as it is");
-    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 8192) == 2, "float32 takes two terms");
-    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32, 8192) == 1, "tf32 takes one");
-    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 8) == 0, "short dot products are rounded once a product");
-    CHECK(rfi_cuda_weight_terms(RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32, 8192) == 0, "16-bit values of one type multiply as they are");
-    CHECK(rfi_cuda_weight_terms(RF_BFLOAT16, RF_FLOAT16, RF_MATH_F32, 8192) == 1, "of two types, in one term");
-    CHECK(rfi_cuda_x_terms(RF_FLOAT32, RF_MATH_F32) == 2 && rfi_cuda_x_terms(RF_FLOAT16, RF_MATH_F32) == 1, "x likewise");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT64, RF_MATH_F32, 8192) == 0, "float64 stays as it is");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_F32, 8192) == 2, "float32 takes two terms");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_TF32, 8192) == 1, "tf32 takes one");
+    CHECK(rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_F32, 8) == 0, "short dot products are rounded once a product");
+    CHECK(rfi_cuda_weight_terms(RF_BFLOAT16, RF_MATH_F32, 8192) == 0, "16-bit values are terms of their own");
+    static const struct {
+        int w_terms;
+        rf_dtype w, x;
+        int terms;
+        rf_dtype dtype;
+    } x_terms[] = {
+        {2, RF_FLOAT32, RF_FLOAT32, 2, RF_FLOAT16},  {2, RF_FLOAT32, RF_BFLOAT16, 1, RF_FLOAT16}, {1, RF_FLOAT32, RF_FLOAT32, 1, RF_FLOAT16},
+        {3, RF_FLOAT32, RF_FLOAT32, 3, RF_BFLOAT16}, {3, RF_FLOAT32, RF_FLOAT16, 3, RF_BFLOAT16}, {0, RF_BFLOAT16, RF_FLOAT32, 3, RF_BFLOAT16},
+        {0, RF_BFLOAT16, RF_FLOAT16, 2, RF_BFLOAT16}, {0, RF_FLOAT16, RF_FLOAT32, 2, RF_FLOAT16}, {0, RF_FLOAT16, RF_BFLOAT16, 1, RF_FLOAT16},
+        {0, RF_BFLOAT16, RF_BFLOAT16, 0, RF_BFLOAT16}, {0, RF_FLOAT32, RF_FLOAT32, 0, RF_FLOAT16},
+    };
+    for (size_t i = 0; i < sizeof x_terms / sizeof *x_terms; i++) {
+        rf_dtype dtype;
+        const int terms = rfi_cuda_x_terms(x_terms[i].w_terms, x_terms[i].w, x_terms[i].x, 8192, &dtype);
+        CHECK(terms == x_terms[i].terms && (!terms || dtype == x_terms[i].dtype), "x %d with W %d in %d terms: %d terms of %d", x_terms[i].x, x_terms[i].w, x_terms[i].w_terms,
+              terms, dtype);
+    }
+    CHECK(rfi_cuda_products(0, 0) == 1 && rfi_cuda_products(1, 2) == 2 && rfi_cuda_products(2, 2) == 3 && rfi_cuda_products(3, 1) == 3 && rfi_cuda_products(3, 3) == 6,
+          "the products of terms");
 }
 
 /* Every problem has a kernel of its compute type, with an expectation that is a number. */
