@@ -2,6 +2,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "model.h"
+#include "sized.h"
 
 static rf_status check_ready(const rf_model *model, int64_t batch) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
@@ -68,11 +69,10 @@ static rf_status check_call(const rf_model *model, const rfi_forward *call) {
     return check_workspace(model, call);
 }
 
-rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args) {
-    if (!args) return rfi_error(RF_INVALID_ARGUMENT, "args is NULL");
-    if (args->size != sizeof *args)
-        return rfi_error(RF_INVALID_ARGUMENT, "args.size is %zu; expected sizeof(rf_forward_args), %zu", args->size, sizeof *args);
-    rf_status status = check_ready(model, args->batch);
+rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
+    rf_forward_args own, *args = &own;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (!status) status = check_ready(model, args->batch);
     if (status) return status;
     const rfi_spec *spec = &model->spec;
     const rfi_forward call = {

@@ -16,7 +16,8 @@ lib_libplan_la_SOURCES = \
 	lib/number.c \
 	lib/optable.c \
 	lib/plan.c \
-	lib/rewrite.c
+	lib/rewrite.c \
+	lib/sized.c
 lib_libplan_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 
 lib_librowfold_la_SOURCES = \
@@ -71,6 +72,7 @@ noinst_HEADERS += \
 	lib/presets.def \
 	lib/reductions.def \
 	lib/safetensors.h \
+	lib/sized.h \
 	lib/status.def \
 	lib/vmath.h \
 	lib/vmath_poly.h \

@@ -12,6 +12,9 @@
  *    status nothing was written through the caller's pointers, and rf_last_error() has a sentence that names the argument, what came
  *    and what was expected. The library never prints, aborts or exits.
  *  - Structs that may grow begin with `size`, to be set to sizeof the struct; set the rest to zero first. Zero always means "default".
+ *    So a program goes on working with a library of another version than its header: what a shorter struct lacks counts as zero (and is not
+ *    written, where the library fills the struct in), and what a longer one has besides must be zero, else RF_INVALID_ARGUMENT. In an array
+ *    every element has its size, the same one. The other struct, rf_op, stays as it is.
  *  - Enum values are fixed for all releases.
  *  - Buffers are aligned to the type of their elements, unless more is said.
  *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
@@ -114,7 +117,7 @@ typedef enum rf_op_class {
 } rf_op_class;
 
 typedef struct rf_op_info {
-    size_t size;
+    size_t size;             /* sizeof(rf_op_info) */
     int32_t kind;
     int32_t op_class;        /* an rf_op_class */
     const char *name;        /* as in chain text; static storage */
@@ -184,6 +187,7 @@ void rf_model_destroy(rf_model *model);
 
 /* A per-feature vector of the chain, `length` = out_features values. */
 typedef struct rf_vector {
+    size_t size;    /* sizeof(rf_vector) */
     const char *name;
     const void *data;
     int64_t length;
@@ -224,7 +228,7 @@ typedef struct rf_file rf_file;
 #define RF_MAX_DIMS 8
 
 typedef struct rf_tensor_info {
-    size_t size;
+    size_t size;           /* sizeof(rf_tensor_info) */
     const char *name;
     const char *type_name; /* as in the file: "F32", "BF16", "I64" ... */
     const char *path;      /* the file, or shard, that it is in */
@@ -244,6 +248,7 @@ rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *in
 
 /* A vector of the chain and the tensor, of shape (out_features), that holds it. */
 typedef struct rf_file_vector {
+    size_t size;        /* sizeof(rf_file_vector) */
     const char *vector;
     const char *tensor;
 } rf_file_vector;
@@ -288,7 +293,7 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 
 typedef struct rf_model_info {
-    size_t size;
+    size_t size;             /* sizeof(rf_model_info) */
     const char *backend;     /* static storage */
     const char *chain;       /* as written; owned by the model */
     int64_t in_features, out_features;

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "model.h"
 #include "safetensors.h"
+#include "sized.h"
 
 typedef struct entry {
     const rfi_tensor *tensor;
@@ -138,18 +139,13 @@ void rf_file_close(rf_file *file) {
 
 size_t rf_file_tensor_count(const rf_file *file) { return file ? file->num_entries : 0; }
 
-static rf_status check_info(const rf_tensor_info *info) {
-    if (!info) return rfi_error(RF_INVALID_ARGUMENT, "info is NULL");
-    if (info->size != sizeof *info) return rfi_error(RF_INVALID_ARGUMENT, "info.size is %zu; expected sizeof(rf_tensor_info), %zu", info->size, sizeof *info);
-    return RF_OK;
-}
+static rf_status check_info(const rf_tensor_info *info) { return rfi_sized_check("info", "rf_tensor_info", info, sizeof *info); }
 
 static rf_status describe(const entry *e, rf_tensor_info *info) {
     rf_status status = rfi_mapping_check(&e->shard->map);
     if (status) return status;
     const rfi_tensor *tensor = e->tensor;
-    *info = (rf_tensor_info){
-        .size = sizeof *info,
+    rf_tensor_info own = {
         .name = tensor->name,
         .type_name = tensor->type_name,
         .path = e->shard->map.path,
@@ -159,7 +155,8 @@ static rf_status describe(const entry *e, rf_tensor_info *info) {
         .bytes = tensor->end - tensor->begin,
         .offset = tensor->begin,
     };
-    memcpy(info->shape, tensor->shape, sizeof info->shape);
+    memcpy(own.shape, tensor->shape, sizeof own.shape);
+    rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
 }
 
@@ -224,23 +221,27 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
         weights.bias_dtype = tensor.dtype;
     }
     for (size_t i = 0; i < names->num_vectors; i++) {
-        if (!names->vectors[i].vector || !names->vectors[i].tensor) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
-        status = fetch(file, names->vectors[i].tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
+        rf_file_vector vector;
+        status = rfi_sized_item("names.vectors", "rf_file_vector", names->vectors, i, &vector, sizeof vector);
         if (status) return status;
-        vectors[i] = (rf_vector){.name = names->vectors[i].vector, .data = tensor.data, .length = plan->out_features, .dtype = tensor.dtype};
+        if (!vector.vector || !vector.tensor) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
+        status = fetch(file, vector.tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
+        if (status) return status;
+        vectors[i] = (rf_vector){.size = sizeof *vectors, .name = vector.vector, .data = tensor.data, .length = plan->out_features, .dtype = tensor.dtype};
     }
     return rf_model_load_weights_ex(model, &weights);
 }
 
-rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names) {
+rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *given) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    if (!names) return rfi_error(RF_INVALID_ARGUMENT, "names is NULL");
-    if (names->size != sizeof *names) return rfi_error(RF_INVALID_ARGUMENT, "names.size is %zu; expected sizeof(rf_file_names), %zu", names->size, sizeof *names);
+    rf_file_names own, *names = &own;
+    rf_status status = rfi_sized_read("names", "rf_file_names", given, names, sizeof *names);
+    if (status) return status;
     if (!names->weight) return rfi_error(RF_INVALID_ARGUMENT, "names.weight is NULL");
     if (names->num_vectors && !names->vectors) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors is NULL and names.num_vectors %zu", names->num_vectors);
     if (names->num_vectors > RF_MAX_OPS) return rfi_error(RF_INVALID_ARGUMENT, "names.num_vectors is %zu; a chain has at most %d", names->num_vectors, RF_MAX_OPS);
     rf_file *file = NULL;
-    rf_status status = rf_file_open(&file, path);
+    status = rf_file_open(&file, path);
     if (status) return status;
     void *copies[RF_MAX_OPS + 2] = {NULL};
     status = load(model, file, names, copies);

@@ -150,6 +150,7 @@ class Vector(Structure):
     """rf_vector."""
 
     _fields_ = [
+        ("size", c_size_t),
         ("name", c_char_p),
         ("data", c_void_p),
         ("length", c_int64),
@@ -239,6 +240,7 @@ class FileVector(Structure):
     """rf_file_vector."""
 
     _fields_ = [
+        ("size", c_size_t),
         ("vector", c_char_p),
         ("tensor", c_char_p),
     ]

@@ -154,7 +154,10 @@ class Model:
             for name, value in arguments.mapping(vectors, "vectors").items()
         }
         native = (_lib.Vector * len(named))(
-            *(_lib.Vector(encode(name, "vectors"), m.pointer, features, m.dtype, m.memory) for name, m in named.items())
+            *(
+                _lib.Vector(ctypes.sizeof(_lib.Vector), encode(name, "vectors"), m.pointer, features, m.dtype, m.memory)
+                for name, m in named.items()
+            )
         )
         weights = _lib.Weights(
             size=ctypes.sizeof(_lib.Weights),
@@ -227,7 +230,10 @@ class Model:
             weight=encode(weight, "weight"),
             bias=None if bias is None else encode(bias, "bias"),
             vectors=(_lib.FileVector * len(named))(
-                *(_lib.FileVector(encode(vector, "vectors"), encode(name, "vectors")) for vector, name in named.items())
+                *(
+                    _lib.FileVector(ctypes.sizeof(_lib.FileVector), encode(vector, "vectors"), encode(name, "vectors"))
+                    for vector, name in named.items()
+                )
             ),
             num_vectors=len(named),
         )

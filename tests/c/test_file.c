@@ -187,7 +187,7 @@ static void loading(void) {
         memcpy(head + 8, header, (size_t)n);
         write_bytes("model", head, 8 + (size_t)n, data, sizeof data);
         float y = -1;
-        rf_file_vector vector = {"scale", "v"};
+        rf_file_vector vector = {sizeof vector, "scale", "v"};
         rf_file_names names = {.weight = "w", .bias = "b", .vectors = &vector, .num_vectors = 1};
         CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y), "%s", rf_last_error());
         CHECK(y == 321 + 7 + 10 * (654 + 8), "y is %g", (double)y);
@@ -209,12 +209,12 @@ static void loading(void) {
         size_t num_vectors;
         const char *says;
     } vectors[] = {
-        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {"scale", "u"}, 1, "no tensor \"u\""},
-        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {"scale", "w"}, 1, "has shape (2, 3); expected (2)"},
-        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {NULL, "v"}, 1, "names.vectors[0] has a NULL name"},
-        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {"scale", NULL}, 1, "names.vectors[0] has a NULL name"},
-        {"a vector too many", "linear(3, 2) | sum", {"scale", "v"}, 1, "scale"},
-        {"more vectors than a chain has", "linear(3, 2) | sum", {"scale", "v"}, RF_MAX_OPS + 1, "names.num_vectors is 65"},
+        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "u"}, 1, "no tensor \"u\""},
+        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "w"}, 1, "has shape (2, 3); expected (2)"},
+        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), NULL, "v"}, 1, "names.vectors[0] has a NULL name"},
+        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", NULL}, 1, "names.vectors[0] has a NULL name"},
+        {"a vector too many", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, 1, "scale"},
+        {"more vectors than a chain has", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, RF_MAX_OPS + 1, "names.num_vectors is 65"},
     };
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
         names.vectors = &vectors[i].vector, names.num_vectors = vectors[i].num_vectors;

@@ -81,7 +81,7 @@ static rf_status life(const subject *s) {
     rf_model *model = NULL;
     const rf_config config = {.size = sizeof config, .chain = s->chain, .in_features = K, .out_features = N, .weight_dtype = s->dtype,
                               .x_dtype = RF_FLOAT32, .backend = s->backend, .threads = 2};
-    const rf_vector vector = {.name = "scale", .data = scale, .length = N, .dtype = RF_FLOAT32};
+    const rf_vector vector = {.size = sizeof vector, .name = "scale", .data = scale, .length = N, .dtype = RF_FLOAT32};
     const rf_weights weights = {.size = sizeof weights, .weight = s->dtype == RF_FLOAT32 ? (const void *)weight : half_weight, .bias = bias,
                                 .bias_dtype = RF_FLOAT32, .vectors = &vector, .num_vectors = 1};
     size_t needed = 0;
