@@ -1,6 +1,7 @@
 /* Forward: everything is checked here, and nothing is touched before all checks have passed. */
 #include "dtype.h"
 #include "error.h"
+#include "guard.h"
 #include "model.h"
 #include "sized.h"
 
@@ -12,6 +13,7 @@ static rf_status check_ready(const rf_model *model, int64_t batch) {
 }
 
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes) {
+    RFI_GUARDED;
     rf_status status = check_ready(model, batch);
     if (status) return status;
     if (!bytes) return rfi_error(RF_INVALID_ARGUMENT, "bytes is NULL");
@@ -70,6 +72,7 @@ static rf_status check_call(const rf_model *model, const rfi_forward *call) {
 }
 
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
+    RFI_GUARDED;
     rf_forward_args own, *args = &own;
     rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
     if (!status) status = check_ready(model, args->batch);

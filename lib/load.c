@@ -4,6 +4,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "guard.h"
 #include "model.h"
 #include "sized.h"
 
@@ -109,6 +110,7 @@ static rf_status gather(const rf_model *model, const rf_weights *weights, const 
 }
 
 rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
+    RFI_GUARDED;
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     rf_weights own, *weights = &own;
     rf_status status = rfi_sized_read("weights", "rf_weights", given, weights, sizeof *weights);

@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "explain.h"
+#include "guard.h"
 #include "sized.h"
 
 int64_t rfi_size_mul(int64_t a, int64_t b) {
@@ -77,6 +78,7 @@ static rf_status format_chain(rf_model *model) {
 }
 
 rf_status rf_model_create(rf_model **out, const rf_config *given) {
+    RFI_GUARDED;
     if (!out) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     rf_config own, *config = &own;
     rf_status status = rfi_sized_read("config", "rf_config", given, config, sizeof *config);
@@ -101,6 +103,7 @@ rf_status rf_model_create(rf_model **out, const rf_config *given) {
 }
 
 void rf_model_destroy(rf_model *model) {
+    RFI_GUARDED;
     if (!model) return;
     if (model->prepared) model->backend->release(model->prepared);
     free(model->chain_text);
@@ -133,6 +136,7 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
 }
 
 rf_status rf_model_explain(const rf_model *model, int64_t batch, rf_format format, char *text, size_t size, size_t *needed) {
+    RFI_GUARDED;
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     if (batch < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch is %lld; expected 0 or more", (long long)batch);
     if (format != RF_FORMAT_TEXT && format != RF_FORMAT_JSON) return rfi_error(RF_INVALID_ARGUMENT, "format is %d, which is no rf_format", (int)format);

@@ -20,6 +20,8 @@
  *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
  *  - Threads: different models are independent. A model is immutable once its weights are loaded, and then any number of threads may
  *    call its forward, workspace and explain functions at once. Creating, loading and destroying one model is for one thread at a time.
+ *  - The calling thread's floating-point mode (rounding, subnormals as zeros, traps) changes no bit of a result, and is as before afterwards. A thread is not
+ *    cancelled (pthread_cancel) inside a call.
  */
 #ifndef ROWFOLD_H
 #define ROWFOLD_H

@@ -7,6 +7,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "guard.h"
 #include "model.h"
 #include "safetensors.h"
 #include "sized.h"
@@ -112,6 +113,7 @@ static rf_status open_single(rf_file *file) {
 }
 
 rf_status rf_file_open(rf_file **out, const char *path) {
+    RFI_GUARDED;
     if (!out) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
     if (!path) return rfi_error(RF_INVALID_ARGUMENT, "path is NULL");
     rf_file *file = calloc(1, sizeof *file);
@@ -129,6 +131,7 @@ rf_status rf_file_open(rf_file **out, const char *path) {
 }
 
 void rf_file_close(rf_file *file) {
+    RFI_GUARDED;
     if (!file) return;
     for (size_t i = 0; i < file->num_shards; i++) rfi_safetensors_close(file->shards[i]);
     free(file->shards);
@@ -233,6 +236,7 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
 }
 
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *given) {
+    RFI_GUARDED;
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     rf_file_names own, *names = &own;
     rf_status status = rfi_sized_read("names", "rf_file_names", given, names, sizeof *names);

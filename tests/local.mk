@@ -7,6 +7,7 @@ public_programs = \
 	tests/c/test_cpu_threads \
 	tests/c/test_file \
 	tests/c/test_file_faults \
+	tests/c/test_fp_mode \
 	tests/c/test_header_0_1 \
 	tests/c/test_malloc \
 	tests/c/test_sizes \

@@ -9,6 +9,7 @@
 #include "cpu/features.h"
 #include "cpu/pool.h"
 #include "error.h"
+#include "guard.h"
 
 enum {
     ROUNDS = 4,                 /* the best of so many: other work on the machine only ever slows one down */
@@ -125,6 +126,7 @@ rfi_cpu_figures rfi_cpu_probe_cached(const rfi_cpu_isa *isa, int threads, double
 }
 
 rf_status rf_cpu_measure(int threads, double *flops_per_second, double *bytes_per_second) {
+    RFI_GUARDED;
     if (!flops_per_second) return rfi_error(RF_INVALID_ARGUMENT, "flops_per_second is NULL");
     if (!bytes_per_second) return rfi_error(RF_INVALID_ARGUMENT, "bytes_per_second is NULL");
     if (threads < 0 || threads > RFI_CPU_MAX_THREADS)

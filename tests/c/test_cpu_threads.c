@@ -1,5 +1,5 @@
-/* One model, many callers: threads that forward at once, a child after fork, and a child forked while other threads are inside forward, all get the same
- * bits, and nobody hangs: an alarm ends the program if somebody does. */
+/* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are inside forward, and whoever comes
+ * after a thread that was cancelled, all get the same bits, and nobody hangs: an alarm ends the program if somebody does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <rowfold.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BATCH = 64, K = 256, N = 2048, CALLERS = 6, ROUNDS = 20, FORKS = 8, PATIENCE_S = 120 };
+enum { BATCH = 64, K = 256, N = 2048, CALLERS = 6, ROUNDS = 20, FORKS = 8, CANCELLED = 100, PATIENCE_S = 60 };
 
 static float x[BATCH * K], weight[N * K], expected[BATCH];
 static rf_model *model;
@@ -62,6 +62,30 @@ static void fork_often(void) {
     for (int i = 0; i < FORKS; i++) fork_and_forward();
 }
 
+static void *call_until_cancelled(void *unused) {
+    (void)unused;
+    for (;;) {
+        failures += !forward_agrees();
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/* Cancelled in the middle of a call, a thread ends after it. */
+static void cancel_often(void) {
+    for (int i = 0; i < CANCELLED; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, call_until_cancelled, NULL)) {
+            failures++;
+            return;
+        }
+        usleep((useconds_t)(100 + 37 * i));
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+        failures += !forward_agrees();
+    }
+}
+
 int main(void) {
     alarm(PATIENCE_S);
     for (int i = 0; i < BATCH * K; i++) x[i] = (float)(i % 997) * 1e-3f;
@@ -74,6 +98,7 @@ int main(void) {
     fork_and_forward();
     run_threads(CALLERS, call_rounds, NULL);
     run_threads(2, call_until_stopped, fork_often);
+    cancel_often();
     failures += !forward_agrees();
     rf_model_destroy(model);
     if (failures) fprintf(stderr, "%d calls failed or disagreed\n", failures);
