@@ -70,11 +70,14 @@ static void *thread_main(void *unused) {
     return NULL;
 }
 
-/* With pool.lock held. Signals of the program are none of the pool's business: its threads block them all. */
+/* With pool.lock held. Signals that are sent to the program are for its own threads: the pool's block them. Those that a thread causes by what it does go to
+ * that thread and no other; blocked, the first page of x that a program maps from its handler would end the process. */
 static void start_threads(int wanted) {
-    sigset_t all, before;
-    sigfillset(&all);
-    if (pthread_sigmask(SIG_SETMASK, &all, &before)) return;
+    static const int caused[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t sent, before;
+    sigfillset(&sent);
+    for (size_t i = 0; i < sizeof caused / sizeof *caused; i++) sigdelset(&sent, caused[i]);
+    if (pthread_sigmask(SIG_SETMASK, &sent, &before)) return;
     while (pool.threads < wanted) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, thread_main, NULL)) break;
