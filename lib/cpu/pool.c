@@ -24,8 +24,6 @@ static struct {
     int threads;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
-static pthread_once_t fork_handlers = PTHREAD_ONCE_INIT;
-
 /* fork copies the pool's memory but not its threads. The lock is held across it, so the child sees a consistent pool, and starts with an empty one:
  * the jobs belong to threads of the parent that do not exist here. */
 static void before_fork(void) { pthread_mutex_lock(&pool.lock); }
@@ -39,7 +37,8 @@ static void after_fork_child(void) {
     pool.threads = 0;
 }
 
-static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_parent, after_fork_child); }
+/* When the library is loaded: a process that forks while its first call installs them would have them twice, or not at all. */
+__attribute__((constructor)) static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_parent, after_fork_child); }
 
 static void work_on(job *j, int slot) {
     for (int64_t task; (task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->tasks;) j->run(j->context, task, slot);
@@ -93,7 +92,6 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
         work_on(&j, 0);
         return;
     }
-    pthread_once(&fork_handlers, install_fork_handlers);
     pthread_mutex_lock(&pool.lock);
     start_threads(j.slots - 1);
     j.below = pool.jobs;

@@ -1,4 +1,4 @@
-/* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are inside forward, and whoever comes
+/* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are inside forward or measure, and whoever comes
  * after a thread that was cancelled, all get the same bits, and nobody hangs: an alarm ends the program if somebody does. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -71,6 +71,35 @@ static void *call_until_cancelled(void *unused) {
     return NULL;
 }
 
+/* Explaining measures the machine anew when the number of threads is another than the last time: nearly all the time is measuring. */
+static int explain_agrees(int threads) {
+    rf_model *other = NULL;
+    char text[8192];
+    const rf_config config = {.size = sizeof config, .chain = "linear(256, 2048) | logsumexp", .device = "cpu", .threads = threads};
+    int failed = rf_model_create(&other, &config) || rf_model_explain(other, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
+    rf_model_destroy(other);
+    return !failed && strstr(text, "GB/s read");
+}
+
+static void *explain_until_stopped(void *unused) {
+    (void)unused;
+    for (int threads = 1; !stop; threads = 3 - threads) failures += !explain_agrees(threads);
+    return NULL;
+}
+
+static void fork_and_explain(void) {
+    for (int i = 0; i < FORKS; i++) {
+        usleep((useconds_t)(10000 + 5000 * i));
+        pid_t child = fork();
+        if (!child) {
+            alarm(PATIENCE_S / FORKS);
+            _exit(!explain_agrees(2));
+        }
+        int status = 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status);
+    }
+}
+
 /* Cancelled in the middle of a call, a thread ends after it. */
 static void cancel_often(void) {
     for (int i = 0; i < CANCELLED; i++) {
@@ -98,6 +127,7 @@ int main(void) {
     fork_and_forward();
     run_threads(CALLERS, call_rounds, NULL);
     run_threads(2, call_until_stopped, fork_often);
+    run_threads(1, explain_until_stopped, fork_and_explain);
     cancel_often();
     failures += !forward_agrees();
     rf_model_destroy(model);
