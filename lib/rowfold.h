@@ -270,7 +270,8 @@ rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_na
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */
     const void *x;         /* (batch, in_features), never written */
-    void *y;               /* (batch, 1), or (batch, out_features) without a reduction. Must not overlap x or the weights */
+    void *y;               /* (batch, 1), or (batch, out_features) without a reduction. No byte of its rows may be one of x or of the
+                              weights; rows of x and y may lie between each other */
     int64_t batch;         /* 0 is fine: nothing is done */
     int64_t ldx, ldy;      /* elements from one row to the next; 0: dense */
     int32_t x_dtype;       /* rf_dtype; by default config.x_dtype */

@@ -152,7 +152,7 @@ class NumpyKind:
             raise InvalidArgumentError(
                 f"out has strides {array.strides} in bytes; expected aligned rows of unit stride, evenly spaced"
             )
-        if isinstance(like, np.ndarray) and np.may_share_memory(array, like):
+        if isinstance(like, np.ndarray) and np.shares_memory(array, like):
             raise InvalidArgumentError("out overlaps x in memory; expected separate arrays")
         lead = shape[:-1]
         return Matrix(array.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, array)
