@@ -16,6 +16,7 @@ public_programs = \
 # C programs that look inside the library.
 internal_programs = \
 	tests/c/test_affine \
+	tests/c/test_blocking \
 	tests/c/test_choose \
 	tests/c/test_collapse \
 	tests/c/test_explain \
@@ -26,6 +27,9 @@ check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
 tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
 tests_c_test_affine_LDADD =
+tests_c_test_blocking_SOURCES = tests/c/test_blocking.c lib/cpu/blocking.c
+tests_c_test_blocking_CFLAGS = $(AM_CFLAGS) -ftrapv
+tests_c_test_blocking_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_choose_SOURCES = tests/c/test_choose.c cuda/choose.c
 tests_c_test_choose_LDADD =
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)
