@@ -109,20 +109,14 @@ static rf_status gather(const rf_model *model, const rf_weights *weights, const 
     return status;
 }
 
-rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
-    RFI_GUARDED;
-    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    rf_weights own, *weights = &own;
-    rf_status status = rfi_sized_read("weights", "rf_weights", given, weights, sizeof *weights);
-    if (status) return status;
-    if (model->prepared) return rfi_error(RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
+static rf_status already_loaded(void) {
+    return rfi_error(RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
+}
+
+/* Bias, vectors and W, checked, to what the model's backend computes with. */
+static rf_status prepare(rf_model *model, const rf_weights *weights, const rf_vector *in_order) {
     const rfi_spec *spec = &model->spec;
     const rfi_plan *plan = &spec->plan;
-    rf_vector in_order[RF_MAX_OPS];
-    status = check_weights(model, weights);
-    if (!status) status = match_vectors(model, weights, in_order);
-    if (status) return status;
-
     size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype);
     char *block = malloc(row * (size_t)(1 + plan->num_vectors) + 1);
     if (!block) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the bias and %d vectors of %zu bytes", plan->num_vectors, row);
@@ -139,13 +133,32 @@ rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
     };
     void *prepared = NULL;
     size_t bytes = 0;
-    status = gather(model, weights, in_order, block);
+    rf_status status = gather(model, weights, in_order, block);
     if (!status) status = model->backend->prepare(spec, &view, &prepared, &bytes);
     free(block);
     if (status) return status;
-    model->prepared = prepared;
     model->prepared_bytes = bytes;
+    model->prepared = prepared;
     return RF_OK;
+}
+
+rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
+    RFI_GUARDED;
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_weights own, *weights = &own;
+    rf_status status = rfi_sized_read("weights", "rf_weights", given, weights, sizeof *weights);
+    if (status) return status;
+    if (model->prepared) return already_loaded();
+    rf_vector in_order[RF_MAX_OPS];
+    status = check_weights(model, weights);
+    if (!status) status = match_vectors(model, weights, in_order);
+    if (status) return status;
+
+    if (atomic_flag_test_and_set(&model->claimed))
+        return model->prepared ? already_loaded() : rfi_error(RF_ALREADY_LOADED, "another thread is loading the model's weights");
+    status = prepare(model, weights, in_order);
+    if (status) atomic_flag_clear(&model->claimed);
+    return status;
 }
 
 rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors) {

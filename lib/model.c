@@ -86,6 +86,7 @@ rf_status rf_model_create(rf_model **out, const rf_config *given) {
     if (status) return status;
     rf_model *model = calloc(1, sizeof *model);
     if (!model) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model");
+    atomic_flag_clear(&model->claimed);
     rfi_spec *spec = &model->spec;
     spec->math = (rf_math)config->math;
     spec->batch_invariant = (config->flags & RF_BATCH_INVARIANT) != 0;

@@ -19,7 +19,8 @@
  *  - Buffers are aligned to the type of their elements, unless more is said.
  *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
  *  - Threads: different models are independent. A model is immutable once its weights are loaded, and then any number of threads may
- *    call its forward, workspace and explain functions at once. Creating, loading and destroying one model is for one thread at a time.
+ *    call its forward, workspace and explain functions at once, also while another loads them: RF_NOT_LOADED until that is done. Of threads that load
+ *    one model at once, one does; the others get RF_ALREADY_LOADED. Nobody may use a model that is being destroyed.
  *  - The calling thread's floating-point mode (rounding, subnormals as zeros, traps) changes no bit of a result, and is as before afterwards. A thread is not
  *    cancelled (pthread_cancel) inside a call.
  */

@@ -74,6 +74,31 @@ def test_many_threads_make_models(backend: str) -> None:
     together(6, work)
 
 
+def test_many_threads_load_one_model(backend: str) -> None:
+    """One does, the others are told; and whoever calls meanwhile gets the result, or that there are no weights yet."""
+    case = threaded(batch=4)
+    wanted = case.run(backend)
+    for _ in range(10):
+        model, outcomes = rowfold.Model(CHAIN, 250, 600, backend=backend), []
+
+        def work(index: int, model: rowfold.Model = model, outcomes: list[str] = outcomes) -> None:
+            try:
+                if index % 2:
+                    model.load_weights(case.w, case.b)
+                    outcomes.append("loaded")
+                else:
+                    assert same_bits(model(case.x), wanted)
+            except rowfold.AlreadyLoadedError as error:
+                assert "load" in str(error)
+                outcomes.append("refused")
+            except rowfold.NotLoadedError:
+                pass
+
+        together(8, work)
+        assert sorted(outcomes) == ["loaded", "refused", "refused", "refused"]
+        assert same_bits(model(case.x), wanted)
+
+
 def in_child(work: Callable[[], bool], seconds: float = 60) -> None:
     """`work` in a child of fork must return True. One that hangs is ended, and fails."""
     pid = os.fork()

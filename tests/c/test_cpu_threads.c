@@ -100,6 +100,33 @@ static void fork_and_explain(void) {
     }
 }
 
+static rf_model *shared;
+static pthread_barrier_t gate;
+static atomic_int loaded, refused;
+
+static void *load_shared(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&gate);
+    rf_status status = rf_model_load_weights(shared, weight, NULL, NULL, 0);
+    loaded += status == RF_OK;
+    refused += status == RF_ALREADY_LOADED;
+    return NULL;
+}
+
+/* Of threads that load one model at once, one does. */
+static void load_at_once(void) {
+    const rf_config config = {.size = sizeof config, .chain = "linear | logsumexp | gelu", .in_features = K, .out_features = N, .device = "cpu", .threads = 1};
+    for (int i = 0; i < ROUNDS; i++) {
+        float y[BATCH];
+        failures += rf_model_create(&shared, &config) != RF_OK || pthread_barrier_init(&gate, NULL, CALLERS);
+        loaded = refused = 0;
+        run_threads(CALLERS, load_shared, NULL);
+        failures += loaded != 1 || refused != CALLERS - 1 || rf_model_forward(shared, x, BATCH, y) || memcmp(y, expected, sizeof y);
+        rf_model_destroy(shared);
+        pthread_barrier_destroy(&gate);
+    }
+}
+
 /* Cancelled in the middle of a call, a thread ends after it. */
 static void cancel_often(void) {
     for (int i = 0; i < CANCELLED; i++) {
@@ -128,6 +155,7 @@ int main(void) {
     run_threads(CALLERS, call_rounds, NULL);
     run_threads(2, call_until_stopped, fork_often);
     run_threads(1, explain_until_stopped, fork_and_explain);
+    load_at_once();
     cancel_often();
     failures += !forward_agrees();
     rf_model_destroy(model);
