@@ -28,11 +28,15 @@ class _Torch(NamedTuple):
     empty: Any
     current_stream: Any
     increment_version: Any
+    forward_ad: Any
+    dispatch_modes: Any
+    recorders: dict[str, Any]
 
 
 @cache
 def _torch() -> _Torch:
     torch: Any = sys.modules["torch"]
+    native = torch._C
     dtypes = {getattr(torch, dtype_name(d)): d for d in DType if d}
     return _Torch(
         tensor=torch.Tensor,
@@ -45,6 +49,12 @@ def _torch() -> _Torch:
         empty=torch.empty,
         current_stream=torch.cuda.current_stream,
         increment_version=torch.autograd.graph.increment_version,
+        forward_ad=torch.autograd.forward_ad,
+        dispatch_modes=native._len_torch_dispatch_stack,
+        recorders={
+            "torch.jit.trace": native._get_tracing_state,
+            "a transform of torch.func": native._functorch.peek_interpreter_stack,
+        },
     )
 
 
@@ -75,6 +85,7 @@ class TorchKind:
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new tensor on the device of ``like``."""
         torch = _torch()
+        _check_recorded(torch)
         y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
         lead, memory = shape[:-1], Memory.DEVICE if y.is_cuda else Memory.HOST
         return y, Matrix(y.data_ptr(), lead, math.prod(lead), 0, dtype, memory, None, y, y.get_device())
@@ -82,6 +93,7 @@ class TorchKind:
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. The library itself refuses one that overlaps x."""
         torch = _torch()
+        _check_recorded(torch)
         if not isinstance(array, torch.tensor):
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected a torch.Tensor, as x is one")
         if _dtype_of(array, "out", dtype) is not dtype:
@@ -112,8 +124,27 @@ class TorchKind:
         return memory.data_ptr(), memory
 
 
+def _check_recorded(torch: _Torch) -> None:
+    """Refuses to compute where a program is being recorded or transformed: of the call nothing would be seen."""
+    names = [name for name, active in torch.recorders.items() if active()]
+    if torch.dispatch_modes():
+        # Those that trace (proxies, fakes, functional tensors); one that only watches may.
+        stack = sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+        names += [type(mode).__qualname__ for mode in stack if mode.is_infra_mode()]
+    if names:
+        raise InvalidArgumentError(
+            f"{names[0]} is active, and sees nothing of what a rowfold.Model computes; "
+            "rowfold.torch.fuse makes modules whose forward is an operator of PyTorch"
+        )
+
+
 def _check(array: Any, argument: str) -> None:
     torch = _torch()
+    if torch.forward_ad._current_level >= 0 and torch.forward_ad.unpack_dual(array).tangent is not None:
+        raise InvalidArgumentError(
+            f"{argument} has a tangent of forward-mode differentiation, but rowfold computes none; "
+            f"pass the primal of torch.autograd.forward_ad.unpack_dual({argument})"
+        )
     if array.requires_grad and torch.is_grad_enabled():
         raise InvalidArgumentError(
             f"{argument} requires grad and grad mode is on, but rowfold computes no gradients; "
@@ -128,6 +159,8 @@ def _check(array: Any, argument: str) -> None:
 def _matrix(array: Any, argument: str, lead: Any, ld: int, dtype: DType) -> Matrix:
     try:
         pointer = array.data_ptr()
+        if not pointer and array.numel():
+            raise RuntimeError("it has none")
     except RuntimeError as error:  # fake tensors, functorch's wrappers, and other subclasses without memory
         raise ArgumentTypeError(
             f"{argument} is a {type_name(array)}, whose memory cannot be read: {error}; expected a plain torch.Tensor"

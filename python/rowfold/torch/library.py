@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import InvalidArgumentError
 from .program import Runner, check_dims, parse, signature
@@ -36,7 +37,14 @@ def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
 
 
 def check_grad(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
-    """Raises InvalidArgumentError where PyTorch would record a gradient."""
+    """Raises InvalidArgumentError where PyTorch would record a gradient, or carry a tangent along."""
+    if forward_ad._current_level >= 0:
+        for tensor, name in zip(tensors, names):
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                raise InvalidArgumentError(
+                    f"{name} has a tangent of forward-mode differentiation, but the fused forward computes none; "
+                    "differentiate the original module"
+                )
     if torch.is_grad_enabled():
         for tensor, name in zip(tensors, names):
             if tensor.requires_grad:
