@@ -257,6 +257,10 @@ def bad_inputs(folder):
     np.save(folder / "double.npy", good.astype(np.float64))
     np.save(folder / "objects.npy", np.array([{}], object))
     np.savez(folder / "many.npz", a=good)
+    header = (
+        b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}'
+    )
+    (folder / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     (folder / "text.npy").write_text("1 2 3")
     np.save(folder / "cut.npy", good)
     (folder / "cut.npy").write_bytes((folder / "cut.npy").read_bytes()[:-8])
@@ -269,7 +273,8 @@ def bad_inputs(folder):
         ("double.npy", "float64"),
         ("objects.npy", ""),
         ("many.npz", "one array"),
-        ("text.npy", ""),
+        ("text.npy", "no .npy file"),
+        ("w.safetensors", "w.safetensors:TENSOR, with one of w, b"),
         ("cut.npy", ""),
         ("none.npy", "No such file"),
         ("none.safetensors:x", "cannot be opened"),

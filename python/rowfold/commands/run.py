@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import arrays
+from .. import arrays, npz
 from .._lib import DType
-from ..errors import ArgumentTypeError, FileError, InvalidArgumentError
+from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..files import mapped, tensors
 from ..model import Model
 from . import options
@@ -123,14 +123,10 @@ def _open_input(text: str) -> tuple[Array, DType]:
     path, tensor, named = _tensor_of(text)
     if named:
         return mapped(path, tensor)
-    try:
-        x = np.load(text, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise FileError(f"--input {text}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InvalidArgumentError(f"--input {text}: {error}") from None
-    if not isinstance(x, np.ndarray):
-        raise InvalidArgumentError(f"--input {text}: expected one array, as numpy.save writes it")
+    if text.endswith((".safetensors", ".json")):
+        names = ", ".join(found.name for found in tensors(text)[:8])
+        raise InvalidArgumentError(f"--input {text}: names no tensor; expected {text}:TENSOR, with one of {names}")
+    x = npz.mapped(text)
     if np.isfortran(x):
         raise InvalidArgumentError(f"--input {text}: is in Fortran order; its rows do not lie together")
     if not x.dtype.isnative:
