@@ -303,6 +303,9 @@ def test_what_is_no_array_is_refused(model, x):
 def test_a_mask_is_not_dropped_silently(model):
     with pytest.raises(TypeError, match="masked array"):
         model(np.ma.masked_less(np.zeros((2, K), np.float32), 0))
+    hidden = np.ma.masked_all((2, 1), np.float32)
+    with pytest.raises(TypeError, match="out is a masked array, whose mask would hide the result"):
+        model(np.zeros((2, K), np.float32), out=hidden)
 
 
 def test_weights_are_checked(weights):

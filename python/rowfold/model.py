@@ -337,7 +337,7 @@ class Model:
             flags = x.flags
             if flags.c_contiguous and flags.aligned:
                 lead = x.shape[:-1]
-                y = np.empty(lead + self._y_tail, self._y_numpy) if out is None else out
+                y = arrays.new_array(lead + self._y_tail, self._y_numpy) if out is None else out
                 if out is None or self._is_plain_output(out, x):
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y

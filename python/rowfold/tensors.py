@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
 from ._lib import DType, Memory
 from .arrays import Matrix, check_last_dimension, check_shape, dtype_name, row_stride, shape_text, type_name
-from .errors import ArgumentTypeError, InvalidArgumentError
+from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
 
 class _Torch(NamedTuple):
@@ -31,6 +33,7 @@ class _Torch(NamedTuple):
     forward_ad: Any
     dispatch_modes: Any
     recorders: dict[str, Any]
+    out_of_memory: Any
 
 
 @cache
@@ -55,6 +58,7 @@ def _torch() -> _Torch:
             "torch.jit.trace": native._get_tracing_state,
             "a transform of torch.func": native._functorch.peek_interpreter_stack,
         },
+        out_of_memory=torch.cuda.OutOfMemoryError,
     )
 
 
@@ -74,7 +78,8 @@ class TorchKind:
         check_last_dimension(shape, argument, width)
         ld = 0 if array.is_contiguous() else row_stride(tuple(shape), array.stride(), 1)
         if ld is None:
-            array, ld = array.contiguous(), 0
+            with _out_of_memory(array, f"a copy of {argument}, of shape {shape_text(shape)}"):
+                array, ld = array.contiguous(), 0
         return _matrix(array, argument, shape[:-1], ld, dtype)
 
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
@@ -86,7 +91,8 @@ class TorchKind:
         """A new tensor on the device of ``like``."""
         torch = _torch()
         _check_recorded(torch)
-        y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
+        with _out_of_memory(like, f"a result of shape {shape_text(shape)} and dtype {dtype_name(dtype)}"):
+            y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
         lead, memory = shape[:-1], Memory.DEVICE if y.is_cuda else Memory.HOST
         return y, Matrix(y.data_ptr(), lead, math.prod(lead), 0, dtype, memory, None, y, y.get_device())
 
@@ -122,6 +128,17 @@ class TorchKind:
         torch = _torch()
         memory = torch.empty((size,), dtype=torch.uint8, device=like.device)
         return memory.data_ptr(), memory
+
+
+@contextmanager
+def _out_of_memory(like: Any, what: str) -> Iterator[None]:
+    """What PyTorch raises where it has no memory on the device of ``like``, which on a CPU has no class of its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if like.is_cuda and not isinstance(error, _torch().out_of_memory):
+            raise
+        raise OutOfMemoryError(f"no memory for {what} on {like.device}") from None
 
 
 def _check_recorded(torch: _Torch) -> None:
