@@ -390,6 +390,15 @@ _loaded: Library | None = None
 _loading = threading.Lock()
 
 
+def _after_fork_in_child() -> None:
+    """The thread that held the lock, if one did, is not in the child."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def load() -> Library:
     """The library, loaded on the first call. LibraryError says where it was looked for."""
     global _loaded

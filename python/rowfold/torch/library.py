@@ -5,6 +5,7 @@ An exported graph that holds it runs in any process that has imported ``rowfold.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -22,6 +23,18 @@ _Key = tuple[object, ...]
 _live: weakref.WeakValueDictionary[_Key, Runner] = weakref.WeakValueDictionary()
 _recent: OrderedDict[_Key, Runner] = OrderedDict()
 _lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """The thread that held the lock, if one did, is not in the child.
+
+    What it was doing can be left as it is: freeing a program of a GPU would call CUDA, which has not survived.
+    """
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
