@@ -8,6 +8,7 @@
 #include "device.h"
 #include "dtype.h"
 #include "error.h"
+#include "number.h"
 #include "prepared.h"
 
 enum { OLDEST_MAJOR = 8, MAX_FEATURES = 65535 * 32 };
@@ -113,8 +114,9 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
     else snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
-    snprintf(out->machine, sizeof out->machine, "%s: %d multiprocessors at %.2f GHz, %.2f TB/s, by the device's own figures", figures.name,
-             figures.multiprocessors, figures.clock_hz * 1e-9, figures.memory_bytes_per_second * 1e-12);
+    char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
+    snprintf(out->machine, sizeof out->machine, "%s: %d multiprocessors at %s GHz, %s TB/s, by the device's own figures", figures.name, figures.multiprocessors,
+             rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock), rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));
     /* Unfused, the logits are written and every operator reads and writes them. */
     double passes = 1 + 2.0 * spec->plan.num_pre + (spec->plan.reduction ? 1 : 0);
     double logits = (double)batch * (double)spec->plan.out_features * (double)rfi_dtype_size(spec->compute_dtype);

@@ -61,6 +61,11 @@ static struct pool {
 } pools[MAX_DEVICES];
 static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 
+/* CUDA does not work in a child of fork, and says so; a lock that a thread of the parent held would have the child wait for ever instead. */
+static void after_fork_child(void) { pthread_mutex_init(&pools_mutex, NULL); }
+
+__attribute__((constructor)) static void install_fork_handler(void) { pthread_atfork(NULL, NULL, after_fork_child); }
+
 /* A pool is never destroyed. A model's own would be with the model, and cudaMemPoolDestroy beside another thread's cudaStreamSynchronize, the library's or
  * the caller's, leaves a lock of the driver taken: with driver 580 every thread then waits forever. */
 static rf_status create_pool(int device, cudaMemPool_t *pool) {

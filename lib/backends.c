@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "guard.h"
 
 extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic, rfi_backend_reference;
 
@@ -18,6 +19,7 @@ size_t rf_backend_count(void) { return sizeof rfi_backends / sizeof *rfi_backend
 const char *rf_backend_name(size_t index) { return index < rf_backend_count() ? rfi_backends[index]->name : NULL; }
 
 int rf_backend_available(size_t index, const char **reason) {
+    RFI_GUARDED;
     const char *why = "there is no such backend";
     int available = index < rf_backend_count() && rfi_backends[index]->available(&why);
     if (reason) *reason = available ? "" : why;

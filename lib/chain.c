@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "guard.h"
 #include "lexical.h"
 #include "number.h"
 
@@ -156,6 +157,7 @@ rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_
 }
 
 rf_status rf_chain_parse(const char *text, rf_op *ops, size_t capacity, size_t *num_ops) {
+    RFI_GUARDED;
     if (!num_ops) return rfi_error(RF_INVALID_ARGUMENT, "num_ops is NULL");
     if (!ops && capacity) return rfi_error(RF_INVALID_ARGUMENT, "ops is NULL and capacity %zu; expected a buffer, or capacity 0", capacity);
     rfi_chain chain;
@@ -191,6 +193,7 @@ const char *rfi_op_format(const rf_op *op, char text[RFI_OP_TEXT]) {
 }
 
 rf_status rf_chain_format(const rf_op *ops, size_t num_ops, char *text, size_t size, size_t *needed) {
+    RFI_GUARDED;
     if (!text && size) return rfi_error(RF_INVALID_ARGUMENT, "text is NULL and size %zu; expected a buffer, or size 0", size);
     rfi_chain chain;
     rf_status status = rfi_chain_from_ops(ops, num_ops, &chain);

@@ -3,7 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char last_error[1024];
+/* The longest path there may be, and what is said of it. */
+static _Thread_local char last_error[4096 + 1024];
 
 rf_status rfi_error(rf_status status, const char *format, ...) {
     va_list args;

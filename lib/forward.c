@@ -1,7 +1,9 @@
 /* Forward: everything is checked here, and nothing is touched before all checks have passed. */
 #include "dtype.h"
 #include "error.h"
+#include "guard.h"
 #include "model.h"
+#include "sized.h"
 
 static rf_status check_ready(const rf_model *model, int64_t batch) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
@@ -11,6 +13,7 @@ static rf_status check_ready(const rf_model *model, int64_t batch) {
 }
 
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes) {
+    RFI_GUARDED;
     rf_status status = check_ready(model, batch);
     if (status) return status;
     if (!bytes) return rfi_error(RF_INVALID_ARGUMENT, "bytes is NULL");
@@ -20,16 +23,39 @@ rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *
     return status;
 }
 
-/* A (batch, columns) buffer: leading dimension, size and alignment. *bytes is its extent. */
-static rf_status check_matrix(const char *name, const void *data, int64_t batch, int64_t columns, int64_t ld, rf_dtype dtype, int64_t *bytes) {
+/* Where the rows of a buffer lie: `row` bytes each, `step` bytes from one to the next. */
+typedef struct rows {
+    uintptr_t first;
+    int64_t count, row, step;
+} rows;
+
+/* A (batch, columns) buffer: leading dimension, size and alignment. One without rows or columns is never touched: it may be anything. */
+static rf_status check_matrix(const char *name, const void *data, int64_t batch, int64_t columns, int64_t ld, rf_dtype dtype, rows *out) {
     if (!rfi_dtype_size(dtype)) return rfi_error(RF_INVALID_ARGUMENT, "%s_dtype is %d, which is no rf_dtype", name, (int)dtype);
     if (ld < columns) return rfi_error(RF_INVALID_ARGUMENT, "ld%s is %lld; expected %lld or more", name, (long long)ld, (long long)columns);
     int64_t elements = rfi_size_mul(batch, ld);
-    *bytes = elements < 0 ? -1 : rfi_size_mul(elements, (int64_t)rfi_dtype_size(dtype));
-    if (*bytes < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch %lld times ld%s %lld overflows", (long long)batch, name, (long long)ld);
-    if (!data && batch && columns) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name);
-    if ((uintptr_t)data % rfi_dtype_size(dtype)) return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name, rfi_dtype_name(dtype));
+    int64_t item = (int64_t)rfi_dtype_size(dtype);
+    if (elements < 0 || rfi_size_mul(elements, item) < 0)
+        return rfi_error(RF_INVALID_ARGUMENT, "batch %lld times ld%s %lld overflows", (long long)batch, name, (long long)ld);
+    *out = (rows){.first = (uintptr_t)data, .count = columns ? batch : 0, .row = columns * item, .step = ld * item};
+    if (!out->count) return RF_OK;
+    if (!data) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name);
+    if ((uintptr_t)data % (uintptr_t)item) return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name, rfi_dtype_name(dtype));
     return RF_OK;
+}
+
+static uintptr_t row_at(const rows *r, int64_t i) { return r->first + (uintptr_t)(i * r->step); }
+static uintptr_t end_of(const rows *r, int64_t i) { return row_at(r, i) + (uintptr_t)r->row; }
+
+/* Have they a byte in common? Rows of one may lie between those of the other, as in a matrix of which y is the last column. */
+static int overlap(const rows *a, const rows *b) {
+    if (!a->count || !b->count || end_of(a, a->count - 1) <= b->first || end_of(b, b->count - 1) <= a->first) return 0;
+    for (int64_t i = 0, j = 0; i < a->count && j < b->count;) {
+        if (end_of(a, i) <= row_at(b, j)) i++;
+        else if (end_of(b, j) <= row_at(a, i)) j++;
+        else return 1;
+    }
+    return 0;
 }
 
 static rf_status check_memory(const rf_model *model, const char *name, rf_memory memory) {
@@ -41,7 +67,7 @@ static rf_status check_memory(const rf_model *model, const char *name, rf_memory
 }
 
 static rf_status check_workspace(const rf_model *model, const rfi_forward *call) {
-    if (!call->workspace) return RF_OK;
+    if (!call->workspace || !call->batch) return RF_OK;
     size_t needed = 0;
     rf_status status = model->backend->workspace_size(&model->spec, model->prepared, call->batch, &needed);
     if (status) return status;
@@ -53,26 +79,24 @@ static rf_status check_workspace(const rf_model *model, const rfi_forward *call)
 
 static rf_status check_call(const rf_model *model, const rfi_forward *call) {
     const rfi_plan *plan = &model->spec.plan;
-    int64_t x_bytes, y_bytes;
-    rf_status status = check_matrix("x", call->x, call->batch, plan->in_features, call->ldx, call->x_dtype, &x_bytes);
-    if (!status) status = check_matrix("y", call->y, call->batch, plan->width, call->ldy, call->y_dtype, &y_bytes);
+    rows x, y;
+    rf_status status = check_matrix("x", call->x, call->batch, plan->in_features, call->ldx, call->x_dtype, &x);
+    if (!status) status = check_matrix("y", call->y, call->batch, plan->width, call->ldy, call->y_dtype, &y);
     if (!status) status = check_memory(model, "x", call->x_memory);
     if (!status) status = check_memory(model, "y", call->y_memory);
     if (status) return status;
     if ((call->x_dtype == RF_FLOAT64) != (model->spec.weight_dtype == RF_FLOAT64))
         return rfi_error(RF_INVALID_ARGUMENT, "x_dtype is %s and the weights are %s; float64 goes with float64 only", rfi_dtype_name(call->x_dtype),
                          rfi_dtype_name(model->spec.weight_dtype));
-    uintptr_t x = (uintptr_t)call->x, y = (uintptr_t)call->y;
-    if (call->batch && plan->in_features && plan->width && x < y + (uintptr_t)y_bytes && y < x + (uintptr_t)x_bytes)
-        return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
+    if (overlap(&x, &y)) return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
     return check_workspace(model, call);
 }
 
-rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args) {
-    if (!args) return rfi_error(RF_INVALID_ARGUMENT, "args is NULL");
-    if (args->size != sizeof *args)
-        return rfi_error(RF_INVALID_ARGUMENT, "args.size is %zu; expected sizeof(rf_forward_args), %zu", args->size, sizeof *args);
-    rf_status status = check_ready(model, args->batch);
+rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
+    RFI_GUARDED;
+    rf_forward_args own, *args = &own;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (!status) status = check_ready(model, args->batch);
     if (status) return status;
     const rfi_spec *spec = &model->spec;
     const rfi_forward call = {

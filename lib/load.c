@@ -4,7 +4,9 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "guard.h"
 #include "model.h"
+#include "sized.h"
 
 static int memory_known(int memory) { return memory >= RF_MEMORY_DEFAULT && memory <= RF_MEMORY_DEVICE; }
 
@@ -47,20 +49,22 @@ static rf_status check_vector(const rf_model *model, const rf_vector *vector, si
     return check_memory(model, "the memory of a vector", vector->memory);
 }
 
-/* Finds each vector of the plan among the given ones: all there, none twice, none left over. order[v] is where vector v was given. */
-static rf_status match_vectors(const rf_model *model, const rf_weights *weights, size_t *order) {
+/* Finds each vector of the plan among the given ones: all there, none twice, none left over. */
+static rf_status match_vectors(const rf_model *model, const rf_weights *weights, rf_vector *in_order) {
     const rfi_plan *plan = &model->spec.plan;
     int found[RF_MAX_OPS] = {0};
     if (weights->num_vectors && !weights->vectors) return rfi_error(RF_INVALID_ARGUMENT, "vectors is NULL and num_vectors %zu", weights->num_vectors);
     for (size_t i = 0; i < weights->num_vectors; i++) {
-        rf_status status = check_vector(model, &weights->vectors[i], i);
+        rf_vector vector;
+        rf_status status = rfi_sized_item("vectors", "rf_vector", weights->vectors, i, &vector, sizeof vector);
+        if (!status) status = check_vector(model, &vector, i);
         if (status) return status;
         int v = 0;
-        while (v < plan->num_vectors && strcmp(plan->vectors[v], weights->vectors[i].name)) v++;
+        while (v < plan->num_vectors && strcmp(plan->vectors[v], vector.name)) v++;
         if (v == plan->num_vectors)
-            return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" is not in the chain \"%.200s\"", weights->vectors[i].name, model->chain_text);
-        if (found[v]++) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" was given twice", weights->vectors[i].name);
-        order[v] = i;
+            return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" is not in the chain \"%.200s\"", vector.name, model->chain_text);
+        if (found[v]++) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" was given twice", vector.name);
+        in_order[v] = vector;
     }
     for (int v = 0; v < plan->num_vectors; v++)
         if (!found[v]) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%s\" of the chain was not given", plan->vectors[v]);
@@ -89,7 +93,7 @@ static rf_status check_weights(const rf_model *model, const rf_weights *weights)
 }
 
 /* Bias and vectors as (1 + num_vectors, N) of the compute type, in one block. */
-static rf_status gather(const rf_model *model, const rf_weights *weights, const size_t *order, char *block) {
+static rf_status gather(const rf_model *model, const rf_weights *weights, const rf_vector *in_order, char *block) {
     const rfi_spec *spec = &model->spec;
     int64_t n = spec->plan.out_features;
     size_t row = (size_t)n * rfi_dtype_size(spec->compute_dtype);
@@ -98,26 +102,21 @@ static rf_status gather(const rf_model *model, const rf_weights *weights, const 
     rf_status status = RF_OK;
     if (weights->bias) status = fetch(model, block, weights->bias, bias_dtype, (rf_memory)weights->memory, n, weights->stream);
     for (int v = 0; v < spec->plan.num_vectors && !status; v++) {
-        const rf_vector *vector = &weights->vectors[order[v]];
+        const rf_vector *vector = &in_order[v];
         rf_dtype dtype = vector->dtype ? (rf_dtype)vector->dtype : spec->weight_dtype;
         status = fetch(model, block + (size_t)(v + 1) * row, vector->data, dtype, (rf_memory)vector->memory, n, weights->stream);
     }
     return status;
 }
 
-rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *weights) {
-    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    if (!weights) return rfi_error(RF_INVALID_ARGUMENT, "weights is NULL");
-    if (weights->size != sizeof *weights)
-        return rfi_error(RF_INVALID_ARGUMENT, "weights.size is %zu; expected sizeof(rf_weights), %zu", weights->size, sizeof *weights);
-    if (model->prepared) return rfi_error(RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
+static rf_status already_loaded(void) {
+    return rfi_error(RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
+}
+
+/* Bias, vectors and W, checked, to what the model's backend computes with. */
+static rf_status prepare(rf_model *model, const rf_weights *weights, const rf_vector *in_order) {
     const rfi_spec *spec = &model->spec;
     const rfi_plan *plan = &spec->plan;
-    size_t order[RF_MAX_OPS];
-    rf_status status = check_weights(model, weights);
-    if (!status) status = match_vectors(model, weights, order);
-    if (status) return status;
-
     size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype);
     char *block = malloc(row * (size_t)(1 + plan->num_vectors) + 1);
     if (!block) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the bias and %d vectors of %zu bytes", plan->num_vectors, row);
@@ -134,13 +133,32 @@ rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *weights) {
     };
     void *prepared = NULL;
     size_t bytes = 0;
-    status = gather(model, weights, order, block);
+    rf_status status = gather(model, weights, in_order, block);
     if (!status) status = model->backend->prepare(spec, &view, &prepared, &bytes);
     free(block);
     if (status) return status;
-    model->prepared = prepared;
     model->prepared_bytes = bytes;
+    model->prepared = prepared;
     return RF_OK;
+}
+
+rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
+    RFI_GUARDED;
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_weights own, *weights = &own;
+    rf_status status = rfi_sized_read("weights", "rf_weights", given, weights, sizeof *weights);
+    if (status) return status;
+    if (model->prepared) return already_loaded();
+    rf_vector in_order[RF_MAX_OPS];
+    status = check_weights(model, weights);
+    if (!status) status = match_vectors(model, weights, in_order);
+    if (status) return status;
+
+    if (atomic_flag_test_and_set(&model->claimed))
+        return model->prepared ? already_loaded() : rfi_error(RF_ALREADY_LOADED, "another thread is loading the model's weights");
+    status = prepare(model, weights, in_order);
+    if (status) atomic_flag_clear(&model->claimed);
+    return status;
 }
 
 rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors) {

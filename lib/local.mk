@@ -13,11 +13,14 @@ lib_libplan_la_SOURCES = \
 	lib/explain.c \
 	lib/explain_json.c \
 	lib/explain_text.c \
+	lib/guard.c \
 	lib/number.c \
 	lib/optable.c \
 	lib/plan.c \
-	lib/rewrite.c
+	lib/rewrite.c \
+	lib/sized.c
 lib_libplan_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+lib_libplan_la_LIBADD = $(PTHREAD_LIBS)
 
 lib_librowfold_la_SOURCES = \
 	lib/backends.c \
@@ -59,6 +62,7 @@ noinst_HEADERS += \
 	lib/error.h \
 	lib/explain.h \
 	lib/explain_parts.h \
+	lib/guard.h \
 	lib/lexical.h \
 	lib/mapping.h \
 	lib/model.h \
@@ -71,6 +75,7 @@ noinst_HEADERS += \
 	lib/presets.def \
 	lib/reductions.def \
 	lib/safetensors.h \
+	lib/sized.h \
 	lib/status.def \
 	lib/vmath.h \
 	lib/vmath_poly.h \

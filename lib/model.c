@@ -8,6 +8,8 @@
 #include "dtype.h"
 #include "error.h"
 #include "explain.h"
+#include "guard.h"
+#include "sized.h"
 
 int64_t rfi_size_mul(int64_t a, int64_t b) {
     int64_t product;
@@ -46,9 +48,6 @@ static rf_status choose_dtypes(const rf_config *config, rfi_spec *spec) {
 }
 
 static rf_status check_config(const rf_config *config) {
-    if (!config) return rfi_error(RF_INVALID_ARGUMENT, "config is NULL");
-    if (config->size != sizeof *config)
-        return rfi_error(RF_INVALID_ARGUMENT, "config.size is %zu; expected sizeof(rf_config), %zu", config->size, sizeof *config);
     if (!config->chain == !config->ops)
         return rfi_error(RF_INVALID_ARGUMENT, "config.chain and config.ops: expected exactly one of them, got %s", config->chain ? "both" : "neither");
     if (config->math < RF_MATH_F32 || config->math > RF_MATH_BF16)
@@ -78,12 +77,16 @@ static rf_status format_chain(rf_model *model) {
     return rf_chain_format(chain->ops, (size_t)chain->num_ops, model->chain_text, needed + 1, NULL);
 }
 
-rf_status rf_model_create(rf_model **out, const rf_config *config) {
+rf_status rf_model_create(rf_model **out, const rf_config *given) {
+    RFI_GUARDED;
     if (!out) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    rf_status status = check_config(config);
+    rf_config own, *config = &own;
+    rf_status status = rfi_sized_read("config", "rf_config", given, config, sizeof *config);
+    if (!status) status = check_config(config);
     if (status) return status;
     rf_model *model = calloc(1, sizeof *model);
     if (!model) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model");
+    atomic_flag_clear(&model->claimed);
     rfi_spec *spec = &model->spec;
     spec->math = (rf_math)config->math;
     spec->batch_invariant = (config->flags & RF_BATCH_INVARIANT) != 0;
@@ -101,6 +104,7 @@ rf_status rf_model_create(rf_model **out, const rf_config *config) {
 }
 
 void rf_model_destroy(rf_model *model) {
+    RFI_GUARDED;
     if (!model) return;
     if (model->prepared) model->backend->release(model->prepared);
     free(model->chain_text);
@@ -109,12 +113,10 @@ void rf_model_destroy(rf_model *model) {
 
 rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    if (!info) return rfi_error(RF_INVALID_ARGUMENT, "info is NULL");
-    if (info->size != sizeof *info)
-        return rfi_error(RF_INVALID_ARGUMENT, "info.size is %zu; expected sizeof(rf_model_info), %zu", info->size, sizeof *info);
+    rf_status status = rfi_sized_check("info", "rf_model_info", info, sizeof *info);
+    if (status) return status;
     const rfi_spec *spec = &model->spec;
-    *info = (rf_model_info){
-        .size = sizeof *info,
+    const rf_model_info own = {
         .backend = model->backend->name,
         .chain = model->chain_text,
         .in_features = spec->plan.in_features,
@@ -130,10 +132,12 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
         .loaded = model->prepared != NULL,
         .prepared_bytes = model->prepared_bytes,
     };
+    rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
 }
 
 rf_status rf_model_explain(const rf_model *model, int64_t batch, rf_format format, char *text, size_t size, size_t *needed) {
+    RFI_GUARDED;
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     if (batch < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch is %lld; expected 0 or more", (long long)batch);
     if (format != RF_FORMAT_TEXT && format != RF_FORMAT_JSON) return rfi_error(RF_INVALID_ARGUMENT, "format is %d, which is no rf_format", (int)format);

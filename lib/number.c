@@ -92,3 +92,11 @@ const char *rfi_number_format(double value, char text[RFI_NUMBER_TEXT]) {
     }
     return text;
 }
+
+const char *rfi_number_fixed(double value, int decimals, char text[RFI_NUMBER_TEXT]) {
+    long long scale = 1;
+    for (int i = 0; i < decimals; i++) scale *= 10;
+    long long parts = llround(value * (double)scale);
+    snprintf(text, RFI_NUMBER_TEXT, "%lld.%0*lld", parts / scale, decimals, parts % scale);
+    return text;
+}

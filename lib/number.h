@@ -9,6 +9,9 @@ enum { RFI_NUMBER_TEXT = 40 };
 /* The fewest digits that read back bit for bit; inf, -inf, nan. Returns `text`. */
 const char *rfi_number_format(double value, char text[RFI_NUMBER_TEXT]);
 
+/* printf's %.*f with a point, for 0 <= value < 1e12 and 1 to 6 decimals. Returns `text`. */
+const char *rfi_number_fixed(double value, int decimals, char text[RFI_NUMBER_TEXT]);
+
 typedef enum rfi_number_status {
     RFI_NUMBER_OK,
     RFI_NUMBER_NONE,      /* no number starts here */

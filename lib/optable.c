@@ -3,6 +3,7 @@
 
 #include "chain.h"
 #include "error.h"
+#include "sized.h"
 
 #define RFI_P0 .num_params = 0
 #define RFI_PV(n1) .num_params = 1, .min_params = 1, .accepts_vector = 1, .param_names = {#n1}
@@ -70,12 +71,11 @@ const rfi_op_desc *rfi_op_at(size_t index) { return &table[index]; }
 size_t rf_op_count(void) { return sizeof table / sizeof *table; }
 
 rf_status rf_op_get_info(size_t index, rf_op_info *info) {
-    if (!info) return rfi_error(RF_INVALID_ARGUMENT, "info is NULL");
-    if (info->size != sizeof *info) return rfi_error(RF_INVALID_ARGUMENT, "info.size is %zu; expected sizeof(rf_op_info), %zu", info->size, sizeof *info);
+    rf_status status = rfi_sized_check("info", "rf_op_info", info, sizeof *info);
+    if (status) return status;
     if (index >= rf_op_count()) return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_op_count(), %zu", index, rf_op_count());
     const rfi_op_desc *desc = &table[index];
-    *info = (rf_op_info){
-        .size = sizeof *info,
+    rf_op_info own = {
         .kind = desc->kind,
         .op_class = desc->op_class,
         .name = desc->name,
@@ -85,9 +85,10 @@ rf_status rf_op_get_info(size_t index, rf_op_info *info) {
         .accepts_vector = desc->accepts_vector,
     };
     for (int p = 0; p < desc->num_params; p++) {
-        info->param_names[p] = desc->param_names[p];
-        info->param_defaults[p] = desc->param_defaults[p];
+        own.param_names[p] = desc->param_names[p];
+        own.param_defaults[p] = desc->param_defaults[p];
     }
+    rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
 }
 

@@ -12,11 +12,17 @@
  *    status nothing was written through the caller's pointers, and rf_last_error() has a sentence that names the argument, what came
  *    and what was expected. The library never prints, aborts or exits.
  *  - Structs that may grow begin with `size`, to be set to sizeof the struct; set the rest to zero first. Zero always means "default".
+ *    So a program goes on working with a library of another version than its header: what a shorter struct lacks counts as zero (and is not
+ *    written, where the library fills the struct in), and what a longer one has besides must be zero, else RF_INVALID_ARGUMENT. In an array
+ *    every element has its size, the same one. The other struct, rf_op, stays as it is.
  *  - Enum values are fixed for all releases.
  *  - Buffers are aligned to the type of their elements, unless more is said.
  *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
  *  - Threads: different models are independent. A model is immutable once its weights are loaded, and then any number of threads may
- *    call its forward, workspace and explain functions at once. Creating, loading and destroying one model is for one thread at a time.
+ *    call its forward, workspace and explain functions at once, also while another loads them: RF_NOT_LOADED until that is done. Of threads that load
+ *    one model at once, one does; the others get RF_ALREADY_LOADED. Nobody may use a model that is being destroyed.
+ *  - The calling thread's floating-point mode (rounding, subnormals as zeros, traps) changes no bit of a result, and is as before afterwards. A thread is not
+ *    cancelled (pthread_cancel) inside a call.
  */
 #ifndef ROWFOLD_H
 #define ROWFOLD_H
@@ -114,7 +120,7 @@ typedef enum rf_op_class {
 } rf_op_class;
 
 typedef struct rf_op_info {
-    size_t size;
+    size_t size;             /* sizeof(rf_op_info) */
     int32_t kind;
     int32_t op_class;        /* an rf_op_class */
     const char *name;        /* as in chain text; static storage */
@@ -184,6 +190,7 @@ void rf_model_destroy(rf_model *model);
 
 /* A per-feature vector of the chain, `length` = out_features values. */
 typedef struct rf_vector {
+    size_t size;    /* sizeof(rf_vector) */
     const char *name;
     const void *data;
     int64_t length;
@@ -224,7 +231,7 @@ typedef struct rf_file rf_file;
 #define RF_MAX_DIMS 8
 
 typedef struct rf_tensor_info {
-    size_t size;
+    size_t size;           /* sizeof(rf_tensor_info) */
     const char *name;
     const char *type_name; /* as in the file: "F32", "BF16", "I64" ... */
     const char *path;      /* the file, or shard, that it is in */
@@ -244,6 +251,7 @@ rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *in
 
 /* A vector of the chain and the tensor, of shape (out_features), that holds it. */
 typedef struct rf_file_vector {
+    size_t size;        /* sizeof(rf_file_vector) */
     const char *vector;
     const char *tensor;
 } rf_file_vector;
@@ -263,7 +271,8 @@ rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_na
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */
     const void *x;         /* (batch, in_features), never written */
-    void *y;               /* (batch, 1), or (batch, out_features) without a reduction. Must not overlap x or the weights */
+    void *y;               /* (batch, 1), or (batch, out_features) without a reduction. No byte of its rows may be one of x or of the
+                              weights; rows of x and y may lie between each other */
     int64_t batch;         /* 0 is fine: nothing is done */
     int64_t ldx, ldy;      /* elements from one row to the next; 0: dense */
     int32_t x_dtype;       /* rf_dtype; by default config.x_dtype */
@@ -288,7 +297,7 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 
 typedef struct rf_model_info {
-    size_t size;
+    size_t size;             /* sizeof(rf_model_info) */
     const char *backend;     /* static storage */
     const char *chain;       /* as written; owned by the model */
     int64_t in_features, out_features;

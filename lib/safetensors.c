@@ -1,5 +1,6 @@
 #include "safetensors.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,15 @@ static int by_offset(const void *a, const void *b) {
     return (p->end > q->end) - (p->end < q->end);
 }
 
+static int by_name(const void *a, const void *b) { return strcmp((*(const rfi_tensor *const *)a)->name, (*(const rfi_tensor *const *)b)->name); }
+
+static int name_against(const void *name, const void *tensor) { return strcmp(name, (*(const rfi_tensor *const *)tensor)->name); }
+
+const rfi_tensor *rfi_safetensors_find(const rfi_safetensors *file, const char *name) {
+    const rfi_tensor **found = file->num_tensors ? bsearch(name, file->by_name, file->num_tensors, sizeof *file->by_name, name_against) : NULL;
+    return found ? *found : NULL;
+}
+
 /* The tensors fill the rest of the file without gap or overlap. */
 static rf_status check_cover(const rfi_safetensors *file, int64_t data) {
     int64_t at = data;
@@ -111,7 +121,8 @@ static rf_status check_cover(const rfi_safetensors *file, int64_t data) {
 
 static rf_status read_entries(rfi_safetensors *file, json_t *header, int64_t data) {
     file->tensors = calloc(json_object_size(header) + 1, sizeof *file->tensors);
-    if (!file->tensors) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
+    file->by_name = calloc(json_object_size(header) + 1, sizeof *file->by_name);
+    if (!file->tensors || !file->by_name) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
     const char *name;
     json_t *entry;
     json_object_foreach(header, name, entry) {
@@ -120,12 +131,17 @@ static rf_status read_entries(rfi_safetensors *file, json_t *header, int64_t dat
         if (status) return status;
     }
     qsort(file->tensors, file->num_tensors, sizeof *file->tensors, by_offset);
+    for (size_t i = 0; i < file->num_tensors; i++) file->by_name[i] = &file->tensors[i];
+    qsort(file->by_name, file->num_tensors, sizeof *file->by_name, by_name);
     return check_cover(file, data);
 }
 
-int rfi_json_no_memory(const json_error_t *error) {
+json_t *rfi_json_read(const char *text, size_t size, json_error_t *error, int *no_memory) {
+    errno = 0;
+    json_t *value = json_loadb(text, size, JSON_REJECT_DUPLICATES, error);
     /* It sets no text at all where building a value fails. */
-    return json_error_code(error) == json_error_out_of_memory || !*error->text;
+    *no_memory = !value && (errno == ENOMEM || json_error_code(error) == json_error_out_of_memory || !*error->text);
+    return value;
 }
 
 static rf_status read_header(rfi_safetensors *file) {
@@ -138,9 +154,10 @@ static rf_status read_header(rfi_safetensors *file) {
     if ((int64_t)length > file->map.size - 8) return invalid(file, NULL, "the header goes beyond the end of the file");
     if (!length || file->map.bytes[8] != '{') return invalid(file, NULL, "the header does not begin with '{'");
     json_error_t error;
-    json_t *header = json_loadb((const char *)file->map.bytes + 8, (size_t)length, JSON_REJECT_DUPLICATES, &error);
+    int no_memory;
+    json_t *header = rfi_json_read((const char *)file->map.bytes + 8, (size_t)length, &error, &no_memory);
     if (!header) {
-        if (rfi_json_no_memory(&error)) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->map.path);
+        if (no_memory) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->map.path);
         return rfi_error(RF_INVALID_FILE, "%s: the header is not valid JSON: %s (byte %d)", file->map.path, error.text, error.position);
     }
     rf_status status = read_entries(file, header, 8 + (int64_t)length);
@@ -164,6 +181,7 @@ rf_status rfi_safetensors_open(const char *path, rfi_safetensors **out) {
 void rfi_safetensors_close(rfi_safetensors *file) {
     for (size_t i = 0; i < file->num_tensors; i++) free(file->tensors[i].name);
     free(file->tensors);
+    free(file->by_name);
     rfi_mapping_close(&file->map);
     free(file);
 }

@@ -17,6 +17,7 @@ typedef struct rfi_tensor {
 typedef struct rfi_safetensors {
     rfi_mapping map;       /* owned */
     rfi_tensor *tensors;   /* in the order of their bytes */
+    const rfi_tensor **by_name; /* the same, in the order of their names */
     size_t num_tensors;
 } rfi_safetensors;
 
@@ -25,8 +26,13 @@ typedef struct rfi_safetensors {
 rf_status rfi_safetensors_open(const char *path, rfi_safetensors **file);
 void rfi_safetensors_close(rfi_safetensors *file);
 
-/* Whether a parse failed for want of memory. Jansson does not always say so: in the middle of a string it takes it for a wrong token. */
+/* The tensor of this name, or NULL. */
+const rfi_tensor *rfi_safetensors_find(const rfi_safetensors *file, const char *name);
+
+/* json_loadb that refuses duplicate keys. Where it returns NULL *no_memory says whether that was for want of memory: Jansson itself takes a string that it
+ * has no room for for a wrong one. */
+struct json_t;
 struct json_error_t;
-int rfi_json_no_memory(const struct json_error_t *error);
+struct json_t *rfi_json_read(const char *text, size_t size, struct json_error_t *error, int *no_memory);
 
 #endif

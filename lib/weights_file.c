@@ -7,8 +7,10 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "guard.h"
 #include "model.h"
 #include "safetensors.h"
+#include "sized.h"
 
 typedef struct entry {
     const rfi_tensor *tensor;
@@ -20,6 +22,7 @@ struct rf_file {
     rfi_safetensors **shards; /* owned */
     size_t num_shards;
     entry *entries;          /* owned */
+    const entry **by_name;   /* owned; the same in the order of their names */
     size_t num_entries;
 };
 
@@ -28,12 +31,6 @@ static rf_status no_memory(const char *path) { return rfi_error(RF_OUT_OF_MEMORY
 static int ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
-}
-
-static const rfi_tensor *find_in_shard(const rfi_safetensors *shard, const char *name) {
-    for (size_t i = 0; i < shard->num_tensors; i++)
-        if (!strcmp(shard->tensors[i].name, name)) return &shard->tensors[i];
-    return NULL;
 }
 
 /* A shard lies beside its index: the name must not lead anywhere else. */
@@ -72,7 +69,7 @@ static rf_status read_weight_map(rf_file *file, json_t *map) {
         rf_status status = open_shard(file, json_string_value(where), &shard);
         if (status) return status;
         e->shard = shard;
-        e->tensor = find_in_shard(shard, name);
+        e->tensor = rfi_safetensors_find(shard, name);
         if (!e->tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\" is not in the file that weight_map names", shard->map.path, name);
         file->num_entries++;
     }
@@ -83,12 +80,13 @@ static rf_status open_index(rf_file *file) {
     rfi_mapping map;
     json_error_t error;
     json_t *index = NULL;
+    int out_of_memory = 0;
     rf_status status = rfi_mapping_open(file->path, &map);
-    if (!status) index = json_loadb(map.size ? (const char *)map.bytes : "", (size_t)map.size, JSON_REJECT_DUPLICATES, &error);
+    if (!status) index = rfi_json_read(map.size ? (const char *)map.bytes : "", (size_t)map.size, &error, &out_of_memory);
     rfi_mapping_close(&map);
     if (status) return status;
     if (!index) {
-        if (rfi_json_no_memory(&error)) return no_memory(file->path);
+        if (out_of_memory) return no_memory(file->path);
         return rfi_error(RF_INVALID_FILE, "%s: line %d: %s", file->path, error.line, error.text);
     }
     status = read_weight_map(file, json_object_get(index, "weight_map"));
@@ -110,7 +108,20 @@ static rf_status open_single(rf_file *file) {
     return RF_OK;
 }
 
+static int by_name(const void *a, const void *b) { return strcmp((*(const entry *const *)a)->tensor->name, (*(const entry *const *)b)->tensor->name); }
+
+static int name_against(const void *name, const void *e) { return strcmp(name, (*(const entry *const *)e)->tensor->name); }
+
+static rf_status sort_names(rf_file *file) {
+    file->by_name = calloc(file->num_entries + 1, sizeof *file->by_name);
+    if (!file->by_name) return no_memory(file->path);
+    for (size_t i = 0; i < file->num_entries; i++) file->by_name[i] = &file->entries[i];
+    qsort(file->by_name, file->num_entries, sizeof *file->by_name, by_name);
+    return RF_OK;
+}
+
 rf_status rf_file_open(rf_file **out, const char *path) {
+    RFI_GUARDED;
     if (!out) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
     if (!path) return rfi_error(RF_INVALID_ARGUMENT, "path is NULL");
     rf_file *file = calloc(1, sizeof *file);
@@ -119,6 +130,7 @@ rf_status rf_file_open(rf_file **out, const char *path) {
         return no_memory(path);
     }
     rf_status status = ends_with(path, ".json") ? open_index(file) : open_single(file);
+    if (!status) status = sort_names(file);
     if (status) {
         rf_file_close(file);
         return status;
@@ -128,28 +140,25 @@ rf_status rf_file_open(rf_file **out, const char *path) {
 }
 
 void rf_file_close(rf_file *file) {
+    RFI_GUARDED;
     if (!file) return;
     for (size_t i = 0; i < file->num_shards; i++) rfi_safetensors_close(file->shards[i]);
     free(file->shards);
     free(file->entries);
+    free(file->by_name);
     free(file->path);
     free(file);
 }
 
 size_t rf_file_tensor_count(const rf_file *file) { return file ? file->num_entries : 0; }
 
-static rf_status check_info(const rf_tensor_info *info) {
-    if (!info) return rfi_error(RF_INVALID_ARGUMENT, "info is NULL");
-    if (info->size != sizeof *info) return rfi_error(RF_INVALID_ARGUMENT, "info.size is %zu; expected sizeof(rf_tensor_info), %zu", info->size, sizeof *info);
-    return RF_OK;
-}
+static rf_status check_info(const rf_tensor_info *info) { return rfi_sized_check("info", "rf_tensor_info", info, sizeof *info); }
 
 static rf_status describe(const entry *e, rf_tensor_info *info) {
     rf_status status = rfi_mapping_check(&e->shard->map);
     if (status) return status;
     const rfi_tensor *tensor = e->tensor;
-    *info = (rf_tensor_info){
-        .size = sizeof *info,
+    rf_tensor_info own = {
         .name = tensor->name,
         .type_name = tensor->type_name,
         .path = e->shard->map.path,
@@ -159,7 +168,8 @@ static rf_status describe(const entry *e, rf_tensor_info *info) {
         .bytes = tensor->end - tensor->begin,
         .offset = tensor->begin,
     };
-    memcpy(info->shape, tensor->shape, sizeof info->shape);
+    memcpy(own.shape, tensor->shape, sizeof own.shape);
+    rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
 }
 
@@ -176,8 +186,8 @@ rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *in
     if (!name) return rfi_error(RF_INVALID_ARGUMENT, "name is NULL");
     rf_status status = check_info(info);
     if (status) return status;
-    for (size_t i = 0; i < file->num_entries; i++)
-        if (!strcmp(file->entries[i].tensor->name, name)) return describe(&file->entries[i], info);
+    const entry **found = file->num_entries ? bsearch(name, file->by_name, file->num_entries, sizeof *file->by_name, name_against) : NULL;
+    if (found) return describe(*found, info);
     return rfi_error(RF_INVALID_ARGUMENT, "%s: there is no tensor \"%.100s\" among its %zu", file->path, name, file->num_entries);
 }
 
@@ -224,23 +234,28 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
         weights.bias_dtype = tensor.dtype;
     }
     for (size_t i = 0; i < names->num_vectors; i++) {
-        if (!names->vectors[i].vector || !names->vectors[i].tensor) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
-        status = fetch(file, names->vectors[i].tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
+        rf_file_vector vector;
+        status = rfi_sized_item("names.vectors", "rf_file_vector", names->vectors, i, &vector, sizeof vector);
         if (status) return status;
-        vectors[i] = (rf_vector){.name = names->vectors[i].vector, .data = tensor.data, .length = plan->out_features, .dtype = tensor.dtype};
+        if (!vector.vector || !vector.tensor) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
+        status = fetch(file, vector.tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
+        if (status) return status;
+        vectors[i] = (rf_vector){.size = sizeof *vectors, .name = vector.vector, .data = tensor.data, .length = plan->out_features, .dtype = tensor.dtype};
     }
     return rf_model_load_weights_ex(model, &weights);
 }
 
-rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names) {
+rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *given) {
+    RFI_GUARDED;
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    if (!names) return rfi_error(RF_INVALID_ARGUMENT, "names is NULL");
-    if (names->size != sizeof *names) return rfi_error(RF_INVALID_ARGUMENT, "names.size is %zu; expected sizeof(rf_file_names), %zu", names->size, sizeof *names);
+    rf_file_names own, *names = &own;
+    rf_status status = rfi_sized_read("names", "rf_file_names", given, names, sizeof *names);
+    if (status) return status;
     if (!names->weight) return rfi_error(RF_INVALID_ARGUMENT, "names.weight is NULL");
     if (names->num_vectors && !names->vectors) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors is NULL and names.num_vectors %zu", names->num_vectors);
     if (names->num_vectors > RF_MAX_OPS) return rfi_error(RF_INVALID_ARGUMENT, "names.num_vectors is %zu; a chain has at most %d", names->num_vectors, RF_MAX_OPS);
     rf_file *file = NULL;
-    rf_status status = rf_file_open(&file, path);
+    status = rf_file_open(&file, path);
     if (status) return status;
     void *copies[RF_MAX_OPS + 2] = {NULL};
     status = load(model, file, names, copies);

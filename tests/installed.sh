@@ -15,7 +15,7 @@ test "$("$PKG_CONFIG" --modversion rowfold)" = "$VERSION" || fail "rowfold.pc ha
 # compile FILE: to $work/NAME, unquoted where a variable is a list of words.
 compile() {
     $CC $CFLAGS -std=gnu11 -Wall -Wextra -Werror -DEXPECTED_VERSION="\"$VERSION\"" $("$PKG_CONFIG" --cflags rowfold) \
-        -o "$work/$(basename "$1" .c)" "$1" $("$PKG_CONFIG" --libs rowfold) || fail "$1 does not compile through pkg-config"
+        -o "$work/$(basename "$1" .c)" "$1" $("$PKG_CONFIG" --libs rowfold) -lm || fail "$1 does not compile through pkg-config"
 }
 run() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 

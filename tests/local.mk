@@ -7,21 +7,29 @@ public_programs = \
 	tests/c/test_cpu_threads \
 	tests/c/test_file \
 	tests/c/test_file_faults \
+	tests/c/test_fp_mode \
+	tests/c/test_header_0_1 \
 	tests/c/test_malloc \
+	tests/c/test_signals \
+	tests/c/test_sizes \
 	tests/c/version
 # C programs that look inside the library.
 internal_programs = \
 	tests/c/test_affine \
+	tests/c/test_blocking \
 	tests/c/test_choose \
 	tests/c/test_collapse \
 	tests/c/test_explain \
 	tests/c/test_plan \
 	tests/c/test_vmath
-noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/shard.h
+noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/rowfold_0_1.h tests/c/shard.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
 tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
 tests_c_test_affine_LDADD =
+tests_c_test_blocking_SOURCES = tests/c/test_blocking.c lib/cpu/blocking.c
+tests_c_test_blocking_CFLAGS = $(AM_CFLAGS) -ftrapv
+tests_c_test_blocking_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_choose_SOURCES = tests/c/test_choose.c cuda/choose.c
 tests_c_test_choose_LDADD =
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)

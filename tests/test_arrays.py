@@ -326,6 +326,46 @@ def test_out_is_written_and_its_version_counts(weights, x, device):
     assert not block[:, [0, 2, 3]].any()
 
 
+def test_weights_are_checked_as_they_are_exported(weights, x):
+    """Not as the exporter's attributes say: a smaller export would be read beyond its end."""
+    w, b = weights
+    for shape in ((N, K), None):
+        small, short = Exporter(w[:, :2].copy()), Exporter(b[:1].copy())
+        whole, row = Exporter(w), Exporter(b)
+        for exporter in (small, short, whole, row):
+            del exporter.shape  # an exporter needs none
+            if shape:
+                exporter.shape = shape if exporter in (small, whole) else shape[:1]
+        with pytest.raises(ValueError, match=rf"weight has shape \({N}, 2\); expected \({N}, {K}\)"):
+            rowfold.Model(CHAIN, K, N).load_weights(small)
+        with pytest.raises(ValueError, match=rf"bias has shape \(1,\); expected \({N},\)"):
+            rowfold.Model(CHAIN, K, N).load_weights(w, short)
+        model = rowfold.Model(CHAIN, K, N).load_weights(whole, row)
+        np.testing.assert_array_equal(model(x), rowfold.Model(CHAIN, K, N).load_weights(w, b)(x))
+        assert small.deleted == short.deleted == 1
+
+
+def test_an_export_on_another_device_than_said_is_refused(model, x):
+    given = Exporter(x[:, ::-1])
+    given.managed.dl_tensor.device.device_type = dlpack.CUDA
+    with pytest.raises(TypeError, match="x came on DLPack device type 2, which is not what its __dlpack_device__ says"):
+        model(given, out=np.empty((3, 1), np.float32))
+    assert given.deleted == 1
+
+
+@needs_torch
+def test_a_result_that_memory_cannot_hold(model):
+    """Rows without columns, and rows that lie in one place, take none; their results and copies do."""
+    narrow = rowfold.Model("linear(0, 5) | max").load_weights(np.zeros((5, 0), np.float32))
+    for rows in (1 << 44, 1 << 58):
+        for given in (np.empty((rows, 0), np.float32), torch.empty(rows, 0)):
+            with pytest.raises(rowfold.OutOfMemoryError, match=rf"no memory for a result of shape \({rows}, 1\)"):
+                narrow(given)
+        for given in (np.broadcast_to(np.float32(0), (rows, K)), torch.zeros(1, K).expand(rows, K)):
+            with pytest.raises(rowfold.OutOfMemoryError, match=rf"no memory for a copy of x, of shape \({rows}, {K}\)"):
+                model(given)
+
+
 @needs_torch
 def test_out_of_torch_is_checked(model, x):
     given = torch.tensor(x)

@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import rowfold
 from hypothesis import given
 from hypothesis import strategies as st
 from rowfold import _lib, errors
+from rowfold._lib import DType
 
 POISON = -7.25
 
@@ -108,20 +110,21 @@ def test_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_struct_sizes_are_checked() -> None:
+    """tests/c/test_sizes.c has every struct; here, that the sentences come through."""
     library = _lib.load()
     model = create()
-    wrong = config()
-    for size in (0, 8, ctypes.sizeof(wrong) + 8):
+    for size in (0, 12, 1 << 40):
+        wrong = config()
         wrong.size = size
-        with pytest.raises(rowfold.InvalidArgumentError, match=f"config.size is {size}"):
+        with pytest.raises(rowfold.InvalidArgumentError, match=rf"config.size is {size}; expected sizeof\(rf_config\)"):
             library.rf_model_create(ctypes.byref(_lib.ModelPointer()), ctypes.byref(wrong))
-        with pytest.raises(rowfold.InvalidArgumentError, match=f"args.size is {size}"):
+        with pytest.raises(rowfold.InvalidArgumentError, match=f"args.size is {size}; expected"):
             library.rf_model_forward_ex(model, ctypes.byref(_lib.ForwardArgs(size=size)))
-        with pytest.raises(rowfold.InvalidArgumentError, match=f"weights.size is {size}"):
+        with pytest.raises(rowfold.InvalidArgumentError, match=f"weights.size is {size}; expected"):
             library.rf_model_load_weights_ex(model, ctypes.byref(_lib.Weights(size=size)))
-        with pytest.raises(rowfold.InvalidArgumentError, match=f"info.size is {size}"):
+        with pytest.raises(rowfold.InvalidArgumentError, match=f"info.size is {size}; expected"):
             library.rf_model_get_info(model, ctypes.byref(_lib.ModelInfo(size=size)))
-        with pytest.raises(rowfold.InvalidArgumentError, match="size"):
+        with pytest.raises(rowfold.InvalidArgumentError, match=f"info.size is {size}; expected"):
             library.rf_op_get_info(0, ctypes.byref(_lib.OpInfo(size=size)))
     library.rf_model_destroy(model)
 
@@ -207,6 +210,71 @@ def test_y_that_overlaps_x(backend: str) -> None:
     assert (memory == 1).all()
     library.rf_model_forward(model, memory.ctypes.data, 3, memory[18:].ctypes.data)
     library.rf_model_destroy(model)
+
+
+@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.given(
+    batch=st.integers(1, 6),
+    ldx=st.integers(6, 14),
+    ldy=st.integers(1, 14),
+    start=st.integers(0, 100),
+    halves=st.booleans(),
+)
+@hypothesis.example(batch=6, ldx=7, ldy=7, start=36, halves=False)  # y is the last column of x's matrix
+@hypothesis.example(batch=6, ldx=7, ldy=14, start=72, halves=True)
+@hypothesis.example(batch=3, ldx=9, ldy=9, start=39, halves=False)  # x ends in the padding of its last row
+def test_overlap_is_that_of_bytes(backend: str, batch: int, ldx: int, ldy: int, start: int, halves: bool) -> None:
+    """x and y may lie in one matrix, between each other's rows; a byte in common is refused, and only that."""
+    item, first = (2 if halves else 4), 30 * 4
+    memory = np.ones(1000, np.uint8)
+    x_bytes = {first + 4 * (i * ldx + k) + b for i in range(batch) for k in range(6) for b in range(4)}
+    y_bytes = {item * (start + i * ldy) + b for i in range(batch) for b in range(item)}
+    for i in range(batch):
+        memory[first + 4 * i * ldx :][:24] = np.arange(i, i + 6, dtype=np.float32).view(np.uint8)
+    before, library, model = memory.copy(), _lib.load(), create(backend=backend.encode())
+    w = np.ones((5, 6), np.float32)
+    library.rf_model_load_weights(model, w.ctypes.data, None, None, 0)
+    args = _lib.ForwardArgs(
+        size=ctypes.sizeof(_lib.ForwardArgs),
+        x=memory.ctypes.data + first,
+        y=memory.ctypes.data + item * start,
+        batch=batch,
+        ldx=ldx,
+        ldy=ldy,
+        y_dtype=DType.FLOAT16 if halves else DType.FLOAT32,
+    )
+    try:
+        if x_bytes & y_bytes:
+            with pytest.raises(rowfold.InvalidArgumentError, match="y overlaps x"):
+                library.rf_model_forward_ex(model, ctypes.byref(args))
+            assert (memory == before).all()
+            return
+        library.rf_model_forward_ex(model, ctypes.byref(args))
+        y = memory[item * start :].view(np.float16 if halves else np.float32)[: (batch - 1) * ldy + 1 : ldy]
+        assert (y == [6 * i + 15 for i in range(batch)]).all()
+        others = np.delete(np.arange(memory.size), sorted(y_bytes))
+        assert (memory[others] == before[others]).all()
+    finally:
+        library.rf_model_destroy(model)
+
+
+def test_nothing_to_do_needs_nothing(backend: str) -> None:
+    """Batch 0 with a workspace of the size that was asked for; buffers of no rows or no columns that fit no type."""
+    library, size = _lib.load(), ctypes.c_size_t(99)
+    model = create(backend=backend.encode())
+    library.rf_model_load_weights(model, np.ones((5, 6), np.float32).ctypes.data, None, None, 0)
+    library.rf_model_workspace_size(model, 0, ctypes.byref(size))
+    assert size.value == 0
+    memory = np.zeros(16, np.float32)
+    args = _lib.ForwardArgs(ctypes.sizeof(_lib.ForwardArgs), memory.ctypes.data + 1, memory.ctypes.data + 3, 0)
+    args.workspace, args.workspace_size = memory.ctypes.data, size.value
+    library.rf_model_forward_ex(model, ctypes.byref(args))
+    library.rf_model_destroy(model)
+    empty = create(chain=b"linear(0, 5) | max", backend=backend.encode())
+    library.rf_model_load_weights(empty, None, np.arange(5, dtype=np.float32).ctypes.data, None, 0)
+    library.rf_model_forward(empty, memory.ctypes.data + 1, 3, memory.ctypes.data)
+    assert (memory[:3] == 4).all() and not memory[3:].any()
+    library.rf_model_destroy(empty)
 
 
 def test_workspace(backend: str) -> None:

@@ -1,5 +1,12 @@
 """Explain speaks on every backend, before and after the weights are there."""
 
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import rowfold
@@ -40,3 +47,29 @@ def test_the_readings_of_the_weights_fill_the_batch(backend: str) -> None:
     assert (reads - 1) * rows < batch <= reads * rows
     assert about["fused"]["bytes"] == 4 * (reads * size * size + batch * size + batch)
     assert f"reads W {reads} times, once for each block of {rows} rows" in text
+
+
+def test_numbers_have_a_point_in_any_locale(backend: str, tmp_path: Path) -> None:
+    """A program in a locale with a decimal comma: text and JSON are as in any other."""
+    localedef = shutil.which("localedef")
+    made = localedef and subprocess.run(
+        [localedef, "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "de_DE.UTF-8")], capture_output=True, check=False
+    )
+    if not made or not (tmp_path / "de_DE.UTF-8").is_dir():
+        pytest.skip("no localedef, or no source of de_DE")
+    script = f"""
+import ctypes, locale
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+assert locale.localeconv()["decimal_point"] == ","
+import rowfold
+with rowfold.Model("linear(1000, 3000) | mul(0.25) | logsumexp", backend={backend!r}) as model:
+    print(model.explain(7))
+    print(model.explain(7, "json"))
+"""
+    environment = os.environ | {"LOCPATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUTF8": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "mul(0.25)" in done.stdout
+    assert not re.search(r"\d,\d", done.stdout), done.stdout
+    if backend.startswith("cpu"):
+        assert re.search(r"\d\.\d GB/s", done.stdout), done.stdout

@@ -12,7 +12,15 @@ import pytest
 from rowfold import _lib, errors
 
 HEADER_DIR = Path(__file__).resolve().parents[1] / "lib"
-HEADER = re.sub(r"/\*.*?\*/", "", (HEADER_DIR / "rowfold.h").read_text(), flags=re.DOTALL)
+FIRST_HEADER = Path(__file__).resolve().parent / "c" / "rowfold_0_1.h"
+
+
+def declarations(header: Path) -> str:
+    """Without comments."""
+    return re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
+
+
+HEADER = declarations(HEADER_DIR / "rowfold.h")
 
 ENUMS = {
     "rf_status": (_lib.Status, "RF_"),
@@ -68,9 +76,9 @@ C_TYPES = {
 }
 
 
-def header_enums() -> dict[str, dict[str, int]]:
+def header_enums(header: str = HEADER) -> dict[str, dict[str, int]]:
     found = {}
-    for body, name in re.findall(r"typedef enum \w+ \{(.*?)\} (\w+);", HEADER, re.DOTALL):
+    for body, name in re.findall(r"typedef enum \w+ \{(.*?)\} (\w+);", header, re.DOTALL):
         found[name] = {member: int(value) for member, value in re.findall(r"(\w+)\s*=\s*(\d+)", body)}
     return found
 
@@ -116,38 +124,70 @@ def test_every_struct_of_the_header_is_declared():
     assert set(re.findall(r"typedef struct (\w+) \{", HEADER)) == set(STRUCTS)
 
 
-def test_struct_layouts_are_what_the_c_compiler_makes_of_the_header(tmp_path):
+def compiled_layout(header: Path, fields: dict[str, list[str]], folder: Path) -> dict[str, tuple[int, int]]:
+    """Offset and size of each field, and (0, size) of each struct, by the C compiler's reckoning."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler")
     lines = []
-    expected = []
+    for name, members in fields.items():
+        lines.append(f'printf("{name} 0 %zu\\n", sizeof({name}));')
+        lines += [
+            f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));'
+            for field in members
+        ]
+    source, program = folder / "layout.c", folder / "layout"
+    source.write_text(
+        f'#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    subprocess.run([compiler, "-o", str(program), str(source)], check=True)
+    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    return {where: (int(offset), int(size)) for where, offset, size in map(str.split, printed.splitlines())}
+
+
+def struct_fields(header: str, name: str) -> list[str]:
+    found = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", header, re.DOTALL)
+    assert found, name
+    fields = []
+    for declaration in filter(None, (part.strip() for part in found.group(1).split(";"))):
+        fields += re.findall(r"(\w+)(?:\[\w+\])?\s*(?:,|$)", declaration)
+    return fields
+
+
+def test_struct_layouts_are_what_the_c_compiler_makes_of_the_header(tmp_path):
+    expected = {}
     for name, struct in STRUCTS.items():
-        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
-        expected.append(f"{name} {ctypes.sizeof(struct)}")
+        expected[name] = (0, ctypes.sizeof(struct))
         for field, *_ in struct._fields_:
             where = getattr(struct, field)
-            lines.append(
-                f'printf("{name}.{field} %zu %zu\\n", offsetof({name}, {field}), sizeof((({name} *)0)->{field}));'
-            )
-            expected.append(f"{name}.{field} {where.offset} {where.size}")
-    source = tmp_path / "layout.c"
-    source.write_text(
-        "#include <stdio.h>\n#include <rowfold.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
-    )
-    program = tmp_path / "layout"
-    subprocess.run([compiler, "-I", str(HEADER_DIR), "-o", str(program), str(source)], check=True)
-    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    assert printed.splitlines() == expected
+            expected[f"{name}.{field}"] = (where.offset, where.size)
+    fields = {name: [field for field, *_ in struct._fields_] for name, struct in STRUCTS.items()}
+    assert compiled_layout(HEADER_DIR / "rowfold.h", fields, tmp_path) == expected
+
+
+def test_what_the_first_header_declared_is_where_it_was(tmp_path):
+    """tests/c/rowfold_0_1.h is the header of 0.1.0: enums keep their values, and structs grow at their ends alone."""
+    first = declarations(FIRST_HEADER)
+    today = header_enums()
+    for name, members in header_enums(first).items():
+        assert members.items() <= today[name].items(), name
+    fields = {name: struct_fields(first, name) for name in re.findall(r"typedef struct (\w+) \{", first)}
+    then = compiled_layout(FIRST_HEADER, fields, tmp_path)
+    now = compiled_layout(HEADER_DIR / "rowfold.h", fields, tmp_path)
+    for where, (offset, size) in then.items():
+        if "." in where:
+            assert now[where] == (offset, size), where
+        else:
+            # The end of a struct is no padding: a field put there later would hold what an older program left in it.
+            last = f"{where}.{fields[where][-1]}"
+            assert sum(then[last]) == size <= now[where][1], where
+            assert where == "rf_op" or fields[where][0] == "size", where
+    assert now["rf_op"] == then["rf_op"]
 
 
 @pytest.mark.parametrize("name", STRUCTS)
 def test_struct_fields_have_the_names_and_the_order_of_the_header(name):
-    body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", HEADER, re.DOTALL).group(1)
-    fields = []
-    for declaration in filter(None, (part.strip() for part in body.split(";"))):
-        fields += re.findall(r"(\w+)(?:\[\w+\])?\s*(?:,|$)", declaration)
-    assert fields == [field for field, *_ in STRUCTS[name]._fields_]
+    assert struct_fields(HEADER, name) == [field for field, *_ in STRUCTS[name]._fields_]
 
 
 def test_every_status_but_ok_has_an_exception_of_a_standard_kind():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
+from rowfold import _lib
 
 CHAIN = "linear | softplus | logsumexp | gelu"
 
@@ -72,6 +74,31 @@ def test_many_threads_make_models(backend: str) -> None:
                 rowfold.Model(f"linear(3, 3) | nonsense{index}")
 
     together(6, work)
+
+
+def test_many_threads_load_one_model(backend: str) -> None:
+    """One does, the others are told; and whoever calls meanwhile gets the result, or that there are no weights yet."""
+    case = threaded(batch=4)
+    wanted = case.run(backend)
+    for _ in range(10):
+        model, outcomes = rowfold.Model(CHAIN, 250, 600, backend=backend), []
+
+        def work(index: int, model: rowfold.Model = model, outcomes: list[str] = outcomes) -> None:
+            try:
+                if index % 2:
+                    model.load_weights(case.w, case.b)
+                    outcomes.append("loaded")
+                else:
+                    assert same_bits(model(case.x), wanted)
+            except rowfold.AlreadyLoadedError as error:
+                assert "load" in str(error)
+                outcomes.append("refused")
+            except rowfold.NotLoadedError:
+                pass
+
+        together(8, work)
+        assert sorted(outcomes) == ["loaded", "refused", "refused", "refused"]
+        assert same_bits(model(case.x), wanted)
 
 
 def in_child(work: Callable[[], bool], seconds: float = 60) -> None:
@@ -147,6 +174,28 @@ def test_fork_while_other_threads_are_inside_forward(backend: str) -> None:
             for worker in workers:
                 worker.join()
         assert same_bits(model(case.x), wanted)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("held", ["rowfold._lib._loading", "rowfold.torch.library._lock"])
+def test_no_lock_of_python_is_held_in_a_child(held: str) -> None:
+    """Whoever loads the library, or a program, when another thread forks: the child does not wait for it."""
+    module_name, _, name = held.rpartition(".")
+    if module_name.startswith("rowfold.torch"):
+        pytest.importorskip("torch")
+    module = importlib.import_module(module_name)
+    case = threaded(batch=4)
+
+    def child() -> bool:
+        loaded, _lib._loaded = _lib._loaded, None  # as in a process that has not loaded it
+        if module_name.startswith("rowfold.torch"):
+            module.clear()
+        return _lib.load() is not None and loaded is not None and case.run("reference").shape == (4, 1)
+
+    _lib.load()
+    with getattr(module, name):
+        in_child(child, 20)
 
 
 def test_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def command_page() -> str:
         ("0", "All went well."),
         ("1", "Something could not be done; one sentence on standard error says what and why."),
         ("2", "The command line is wrong."),
-        ("130", "Interrupted. rowfold run leaves no half file."),
+        ("130", "Interrupted. rowfold run leaves no half file; after another signal the status is 128 and its number."),
     ):
         lines += [".TP", status, escaped(meaning)]
     lines += [".SH ENVIRONMENT"]

@@ -13,9 +13,15 @@ enum {
 /* A thread is worth waking for this many multiply-adds. */
 static const double WORK_PER_THREAD = 2e6;
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+/* Explain may be asked about any batch: a number of blocks beyond all counting is as good as the largest. */
+static int64_t product(int64_t a, int64_t b) {
+    int64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? INT64_MAX : result;
+}
+
 static size_t align_256(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
 static int useful_threads(const rfi_spec *spec, int64_t batch) {
@@ -32,12 +38,12 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
 
     /* Rows in even blocks; columns in as large ones as leave every thread enough tasks; then smaller blocks of rows where columns do not suffice. */
     b->row_blocks = most(1, ceil_div(batch, ROWS));
-    b->block_units = most(1, least(BLOCK_UNITS, b->units * b->row_blocks / tasks));
+    b->block_units = most(1, least(BLOCK_UNITS, product(b->units, b->row_blocks) / tasks));
     b->column_blocks = most(1, ceil_div(b->units, b->block_units));
-    if (b->row_blocks * b->column_blocks < b->threads) b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
+    if (product(b->row_blocks, b->column_blocks) < b->threads) b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
     b->rows = most(1, ceil_div(batch, b->row_blocks));
     b->row_blocks = most(1, ceil_div(batch, b->rows));
-    b->threads = (int)least(b->threads, b->row_blocks * b->column_blocks);
+    b->threads = (int)least(b->threads, product(b->row_blocks, b->column_blocks));
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
     b->x_offset = 0;

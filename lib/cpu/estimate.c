@@ -5,6 +5,7 @@
 #include "cpu/blocking.h"
 #include "cpu/probe.h"
 #include "dtype.h"
+#include "number.h"
 
 /* Of the measured peak, what the blocked product reaches on large shapes. */
 static const double BLOCKED_EFFICIENCY = 0.9;
@@ -20,8 +21,9 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
     else
         snprintf(out->kernel, sizeof out->kernel, "%s, %s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s", isa->name, type, kernel->max_rows,
                  kernel->panel, (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
-    snprintf(out->machine, sizeof out->machine, "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %.1f GB/s read", spec->threads,
-             plural(spec->threads), figures.flops * 1e-9, type, figures.bytes * 1e-9);
+    char read[RFI_NUMBER_TEXT];
+    snprintf(out->machine, sizeof out->machine, "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,
+             plural(spec->threads), figures.flops * 1e-9, type, rfi_number_fixed(figures.bytes * 1e-9, 1, read));
 }
 
 /* Unfused, every operator also reads and writes the whole (batch, out_features) matrix. */

@@ -4,8 +4,8 @@
  * Shapes. W is cut into units of RFI_CPU_UNIT columns (output features), a unit into chunks of RFI_CPU_DEPTH inputs, a chunk into panels of `panel`
  * columns; a panel holds its (depth, panel) values input by input, and panels, chunks, units follow each other in memory in this order (pack.c).
  *
- * Why a row has the same bits wherever it stands in whatever batch on any number of threads: a logit is the chunks' sums in order plus the bias, a chunk's sum
- * starts from 0 and adds products in the order of k, and a unit's columns fold into one state in one order. All of these are fixed by K and N alone;
+ * Why a row has the same bits wherever it stands in whatever batch on any number of threads: a logit is the sums of blocks of a chunk, and of chunks, in order
+ * plus the bias, a block's sum starts from 0 and adds products in the order of k, and a unit's columns fold into one state in one order. All of these are fixed by K and N alone;
  * blocking and threads only choose who computes what when. */
 #ifndef ROWFOLD_CPU_KERNEL_H
 #define ROWFOLD_CPU_KERNEL_H
@@ -21,13 +21,13 @@ enum {
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
 
-/* `rows` rows of x times one chunk of one panel: out = (in + x w) + bias. Values are of the compute type, w of the table's weight type. */
+/* `rows` rows of x times one chunk of one panel, or a block of that chunk: out = (in + x w) + bias. Values are of the compute type, w of the table's weight type. */
 typedef struct rfi_cpu_sliver {
     int64_t depth;
     const void *x;             /* (rows, depth), RFI_CPU_X_LD elements apart */
     const void *w;             /* (depth, panel), aligned to RFI_CPU_ALIGN */
-    const void *in;            /* (rows, panel): zeros (ld_in = 0) with the first chunk, then out itself */
-    const void *bias;          /* (panel): zeros but with the last chunk. A large bias added first would have every chunk rounded at its size */
+    const void *in;            /* (rows, panel): zeros (ld_in = 0) with the first block, then out itself */
+    const void *bias;          /* (panel): zeros but with the last block. A large bias added first would have every block rounded at its size */
     void *out;                 /* (rows, panel) */
     int64_t ld_in, ld_out;
     const char *ahead;         /* memory that is wanted soon */

@@ -24,8 +24,6 @@ static struct {
     int threads;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
-static pthread_once_t fork_handlers = PTHREAD_ONCE_INIT;
-
 /* fork copies the pool's memory but not its threads. The lock is held across it, so the child sees a consistent pool, and starts with an empty one:
  * the jobs belong to threads of the parent that do not exist here. */
 static void before_fork(void) { pthread_mutex_lock(&pool.lock); }
@@ -39,7 +37,8 @@ static void after_fork_child(void) {
     pool.threads = 0;
 }
 
-static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_parent, after_fork_child); }
+/* When the library is loaded: a process that forks while its first call installs them would have them twice, or not at all. */
+__attribute__((constructor)) static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_parent, after_fork_child); }
 
 static void work_on(job *j, int slot) {
     for (int64_t task; (task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->tasks;) j->run(j->context, task, slot);
@@ -70,11 +69,14 @@ static void *thread_main(void *unused) {
     return NULL;
 }
 
-/* With pool.lock held. Signals of the program are none of the pool's business: its threads block them all. */
+/* With pool.lock held. Signals that are sent to the program are for its own threads: the pool's block them. Those that a thread causes by what it does go to
+ * that thread and no other; blocked, the first page of x that a program maps from its handler would end the process. */
 static void start_threads(int wanted) {
-    sigset_t all, before;
-    sigfillset(&all);
-    if (pthread_sigmask(SIG_SETMASK, &all, &before)) return;
+    static const int caused[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t sent, before;
+    sigfillset(&sent);
+    for (size_t i = 0; i < sizeof caused / sizeof *caused; i++) sigdelset(&sent, caused[i]);
+    if (pthread_sigmask(SIG_SETMASK, &sent, &before)) return;
     while (pool.threads < wanted) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, thread_main, NULL)) break;
@@ -90,7 +92,6 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
         work_on(&j, 0);
         return;
     }
-    pthread_once(&fork_handlers, install_fork_handlers);
     pthread_mutex_lock(&pool.lock);
     start_threads(j.slots - 1);
     j.below = pool.jobs;

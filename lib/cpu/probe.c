@@ -1,6 +1,7 @@
 #include "cpu/probe.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 #include "cpu/features.h"
 #include "cpu/pool.h"
 #include "error.h"
+#include "guard.h"
 
 enum {
     ROUNDS = 4,                 /* the best of so many: other work on the machine only ever slows one down */
@@ -27,7 +29,7 @@ typedef struct burner {
     size_t *places;          /* (threads) where in its slice each goes on: what was read a moment ago is still in the cache */
     double seconds;
     double *rates;           /* (threads) what each reached */
-    volatile uint64_t sink;
+    _Atomic uint64_t sink;
 } burner;
 
 static double now(void) {
@@ -63,7 +65,7 @@ static void read_slice(void *context, int64_t task, int slot) {
         bytes += READ_STEP;
         place = place + 2 * READ_STEP <= b->slice ? place + READ_STEP : 0;
     } while ((elapsed = now() - start) < b->seconds);
-    b->sink = any;
+    atomic_store_explicit(&b->sink, any, memory_order_relaxed);
     b->places[task] = place;
     b->rates[task] = (double)bytes / elapsed;
 }
@@ -104,27 +106,40 @@ rfi_cpu_figures rfi_cpu_probe(const rfi_cpu_isa *isa, int threads, double second
     return figures;
 }
 
+/* What was measured last, and for what. The lock is held while measuring, since two at a time would share the machine. */
+static struct {
+    pthread_mutex_t lock;
+    const rfi_cpu_isa *isa;
+    int threads;
+    size_t bytes;
+    rfi_cpu_figures figures;
+} last = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* The thread that held the lock, and may have written half of the rest, does not exist in the child. Nor should fork wait for a measurement. */
+static void after_fork_child(void) {
+    pthread_mutex_init(&last.lock, NULL);
+    last.isa = NULL;
+}
+
+__attribute__((constructor)) static void install_fork_handler(void) { pthread_atfork(NULL, NULL, after_fork_child); }
+
 rfi_cpu_figures rfi_cpu_probe_cached(const rfi_cpu_isa *isa, int threads, double weight_bytes) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static const rfi_cpu_isa *measured_isa;
-    static int measured_threads;
-    static size_t measured_bytes;
-    static rfi_cpu_figures figures;
     size_t bytes = LEAST_BYTES;
     while (bytes < FULL_BYTES && (double)bytes < weight_bytes) bytes *= 2;
-    pthread_mutex_lock(&lock);
-    if (measured_isa != isa || measured_threads != threads || measured_bytes != bytes) {
-        figures = rfi_cpu_probe(isa, threads, QUICK_SECONDS, bytes);
-        measured_bytes = bytes;
-        measured_isa = isa;
-        measured_threads = threads;
+    pthread_mutex_lock(&last.lock);
+    if (last.isa != isa || last.threads != threads || last.bytes != bytes) {
+        last.figures = rfi_cpu_probe(isa, threads, QUICK_SECONDS, bytes);
+        last.bytes = bytes;
+        last.isa = isa;
+        last.threads = threads;
     }
-    rfi_cpu_figures result = figures;
-    pthread_mutex_unlock(&lock);
+    rfi_cpu_figures result = last.figures;
+    pthread_mutex_unlock(&last.lock);
     return result;
 }
 
 rf_status rf_cpu_measure(int threads, double *flops_per_second, double *bytes_per_second) {
+    RFI_GUARDED;
     if (!flops_per_second) return rfi_error(RF_INVALID_ARGUMENT, "flops_per_second is NULL");
     if (!bytes_per_second) return rfi_error(RF_INVALID_ARGUMENT, "bytes_per_second is NULL");
     if (threads < 0 || threads > RFI_CPU_MAX_THREADS)

@@ -52,6 +52,17 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
     return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
 }
 
+/* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it is made in: with one sum for all of
+ * RFI_CPU_DEPTH a logit's error is 1.7 times as large. Three sums there cost 1.5% with AVX-512 and nothing that could be measured with AVX2; four, 2%. */
+enum { SUM_DEPTH = 176 };
+
+/* A chunk in even blocks of whole turns of the microkernel; it depends on the chunk alone. */
+static int64_t block_of(int64_t depth, size_t value) {
+    if (value != sizeof(float) || depth <= SUM_DEPTH) return RFI_CPU_DEPTH;
+    int64_t blocks = (depth + SUM_DEPTH - 1) / SUM_DEPTH, each = (depth + blocks - 1) / blocks;
+    return (each + RFI_CPU_STEP - 1) / RFI_CPU_STEP * RFI_CPU_STEP;
+}
+
 /* A row of a panel, of either type. */
 static const double zeros[RFI_CPU_UNIT];
 
@@ -69,22 +80,35 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *a
         multiply = kernel->multiply[run->spec->compute_dtype];
         w = t->w;
     }
+    const int64_t block = block_of(at->depth, t->value);
+    const size_t block_bytes = (size_t)(block * kernel->panel) * rfi_dtype_size(w == t->w ? run->spec->compute_dtype : run->spec->weight_dtype);
     for (int64_t s = 0; s < slivers; s++) {
         int64_t first = t->rows * s / slivers, rows = t->rows * (s + 1) / slivers - first;
         char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
-        const rfi_cpu_sliver sliver = {
-            .depth = at->depth,
+        const char *bias = last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
+        rfi_cpu_sliver sliver = {
+            .depth = least(block, at->depth),
             .x = t->x + (size_t)(first * RFI_CPU_X_LD) * t->value,
             .w = w,
             .in = at->k ? c : (const char *)zeros,
             .ld_in = at->k ? c_ld : 0,
-            .bias = last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros,
+            .bias = at->depth <= block ? bias : (const char *)zeros,
             .out = c,
             .ld_out = c_ld,
             .ahead = slivers == 1 ? w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
             .ahead_lines = (int)((lines + slivers * turns - 1) / (slivers * turns)),
         };
         multiply[rows - 1](&sliver);
+        for (int64_t k = block; k < at->depth; k += block) {
+            sliver.depth = least(block, at->depth - k);
+            sliver.x = (const char *)sliver.x + (size_t)block * t->value;
+            sliver.w = (const char *)sliver.w + block_bytes;
+            sliver.in = c;
+            sliver.ld_in = c_ld;
+            sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_lines * RFI_CPU_ALIGN;
+            if (k + block >= at->depth) sliver.bias = bias;
+            multiply[rows - 1](&sliver);
+        }
     }
 }
 

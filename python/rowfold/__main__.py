@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from . import errors, quickstart
 from .bench import command as bench
 from .commands import explain, info, run
+from .commands.output import Stopped
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +37,10 @@ class _Version(argparse.Action):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; the exit status is 0, 1 for an error of rowfold's and 2 for a wrong command line."""
+    """Runs one command.
+
+    The exit status is 0, 1 for an error of rowfold's, 2 for a wrong command line, 128 and its number for a signal.
+    """
     try:
         chosen = parser().parse_args(arguments)
         status: int = chosen.run(chosen)
@@ -48,8 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.Error as error:
         print(f"rowfold: {error}", file=sys.stderr)
         return 1
+    except Stopped as stopped:
+        return 128 + stopped.number
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
     return status
 
 

@@ -150,6 +150,7 @@ class Vector(Structure):
     """rf_vector."""
 
     _fields_ = [
+        ("size", c_size_t),
         ("name", c_char_p),
         ("data", c_void_p),
         ("length", c_int64),
@@ -239,6 +240,7 @@ class FileVector(Structure):
     """rf_file_vector."""
 
     _fields_ = [
+        ("size", c_size_t),
         ("vector", c_char_p),
         ("tensor", c_char_p),
     ]
@@ -386,6 +388,15 @@ def read_text(call: Callable[[Any, int, Any], object]) -> str:
 
 _loaded: Library | None = None
 _loading = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """The thread that held the lock, if one did, is not in the child."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def load() -> Library:

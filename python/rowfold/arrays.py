@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ._lib import DType, Memory
-from .errors import ArgumentTypeError, InvalidArgumentError
+from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
 
 class Matrix(NamedTuple):
@@ -105,6 +105,22 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(dtype_name(dtype))
 
 
+def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array for a result. Raises OutOfMemoryError."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):  # the second where no address reaches so far
+        raise OutOfMemoryError(f"no memory for a result of shape {shape_text(shape)} and dtype {dtype}") from None
+
+
+def dense(array: np.ndarray[Any, Any], argument: str) -> np.ndarray[Any, Any]:
+    """A copy whose rows lie one behind the other. Raises OutOfMemoryError."""
+    try:
+        return array.copy(order="C")
+    except (MemoryError, ValueError):
+        raise OutOfMemoryError(f"no memory for a copy of {argument}, of shape {shape_text(array.shape)}") from None
+
+
 class NumpyKind:
     """numpy.ndarray, its subclasses and numpy scalars."""
 
@@ -118,10 +134,10 @@ class NumpyKind:
         dtype = numpy_to_dtype(values.dtype, argument, said)
         check_last_dimension(values.shape, argument, width)
         if not values.flags.aligned:
-            values = values.copy()
+            values = dense(values, argument)
         ld = row_stride(values.shape, values.strides, values.itemsize)
         if ld is None:
-            values = np.ascontiguousarray(values)
+            values = dense(values, argument)
             ld = width
         lead = values.shape[:-1]
         return Matrix(values.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, values)
@@ -134,13 +150,15 @@ class NumpyKind:
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array."""
-        y = np.empty(shape, numpy_dtype(dtype))
+        y = new_array(shape, numpy_dtype(dtype))
         return y, Matrix(y.ctypes.data, shape[:-1], math.prod(shape[:-1]), 0, dtype, Memory.HOST, None, y)
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. ``like`` is what the input's Matrix owns."""
         if not isinstance(array, np.ndarray):
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected a numpy.ndarray, as x is one")
+        if isinstance(array, np.ma.MaskedArray):
+            raise ArgumentTypeError("out is a masked array, whose mask would hide the result; expected a plain array")
         if numpy_to_dtype(array.dtype, "out", dtype) is not dtype:
             raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
         if array.shape != shape:
@@ -152,7 +170,7 @@ class NumpyKind:
             raise InvalidArgumentError(
                 f"out has strides {array.strides} in bytes; expected aligned rows of unit stride, evenly spaced"
             )
-        if isinstance(like, np.ndarray) and np.may_share_memory(array, like):
+        if isinstance(like, np.ndarray) and np.shares_memory(array, like):
             raise InvalidArgumentError("out overlaps x in memory; expected separate arrays")
         lead = shape[:-1]
         return Matrix(array.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, array)

@@ -60,14 +60,14 @@ class CudaInterfaceKind:
     def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
         """An input (..., width) as a matrix; it must have rows of unit stride, evenly spaced."""
         seen = _see(array, argument)
-        dtype = numpy_to_dtype(seen.dtype, argument, said)
         check_last_dimension(seen.shape, argument, width)
-        return _matrix(array, argument, seen, dtype)
+        return _matrix(array, argument, seen, numpy_to_dtype(seen.dtype, argument, said))
 
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
-        check_shape(tuple(array.__cuda_array_interface__["shape"]), argument, shape)
-        return self.matrix(array, argument, shape[-1], said)
+        seen = _see(array, argument)
+        check_shape(seen.shape, argument, shape)
+        return _matrix(array, argument, seen, numpy_to_dtype(seen.dtype, argument, said))
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array of the same framework."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from .arrays import (
     Matrix,
     check_last_dimension,
     check_shape,
+    dense,
     dtype_name,
     numpy_dtype,
     row_stride,
@@ -150,6 +152,11 @@ def view(array: Any, argument: str, stream: int | None) -> View:
     """
     managed = _consume(_export(array, argument, stream), array, argument)
     tensor = managed.managed.dl_tensor
+    if (tensor.device.device_type in _HOST) != (stream is None):
+        raise ArgumentTypeError(
+            f"{argument} came on DLPack device type {tensor.device.device_type}, which is not what its "
+            "__dlpack_device__ says"
+        )
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else dense_strides(shape)
     dtype, device = tensor.dtype, tensor.device
@@ -209,28 +216,31 @@ class DlpackKind:
 
     def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
         """An input (..., width) as a matrix, copied if its rows are not of unit stride and evenly spaced."""
+        return self._input(array, argument, lambda shape: check_last_dimension(shape, argument, width), said)
+
+    def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
+        """An input of exactly this shape, (rows, columns) or (columns,)."""
+        return self._input(array, argument, lambda came: check_shape(came, argument, shape), said)
+
+    def _input(self, array: Any, argument: str, check: Callable[[tuple[int, ...]], None], said: DType) -> Matrix:
+        """What is checked is what was exported, whatever attributes the exporter has."""
         stream = _stream_of(array, argument)
         seen = view(array, argument, stream)
         dtype = _dtype_of(seen, argument, said)
-        check_last_dimension(seen.shape, argument, width)
+        check(seen.shape)
         ld = row_stride(seen.shape, seen.strides, 1)
         if ld is not None:
             return _matrix(seen, dtype, ld, stream)
         if stream is None:
-            values = np.ascontiguousarray(_as_numpy(seen))
+            values = dense(_as_numpy(seen), argument)
             lead = seen.shape[:-1]
             return Matrix(values.ctypes.data, lead, math.prod(lead), 0, dtype, Memory.HOST, None, values)
-        dense = framework_of(array).dense
-        if dense is None:
+        dense_copy = framework_of(array).dense
+        if dense_copy is None:
             raise InvalidArgumentError(
                 f"{argument} has strides {seen.strides}; expected rows of unit stride, evenly spaced"
             )
-        return self.matrix(dense(array), argument, width, said)
-
-    def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
-        """An input of exactly this shape, (rows, columns) or (columns,)."""
-        check_shape(tuple(array.shape), argument, shape)
-        return self.matrix(array, argument, shape[-1], said)
+        return self._input(dense_copy(array), argument, check, said)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array of the same framework on the device of ``like``."""

@@ -154,7 +154,10 @@ class Model:
             for name, value in arguments.mapping(vectors, "vectors").items()
         }
         native = (_lib.Vector * len(named))(
-            *(_lib.Vector(encode(name, "vectors"), m.pointer, features, m.dtype, m.memory) for name, m in named.items())
+            *(
+                _lib.Vector(ctypes.sizeof(_lib.Vector), encode(name, "vectors"), m.pointer, features, m.dtype, m.memory)
+                for name, m in named.items()
+            )
         )
         weights = _lib.Weights(
             size=ctypes.sizeof(_lib.Weights),
@@ -227,7 +230,10 @@ class Model:
             weight=encode(weight, "weight"),
             bias=None if bias is None else encode(bias, "bias"),
             vectors=(_lib.FileVector * len(named))(
-                *(_lib.FileVector(encode(vector, "vectors"), encode(name, "vectors")) for vector, name in named.items())
+                *(
+                    _lib.FileVector(ctypes.sizeof(_lib.FileVector), encode(vector, "vectors"), encode(name, "vectors"))
+                    for vector, name in named.items()
+                )
             ),
             num_vectors=len(named),
         )
@@ -331,7 +337,7 @@ class Model:
             flags = x.flags
             if flags.c_contiguous and flags.aligned:
                 lead = x.shape[:-1]
-                y = np.empty(lead + self._y_tail, self._y_numpy) if out is None else out
+                y = arrays.new_array(lead + self._y_tail, self._y_numpy) if out is None else out
                 if out is None or self._is_plain_output(out, x):
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y

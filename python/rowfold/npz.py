@@ -1,11 +1,11 @@
-"""Weight files of numpy: the arrays of an .npz, as ``numpy.savez`` writes it."""
+"""Files of numpy: the arrays of an .npz, as ``numpy.savez`` writes it, and an .npy, mapped."""
 
 from __future__ import annotations
 
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from ._lib import DType
 from .arguments import path_text
 from .arrays import numpy_to_dtype
-from .errors import ArgumentTypeError, Error, FileError, InvalidArgumentError, InvalidFileError
+from .errors import ArgumentTypeError, Error, FileError, InvalidArgumentError, InvalidFileError, OutOfMemoryError
 
 MEMBER = ".npy"
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ def headers(path: str | os.PathLike[str]) -> dict[str, Header]:
     """Shape and dtype of each array of a file, by name. Raises FileError (OSError) or InvalidFileError (ValueError)."""
     with _opened(path) as archive:
         names = [name for name in archive.namelist() if name.endswith(MEMBER)]
-        return {name[: -len(MEMBER)]: _header(archive, name) for name in names}
+        return {name[: -len(MEMBER)]: _header(path, archive, name) for name in names}
 
 
 def arrays(path: str | os.PathLike[str], names: list[str]) -> dict[str, Array]:
@@ -46,21 +46,51 @@ def model_dtype(dtype: np.dtype[Any]) -> DType | None:
         return None
 
 
+def mapped(path: str | os.PathLike[str]) -> Array:
+    """The array of an .npy, which reads from the file. Raises FileError, InvalidFileError or OutOfMemoryError."""
+    name = path_text(path)
+    with _in_a_sentence(name):
+        with open(name, "rb") as file:
+            magic = file.read(len(np.lib.format.MAGIC_PREFIX))
+        # numpy would take anything else for a pickle, and advise to trust it.
+        if magic != np.lib.format.MAGIC_PREFIX:
+            what = "an archive" if magic.startswith(b"PK") else "no .npy file"
+            raise InvalidFileError(f"{name}: is {what}; expected one array, as numpy.save writes it")
+        array: Array = np.load(name, mmap_mode="r", allow_pickle=False)
+        return array
+
+
+@contextmanager
+def _in_a_sentence(where: str, what: str = "") -> Iterator[None]:
+    """Whatever numpy, zipfile and what they call raise for a broken file, which is nearly everything, as rowfold's.
+
+    ``what`` stands before the reason that a file's content is refused.
+    """
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as error:
+        raise FileError(f"{where}: {error.strerror or error}") from None
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{where}: {error or 'no memory to read it'}") from None
+    except Exception as error:  # noqa: BLE001 - there is no list of them
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InvalidFileError(f"{where}: {what}{said}") from None
+
+
 def _read(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -> Array:
     if name + MEMBER not in archive.namelist():
         count = sum(member.endswith(MEMBER) for member in archive.namelist())
         raise InvalidArgumentError(f"{path_text(path)}: there is no array {name!r} among its {count}")
-    try:
-        with archive.open(name + MEMBER) as member:
-            values: Array = np.lib.format.read_array(member, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InvalidFileError(f"{path_text(path)}: array {name!r}: {error}") from None
+    with _in_a_sentence(f"{path_text(path)}: array {name!r}"), archive.open(name + MEMBER) as member:
+        values: Array = np.lib.format.read_array(member, allow_pickle=False)
     # What numpy.savez makes of ml_dtypes.bfloat16; numpy itself has no name for it.
     return values.view(np.uint16) if values.dtype == np.dtype("V2") else values
 
 
-def _header(archive: zipfile.ZipFile, name: str) -> Header:
-    with archive.open(name) as member:
+def _header(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -> Header:
+    with _in_a_sentence(f"{path_text(path)}: array {name[: -len(MEMBER)]!r}"), archive.open(name) as member:
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(member)
@@ -69,12 +99,7 @@ def _header(archive: zipfile.ZipFile, name: str) -> Header:
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[zipfile.ZipFile]:
-    try:
-        with zipfile.ZipFile(path_text(path)) as archive:
-            yield archive
-    except Error:
-        raise
-    except OSError as error:
-        raise FileError(f"{path_text(path)}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise InvalidFileError(f"{path_text(path)}: not an archive of arrays: {error}") from None
+    with ExitStack() as opened:
+        with _in_a_sentence(path_text(path), "no archive of arrays: "):
+            archive = opened.enter_context(zipfile.ZipFile(path_text(path)))
+        yield archive

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
 from ._lib import DType, Memory
 from .arrays import Matrix, check_last_dimension, check_shape, dtype_name, row_stride, shape_text, type_name
-from .errors import ArgumentTypeError, InvalidArgumentError
+from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
 
 class _Torch(NamedTuple):
@@ -28,11 +30,16 @@ class _Torch(NamedTuple):
     empty: Any
     current_stream: Any
     increment_version: Any
+    forward_ad: Any
+    dispatch_modes: Any
+    recorders: dict[str, Any]
+    out_of_memory: Any
 
 
 @cache
 def _torch() -> _Torch:
     torch: Any = sys.modules["torch"]
+    native = torch._C
     dtypes = {getattr(torch, dtype_name(d)): d for d in DType if d}
     return _Torch(
         tensor=torch.Tensor,
@@ -45,6 +52,13 @@ def _torch() -> _Torch:
         empty=torch.empty,
         current_stream=torch.cuda.current_stream,
         increment_version=torch.autograd.graph.increment_version,
+        forward_ad=torch.autograd.forward_ad,
+        dispatch_modes=native._len_torch_dispatch_stack,
+        recorders={
+            "torch.jit.trace": native._get_tracing_state,
+            "a transform of torch.func": native._functorch.peek_interpreter_stack,
+        },
+        out_of_memory=torch.cuda.OutOfMemoryError,
     )
 
 
@@ -64,7 +78,8 @@ class TorchKind:
         check_last_dimension(shape, argument, width)
         ld = 0 if array.is_contiguous() else row_stride(tuple(shape), array.stride(), 1)
         if ld is None:
-            array, ld = array.contiguous(), 0
+            with _out_of_memory(array, f"a copy of {argument}, of shape {shape_text(shape)}"):
+                array, ld = array.contiguous(), 0
         return _matrix(array, argument, shape[:-1], ld, dtype)
 
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
@@ -75,13 +90,16 @@ class TorchKind:
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new tensor on the device of ``like``."""
         torch = _torch()
-        y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
+        _check_recorded(torch)
+        with _out_of_memory(like, f"a result of shape {shape_text(shape)} and dtype {dtype_name(dtype)}"):
+            y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
         lead, memory = shape[:-1], Memory.DEVICE if y.is_cuda else Memory.HOST
         return y, Matrix(y.data_ptr(), lead, math.prod(lead), 0, dtype, memory, None, y, y.get_device())
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. The library itself refuses one that overlaps x."""
         torch = _torch()
+        _check_recorded(torch)
         if not isinstance(array, torch.tensor):
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected a torch.Tensor, as x is one")
         if _dtype_of(array, "out", dtype) is not dtype:
@@ -112,8 +130,38 @@ class TorchKind:
         return memory.data_ptr(), memory
 
 
+@contextmanager
+def _out_of_memory(like: Any, what: str) -> Iterator[None]:
+    """What PyTorch raises where it has no memory on the device of ``like``, which on a CPU has no class of its own."""
+    try:
+        yield
+    except RuntimeError as error:
+        if like.is_cuda and not isinstance(error, _torch().out_of_memory):
+            raise
+        raise OutOfMemoryError(f"no memory for {what} on {like.device}") from None
+
+
+def _check_recorded(torch: _Torch) -> None:
+    """Refuses to compute where a program is being recorded or transformed: of the call nothing would be seen."""
+    names = [name for name, active in torch.recorders.items() if active()]
+    if torch.dispatch_modes():
+        # Those that trace (proxies, fakes, functional tensors); one that only watches may.
+        stack = sys.modules["torch.utils._python_dispatch"]._get_current_dispatch_mode_stack()
+        names += [type(mode).__qualname__ for mode in stack if mode.is_infra_mode()]
+    if names:
+        raise InvalidArgumentError(
+            f"{names[0]} is active, and sees nothing of what a rowfold.Model computes; "
+            "rowfold.torch.fuse makes modules whose forward is an operator of PyTorch"
+        )
+
+
 def _check(array: Any, argument: str) -> None:
     torch = _torch()
+    if torch.forward_ad._current_level >= 0 and torch.forward_ad.unpack_dual(array).tangent is not None:
+        raise InvalidArgumentError(
+            f"{argument} has a tangent of forward-mode differentiation, but rowfold computes none; "
+            f"pass the primal of torch.autograd.forward_ad.unpack_dual({argument})"
+        )
     if array.requires_grad and torch.is_grad_enabled():
         raise InvalidArgumentError(
             f"{argument} requires grad and grad mode is on, but rowfold computes no gradients; "
@@ -128,6 +176,8 @@ def _check(array: Any, argument: str) -> None:
 def _matrix(array: Any, argument: str, lead: Any, ld: int, dtype: DType) -> Matrix:
     try:
         pointer = array.data_ptr()
+        if not pointer and array.numel():
+            raise RuntimeError("it has none")
     except RuntimeError as error:  # fake tensors, functorch's wrappers, and other subclasses without memory
         raise ArgumentTypeError(
             f"{argument} is a {type_name(array)}, whose memory cannot be read: {error}; expected a plain torch.Tensor"

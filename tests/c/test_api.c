@@ -59,7 +59,7 @@ static void simple_form(const char *backend) {
 
     model = created(backend, "linear | mul(@v) | neg");
     float all[BATCH][N];
-    const rf_vector vector = {.name = "v", .data = v, .length = N};
+    const rf_vector vector = {.size = sizeof vector, .name = "v", .data = v, .length = N};
     OK(rf_model_load_weights(model, w, b, &vector, 1));
     OK(rf_model_forward(model, x, BATCH, all));
     for (int i = 0; i < BATCH; i++)
@@ -149,7 +149,7 @@ static void op_list(const char *backend) {
     rf_model *model = NULL;
     const rf_config config = {.size = sizeof config, .ops = ops, .num_ops = 4, .backend = backend};
     OK(rf_model_create(&model, &config));
-    const rf_vector vector = {.name = "v", .data = v, .length = N};
+    const rf_vector vector = {.size = sizeof vector, .name = "v", .data = v, .length = N};
     OK(rf_model_load_weights(model, w, NULL, &vector, 1));
     rf_model_info info = {.size = sizeof info};
     OK(rf_model_get_info(model, &info));
@@ -164,7 +164,7 @@ static void wrong_calls(const char *backend) {
     rf_model *model = created(backend, "linear | mul(@v) | max");
     float y[BATCH + 2] = {-7.25f, -7.25f, -7.25f, -7.25f, -7.25f};
     size_t bytes = 77;
-    const rf_vector good = {.name = "v", .data = v, .length = N}, short_one = {.name = "v", .data = v, .length = N - 1}, other = {.name = "u", .data = v, .length = N};
+    const rf_vector good = {.size = sizeof good, .name = "v", .data = v, .length = N}, short_one = {.size = sizeof good, .name = "v", .data = v, .length = N - 1}, other = {.size = sizeof good, .name = "u", .data = v, .length = N};
     const rf_vector twice[] = {good, good}, both[] = {good, other};
     FAILS(RF_NOT_LOADED, "weights", rf_model_forward(model, x, BATCH, y + 1));
     FAILS(RF_NOT_LOADED, "weights", rf_model_workspace_size(model, BATCH, &bytes));

@@ -1,5 +1,5 @@
-/* One model, many callers: threads that forward at once, a child after fork, and a child forked while other threads are inside forward, all get the same
- * bits, and nobody hangs: an alarm ends the program if somebody does. */
+/* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are inside forward or measure, and whoever comes
+ * after a thread that was cancelled, all get the same bits, and nobody hangs: an alarm ends the program if somebody does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <rowfold.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BATCH = 64, K = 256, N = 2048, CALLERS = 6, ROUNDS = 20, FORKS = 8, PATIENCE_S = 120 };
+enum { BATCH = 64, K = 256, N = 2048, CALLERS = 6, ROUNDS = 20, FORKS = 8, CANCELLED = 100, PATIENCE_S = 60 };
 
 static float x[BATCH * K], weight[N * K], expected[BATCH];
 static rf_model *model;
@@ -62,6 +62,86 @@ static void fork_often(void) {
     for (int i = 0; i < FORKS; i++) fork_and_forward();
 }
 
+static void *call_until_cancelled(void *unused) {
+    (void)unused;
+    for (;;) {
+        failures += !forward_agrees();
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+/* Explaining measures the machine anew when the number of threads is another than the last time: nearly all the time is measuring. */
+static int explain_agrees(int threads) {
+    rf_model *other = NULL;
+    char text[8192];
+    const rf_config config = {.size = sizeof config, .chain = "linear(256, 2048) | logsumexp", .device = "cpu", .threads = threads};
+    int failed = rf_model_create(&other, &config) || rf_model_explain(other, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
+    rf_model_destroy(other);
+    return !failed && strstr(text, "GB/s read");
+}
+
+static void *explain_until_stopped(void *unused) {
+    (void)unused;
+    for (int threads = 1; !stop; threads = 3 - threads) failures += !explain_agrees(threads);
+    return NULL;
+}
+
+static void fork_and_explain(void) {
+    for (int i = 0; i < FORKS; i++) {
+        usleep((useconds_t)(10000 + 5000 * i));
+        pid_t child = fork();
+        if (!child) {
+            alarm(PATIENCE_S / FORKS);
+            _exit(!explain_agrees(2));
+        }
+        int status = 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status);
+    }
+}
+
+static rf_model *shared;
+static pthread_barrier_t gate;
+static atomic_int loaded, refused;
+
+static void *load_shared(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&gate);
+    rf_status status = rf_model_load_weights(shared, weight, NULL, NULL, 0);
+    loaded += status == RF_OK;
+    refused += status == RF_ALREADY_LOADED;
+    return NULL;
+}
+
+/* Of threads that load one model at once, one does. */
+static void load_at_once(void) {
+    const rf_config config = {.size = sizeof config, .chain = "linear | logsumexp | gelu", .in_features = K, .out_features = N, .device = "cpu", .threads = 1};
+    for (int i = 0; i < ROUNDS; i++) {
+        float y[BATCH];
+        failures += rf_model_create(&shared, &config) != RF_OK || pthread_barrier_init(&gate, NULL, CALLERS);
+        loaded = refused = 0;
+        run_threads(CALLERS, load_shared, NULL);
+        failures += loaded != 1 || refused != CALLERS - 1 || rf_model_forward(shared, x, BATCH, y) || memcmp(y, expected, sizeof y);
+        rf_model_destroy(shared);
+        pthread_barrier_destroy(&gate);
+    }
+}
+
+/* Cancelled in the middle of a call, a thread ends after it. */
+static void cancel_often(void) {
+    for (int i = 0; i < CANCELLED; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, call_until_cancelled, NULL)) {
+            failures++;
+            return;
+        }
+        usleep((useconds_t)(100 + 37 * i));
+        pthread_cancel(thread);
+        pthread_join(thread, NULL);
+        failures += !forward_agrees();
+    }
+}
+
 int main(void) {
     alarm(PATIENCE_S);
     for (int i = 0; i < BATCH * K; i++) x[i] = (float)(i % 997) * 1e-3f;
@@ -74,6 +154,9 @@ int main(void) {
     fork_and_forward();
     run_threads(CALLERS, call_rounds, NULL);
     run_threads(2, call_until_stopped, fork_often);
+    run_threads(1, explain_until_stopped, fork_and_explain);
+    load_at_once();
+    cancel_often();
     failures += !forward_agrees();
     rf_model_destroy(model);
     if (failures) fprintf(stderr, "%d calls failed or disagreed\n", failures);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -187,7 +188,7 @@ static void loading(void) {
         memcpy(head + 8, header, (size_t)n);
         write_bytes("model", head, 8 + (size_t)n, data, sizeof data);
         float y = -1;
-        rf_file_vector vector = {"scale", "v"};
+        rf_file_vector vector = {sizeof vector, "scale", "v"};
         rf_file_names names = {.weight = "w", .bias = "b", .vectors = &vector, .num_vectors = 1};
         CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y), "%s", rf_last_error());
         CHECK(y == 321 + 7 + 10 * (654 + 8), "y is %g", (double)y);
@@ -209,12 +210,12 @@ static void loading(void) {
         size_t num_vectors;
         const char *says;
     } vectors[] = {
-        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {"scale", "u"}, 1, "no tensor \"u\""},
-        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {"scale", "w"}, 1, "has shape (2, 3); expected (2)"},
-        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {NULL, "v"}, 1, "names.vectors[0] has a NULL name"},
-        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {"scale", NULL}, 1, "names.vectors[0] has a NULL name"},
-        {"a vector too many", "linear(3, 2) | sum", {"scale", "v"}, 1, "scale"},
-        {"more vectors than a chain has", "linear(3, 2) | sum", {"scale", "v"}, RF_MAX_OPS + 1, "names.num_vectors is 65"},
+        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "u"}, 1, "no tensor \"u\""},
+        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "w"}, 1, "has shape (2, 3); expected (2)"},
+        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), NULL, "v"}, 1, "names.vectors[0] has a NULL name"},
+        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", NULL}, 1, "names.vectors[0] has a NULL name"},
+        {"a vector too many", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, 1, "scale"},
+        {"more vectors than a chain has", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, RF_MAX_OPS + 1, "names.num_vectors is 65"},
     };
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
         names.vectors = &vectors[i].vector, names.num_vectors = vectors[i].num_vectors;
@@ -304,6 +305,78 @@ static void shards(void) {
     CHECK(!chdir("/"), "chdir");
 }
 
+/* An index of many tensors in one shard takes little longer than the shard itself, and so does asking for each by name. */
+static void many_tensors(void) {
+    enum { MANY = 40000, ENTRY = 100 };
+    char *text = malloc(MANY * ENTRY), *bytes = calloc(1, MANY);
+    if (!text || !bytes) {
+        CHECK(0, "no memory");
+        return;
+    }
+    for (int i = 0; i < MANY; i++) bytes[i] = (char)i;
+    size_t n = 9;
+    text[8] = '{';
+    for (int i = 0; i < MANY; i++)
+        n += (size_t)sprintf(text + n, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", i * 7919 % MANY, i, i + 1);
+    text[n++] = '}';
+    for (int i = 0; i < 8; i++) text[i] = (char)((n - 8) >> (8 * i));
+    write_bytes("many", text, n, bytes, MANY);
+    n = (size_t)sprintf(text, "{\"weight_map\":{");
+    for (int i = 0; i < MANY; i++) n += (size_t)sprintf(text + n, "%s\"t%d\":\"many\"", i ? "," : "", i);
+    n += (size_t)sprintf(text + n, "}}");
+    write_bytes("many.json", text, n, "", 0);
+    free(text), free(bytes);
+    rf_file *file = NULL;
+    rf_tensor_info info = {.size = sizeof info};
+    clock_t start = clock();
+    CHECK(!rf_file_open(&file, path_of("many")), "%s", rf_last_error());
+    clock_t alone = clock() - start;
+    rf_file_close(file);
+    start = clock();
+    CHECK(!rf_file_open(&file, path_of("many.json")), "%s", rf_last_error());
+    clock_t with_index = clock() - start;
+    start = clock();
+    for (int i = 0; i < MANY; i++) {
+        char name[20];
+        sprintf(name, "t%d", i * 7919 % MANY);
+        CHECK(!rf_file_find(file, name, &info) && ((const unsigned char *)info.data)[0] == (unsigned char)i && info.bytes == 1, "%s is not there", name);
+    }
+    clock_t finding = clock() - start;
+    rf_file_close(file);
+    CHECK(with_index < 3 * alone && finding < 3 * alone, "the shard %g s, the index with it %g s, each name %g s", (double)alone / CLOCKS_PER_SEC,
+          (double)with_index / CLOCKS_PER_SEC, (double)finding / CLOCKS_PER_SEC);
+}
+
+/* The reason is at a sentence's end, and comes through whatever the path's length. */
+static void long_paths(void) {
+    char name[8 * 200 + 1] = "";
+    CHECK(!chdir(folder), "chdir");
+    for (int i = 0; i < 8; i++) {
+        char part[201];
+        memset(part, 'a' + i, 199);
+        part[199] = '/', part[200] = 0;
+        strcat(name, part);
+        CHECK(!mkdir(name, 0700), "mkdir");
+    }
+    char file[sizeof name + 10], index[sizeof name + 20];
+    snprintf(file, sizeof file, "%sx", name);
+    snprintf(index, sizeof index, "%sx.json", name);
+    open_as("no such file at a long path", file, RF_IO_ERROR, "x: cannot be opened: No such file");
+    for (int i = 0; i < 2; i++) {
+        FILE *out = fopen(i ? index : file, "wb");
+        CHECK(out && fputs(i ? "{\"weight_map\":{\"w\":\"x\"}}" : "short", out) >= 0 && !fclose(out), "%s", file);
+    }
+    open_as("a broken file at a long path", file, RF_INVALID_FILE, "x: shorter than the 8 bytes");
+    rf_file *opened = NULL;
+    CHECK(rf_file_open(&opened, index) == RF_INVALID_FILE && strstr(rf_last_error(), file) && strstr(rf_last_error(), "x: shorter than the 8 bytes"), "%s", rf_last_error());
+    unlink(file), unlink(index);
+    for (size_t end = strlen(name); end; end -= 200) {
+        name[end - 1] = 0;
+        CHECK(!rmdir(name), "rmdir");
+    }
+    CHECK(!chdir("/"), "chdir");
+}
+
 int main(void) {
     if (!mkdtemp(folder)) return perror(folder), 1;
     headers();
@@ -312,7 +385,9 @@ int main(void) {
     loading();
     wrong_loads();
     shards();
-    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "s3", "s4", "types", "index.json"};
+    many_tensors();
+    long_paths();
+    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "s3", "s4", "types", "index.json", "many", "many.json"};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) unlink(path_of(made[i]));
     rmdir(folder);
     return failures != 0;

@@ -6,20 +6,19 @@ import argparse
 import contextlib
 import importlib
 import mmap
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from .. import arrays
+from .. import arrays, npz
 from .._lib import DType
-from ..errors import ArgumentTypeError, FileError, InvalidArgumentError
-from ..files import mapped
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..files import mapped, tensors
 from ..model import Model
 from . import options
-from .output import complete_or_absent, require_place
+from .output import interruptible, require_place, stream_or_complete
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = """examples:
@@ -37,7 +36,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "run",
         help="run a model over a file of rows",
         description="Computes the chain for every row of a file. The input is mapped, so it may be larger than memory; "
-        "the output appears under its name only when it is complete.",
+        "the output appears under its name only when it is complete. A link is followed; a device or a pipe is written "
+        "into; what is read is never replaced.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -50,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--max-memory", type=_size, default="256M", metavar="SIZE", help="to use beside the weights (256M)"
     )
     parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="of the output (float32; float64 for float64 weights)")
-    parser.add_argument("--force", action="store_true", help="replace an output that exists")
+    parser.add_argument("--force", action="store_true", help="replace an output file that exists")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
     options.add_weights(parser, required=True)
     options.add_model(parser)
@@ -59,16 +59,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the model over the file; the exit status."""
-    require_place(arguments.output)
-    if arguments.output.exists() and not arguments.force:
-        raise InvalidArgumentError(f"{arguments.output} exists; --force replaces it")
+    place: dict[str, Any] = {"streams": True, "force": arguments.force}
+    require_place(arguments.output, **place, inputs=_named(arguments))
     x, dtype = _open_input(arguments.input)
+    require_place(arguments.output, **place, inputs=_shards(arguments))
     more: dict[str, Any] = {}
     if dtype is DType.BFLOAT16:  # which numpy may only know as uint16
         more["x_dtype"] = arrays.dtype_name(dtype)
     if arguments.dtype:
         more["y_dtype"] = arguments.dtype
-    with options.load(arguments, **more) as model, _interruptible():
+    with options.load(arguments, **more) as model, interruptible():
         rows = x.reshape(-1, x.shape[-1]) if x.ndim else x
         if rows.ndim != 2 or rows.shape[1] != model.info.in_features:
             expected = f"(..., {model.info.in_features})"
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         batch = _batch(model, rows, arguments.max_memory)
         y_dtype = np.dtype(model.info.y_dtype)
-        with complete_or_absent(arguments.output) as file:
+        with stream_or_complete(arguments.output) as file:
             _write_header(file, (*x.shape[:-1], model.info.output_features), y_dtype)
             with _progress(rows, arguments.quiet) as bar:
                 _fold(model, rows, batch, y_dtype, file, bar)
@@ -99,18 +99,34 @@ def _fold(model: Model, rows: Array, batch: int, y_dtype: np.dtype[Any], file: B
             bar.update(len(x))
 
 
-def _open_input(text: str) -> tuple[Array, DType]:
+def _named(arguments: argparse.Namespace) -> list[str]:
+    """The files that the command line names to be read."""
+    path, _, _ = _tensor_of(arguments.input)
+    return [path, arguments.weights]
+
+
+def _shards(arguments: argparse.Namespace) -> Iterator[str]:
+    """The files that the named ones lead to."""
+    for path in _named(arguments):
+        if path.endswith(".json"):
+            yield from {tensor.path for tensor in tensors(path)}
+
+
+def _tensor_of(text: str) -> tuple[str, str, bool]:
+    """A file and a tensor in it, and whether --input names one."""
     path, colon, tensor = text.rpartition(":")
-    if colon and path.endswith((".safetensors", ".json")):
+    named = bool(colon) and path.endswith((".safetensors", ".json"))
+    return (path, tensor, True) if named else (text, "", False)
+
+
+def _open_input(text: str) -> tuple[Array, DType]:
+    path, tensor, named = _tensor_of(text)
+    if named:
         return mapped(path, tensor)
-    try:
-        x = np.load(text, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise FileError(f"--input {text}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise InvalidArgumentError(f"--input {text}: {error}") from None
-    if not isinstance(x, np.ndarray):
-        raise InvalidArgumentError(f"--input {text}: expected one array, as numpy.save writes it")
+    if text.endswith((".safetensors", ".json")):
+        names = ", ".join(found.name for found in tensors(text)[:8])
+        raise InvalidArgumentError(f"--input {text}: names no tensor; expected {text}:TENSOR, with one of {names}")
+    x = npz.mapped(text)
     if np.isfortran(x):
         raise InvalidArgumentError(f"--input {text}: is in Fortran order; its rows do not lie together")
     if not x.dtype.isnative:
@@ -155,20 +171,6 @@ def _forget(rows: Array, first: int, count: int) -> None:
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, description)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Makes SIGTERM leave as Ctrl-C does: through the code that tidies up."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _progress(rows: Array, quiet: bool) -> Any:

@@ -5,12 +5,14 @@ An exported graph that holds it runs in any process that has imported ``rowfold.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import InvalidArgumentError
 from .program import Runner, check_dims, parse, signature
@@ -21,6 +23,18 @@ _Key = tuple[object, ...]
 _live: weakref.WeakValueDictionary[_Key, Runner] = weakref.WeakValueDictionary()
 _recent: OrderedDict[_Key, Runner] = OrderedDict()
 _lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """The thread that held the lock, if one did, is not in the child.
+
+    What it was doing can be left as it is: freeing a program of a GPU would call CUDA, which has not survived.
+    """
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
@@ -36,7 +50,14 @@ def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
 
 
 def check_grad(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
-    """Raises InvalidArgumentError where PyTorch would record a gradient."""
+    """Raises InvalidArgumentError where PyTorch would record a gradient, or carry a tangent along."""
+    if forward_ad._current_level >= 0:
+        for tensor, name in zip(tensors, names):
+            if forward_ad.unpack_dual(tensor).tangent is not None:
+                raise InvalidArgumentError(
+                    f"{name} has a tangent of forward-mode differentiation, but the fused forward computes none; "
+                    "differentiate the original module"
+                )
     if torch.is_grad_enabled():
         for tensor, name in zip(tensors, names):
             if tensor.requires_grad:

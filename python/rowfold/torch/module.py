@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from . import library
@@ -19,6 +20,8 @@ from .values import Row, Step
 _AUTOCAST = ("cpu", "cuda")
 _PLAIN = (torch.Tensor, nn.Parameter)
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_jit_trace: Callable[[], Any] = torch._C._get_tracing_state
+_transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 
 
 class Fused(nn.Module):
@@ -64,11 +67,12 @@ class Fused(nn.Module):
                 "autocast is on, which the fused forward would ignore; put it under "
                 "torch.autocast(..., enabled=False), or convert the module with to(dtype)"
             )
-        if torch.compiler.is_compiling() or type(x) not in _PLAIN or _dispatch_modes():
+        # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
+        if torch.compiler.is_compiling() or type(x) not in _PLAIN or _dispatch_modes() or _jit_trace() or _transform():
             library.check_grad([x, *leaves], ["x", *self._plan.names])
             result: torch.Tensor = torch.ops.rowfold.fused(x, leaves, self._text)
             return result
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
             library.check_grad([x, *leaves], ["x", *self._plan.names])
         runner = self._runner
         if runner is None or runner.signature != signature(leaves):

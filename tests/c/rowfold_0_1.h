@@ -1,0 +1,324 @@
+/* rowfold: a linear layer, elementwise operators and a row reduction as one fused operation.
+ *
+ *     rf_model *model = NULL;
+ *     rf_config config = { .size = sizeof config, .chain = "linear(8192, 8192) | logsumexp | gelu" };
+ *     if (rf_model_create(&model, &config) != RF_OK) { fprintf(stderr, "%s\n", rf_last_error()); return 1; }
+ *     rf_model_load_weights(model, W, b, NULL, 0);           W (out_features, in_features) row-major, b (out_features)
+ *     rf_model_forward(model, x, batch, y);                  x (batch, in_features) row-major, y (batch, 1)
+ *     rf_model_destroy(model);
+ *
+ * This header is the manual. Conventions:
+ *  - Every function that can fail returns an rf_status, RF_OK (0) on success, and hands results out through pointers. On any other
+ *    status nothing was written through the caller's pointers, and rf_last_error() has a sentence that names the argument, what came
+ *    and what was expected. The library never prints, aborts or exits.
+ *  - Structs that may grow begin with `size`, to be set to sizeof the struct; set the rest to zero first. Zero always means "default".
+ *    So a program goes on working with a library of another version than its header: what a shorter struct lacks counts as zero (and is not
+ *    written, where the library fills the struct in), and what a longer one has besides must be zero, else RF_INVALID_ARGUMENT. In an array
+ *    every element has its size, the same one. The other struct, rf_op, stays as it is.
+ *  - Enum values are fixed for all releases.
+ *  - Buffers are aligned to the type of their elements, unless more is said.
+ *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
+ *  - Threads: different models are independent. A model is immutable once its weights are loaded, and then any number of threads may
+ *    call its forward, workspace and explain functions at once. Creating, loading and destroying one model is for one thread at a time.
+ */
+#ifndef ROWFOLD_H
+#define ROWFOLD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Statuses. lib/status.def in the source holds the list with a sentence each; rf_status_message() returns that sentence. */
+typedef enum rf_status {
+    RF_OK = 0,
+    RF_INVALID_ARGUMENT = 1,    /* NULL, a negative or overflowing size, an unknown enum value, a wrong leading dimension ... */
+    RF_INVALID_CHAIN = 2,       /* the chain text or op list; the sentence points at the column */
+    RF_NOT_LOADED = 3,          /* forward, workspace_size before the weights: load them first */
+    RF_ALREADY_LOADED = 4,      /* weights are loaded once: create another model */
+    RF_OUT_OF_MEMORY = 5,       /* host or device memory; the model still destroys cleanly */
+    RF_UNSUPPORTED = 6,         /* the forced backend cannot run this model: the sentence says why; let the library choose */
+    RF_UNAVAILABLE = 7,         /* the backend or device asked for is not in this machine or build */
+    RF_WORKSPACE_TOO_SMALL = 8, /* ask rf_model_workspace_size */
+    RF_BUFFER_TOO_SMALL = 9,    /* text did not fit: the size it needs was returned */
+    RF_DEVICE_ERROR = 10,       /* CUDA's own text is in the sentence */
+    RF_IO_ERROR = 11,           /* open, read or map of a file failed */
+    RF_INVALID_FILE = 12,       /* the file's content breaks its format */
+    RF_INTERNAL = 13
+} rf_status;
+
+typedef enum rf_dtype {
+    RF_DTYPE_DEFAULT = 0,
+    RF_FLOAT32 = 1,
+    RF_FLOAT64 = 2,
+    RF_FLOAT16 = 3,  /* IEEE binary16, as uint16_t bit patterns */
+    RF_BFLOAT16 = 4  /* the upper half of a float32, as uint16_t bit patterns */
+} rf_dtype;
+
+/* How the products of float32 weights may be computed. */
+typedef enum rf_math {
+    RF_MATH_F32 = 0,  /* error against float64 no worse than a plain float32 matrix product on the same data */
+    RF_MATH_TF32 = 1, /* operands of 10 to 11 significant bits, float32 sums */
+    RF_MATH_BF16 = 2  /* operands of 8 significant bits, float32 sums */
+} rf_math;
+
+/* Which rewrites of the chain are allowed. */
+typedef enum rf_simplify {
+    RF_SIMPLIFY_DEFAULT = 0, /* RF_SIMPLIFY_ALGEBRAIC */
+    RF_SIMPLIFY_NONE = 1,    /* every operator is computed as written */
+    RF_SIMPLIFY_EXACT = 2,   /* rewrites that keep every bit, special values included */
+    RF_SIMPLIFY_ALGEBRAIC = 3 /* also rewrites that are equal over the reals (a sum of affine columns becomes one dot product) */
+} rf_simplify;
+
+/* Where a buffer lives. */
+typedef enum rf_memory {
+    RF_MEMORY_DEFAULT = 0, /* host */
+    RF_MEMORY_HOST = 1,
+    RF_MEMORY_DEVICE = 2   /* memory of the model's CUDA device */
+} rf_memory;
+
+typedef enum rf_format {
+    RF_FORMAT_TEXT = 0,
+    RF_FORMAT_JSON = 1
+} rf_format;
+
+/* Operators. rf_op_get_info() describes each; lib/ops.def and lib/reductions.def in the source hold the rows. */
+typedef enum rf_op_kind {
+    RF_OP_NONE = 0,
+    RF_OP_LINEAR = 1, /* params: in_features, out_features (none, or both) */
+    RF_OP_MUL = 100, RF_OP_ADD = 101, RF_OP_SUB = 102, RF_OP_DIV = 103, RF_OP_MINIMUM = 104, RF_OP_MAXIMUM = 105,
+    RF_OP_NEG = 110, RF_OP_ABS = 111, RF_OP_SQUARE = 112, RF_OP_SQRT = 113, RF_OP_EXP = 114, RF_OP_LOG = 115, RF_OP_RECIPROCAL = 116,
+    RF_OP_RELU = 120, RF_OP_LEAKY_RELU = 121, RF_OP_ELU = 122, RF_OP_GELU = 123, RF_OP_GELU_TANH = 124, RF_OP_SILU = 125,
+    RF_OP_MISH = 126, RF_OP_SOFTPLUS = 127, RF_OP_SIGMOID = 128, RF_OP_LOGSIGMOID = 129, RF_OP_TANH = 130, RF_OP_CLAMP = 131,
+    RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
+    RF_OP_SAVE = 150, RF_OP_ADD_SAVED = 151, RF_OP_MUL_SAVED = 152,
+    RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204
+} rf_op_kind;
+
+#define RF_MAX_OPS 64        /* operators in a chain, the linear layer included */
+#define RF_MAX_OP_PARAMS 2
+#define RF_MAX_NAME 32       /* bytes of a vector's name, the terminating NUL included */
+
+/* One operator of a chain. */
+typedef struct rf_op {
+    int32_t kind;                    /* an rf_op_kind */
+    int32_t num_params;              /* how many of `params` are given; the others take their defaults */
+    double params[RF_MAX_OP_PARAMS]; /* NaN in a clamp's bound stands for itself; -inf or inf for no bound */
+    char vector[RF_MAX_NAME];        /* name of the per-feature vector that replaces params[0]; empty if none. num_params is then 0 */
+} rf_op;
+
+typedef enum rf_op_class {
+    RF_CLASS_LINEAR = 0,
+    RF_CLASS_ELEMENTWISE = 1,
+    RF_CLASS_SAVED = 2,     /* save, add_saved, mul_saved */
+    RF_CLASS_REDUCTION = 3
+} rf_op_class;
+
+typedef struct rf_op_info {
+    size_t size;             /* sizeof(rf_op_info) */
+    int32_t kind;
+    int32_t op_class;        /* an rf_op_class */
+    const char *name;        /* as in chain text; static storage */
+    const char *description; /* one line; static storage */
+    int32_t num_params, min_params;
+    int32_t accepts_vector;  /* 1 if the parameter may be a per-feature vector */
+    const char *param_names[RF_MAX_OP_PARAMS];
+    double param_defaults[RF_MAX_OP_PARAMS];
+} rf_op_info;
+
+/* rf_version: "major.minor.patch" of the library; static storage.
+ * rf_status_message: the sentence of a status; static storage, never NULL.
+ * rf_last_error: what went wrong in this thread's last failing call; valid until this thread's next call, never NULL. */
+const char *rf_version(void);
+const char *rf_status_message(rf_status status);
+const char *rf_last_error(void);
+
+/* The table of operators, index 0 to rf_op_count() - 1. RF_INVALID_ARGUMENT for an index outside, NULL or a wrong size. */
+size_t rf_op_count(void);
+rf_status rf_op_get_info(size_t index, rf_op_info *info);
+
+/* Chain text: operators joined by '|', each `name`, `name(1.5, max=2)` or `name(@vector)`. "preset:NAME" is one of the presets
+ * (rf_preset_get). rf_chain_parse writes at most `capacity` ops and their number to *num_ops (also when the capacity is too small:
+ * RF_BUFFER_TOO_SMALL). rf_chain_format writes the text back, NUL-terminated, into `text` of `size` bytes; *needed (may be NULL)
+ * receives the bytes it takes, NUL included. Formatting then parsing gives the same ops, and the numbers bit for bit. */
+rf_status rf_chain_parse(const char *text, rf_op *ops, size_t capacity, size_t *num_ops);
+rf_status rf_chain_format(const rf_op *ops, size_t num_ops, char *text, size_t size, size_t *needed);
+
+/* The presets, index 0 to rf_preset_count() - 1: name and chain text, in static storage. */
+size_t rf_preset_count(void);
+rf_status rf_preset_get(size_t index, const char **name, const char **chain);
+
+/* Backends of this build, best first, index 0 to rf_backend_count() - 1. rf_backend_name is NULL for an index outside.
+ * rf_backend_available: 1 if it can run on this machine, else 0, and *reason (may be NULL) gets a sentence in static storage. */
+size_t rf_backend_count(void);
+const char *rf_backend_name(size_t index);
+int rf_backend_available(size_t index, const char **reason);
+
+typedef struct rf_model rf_model;
+
+#define RF_BATCH_INVARIANT 1u /* config.flags: a row's bits do not depend on the batch on a GPU either (a CPU always gives that) */
+
+typedef struct rf_config {
+    size_t size;           /* sizeof(rf_config) */
+    const char *chain;     /* chain text; or NULL, and ops/num_ops instead. Both are copied */
+    const rf_op *ops;
+    size_t num_ops;
+    int64_t in_features;   /* K and N; 0: as the chain says in linear(K, N). Where both say it they must agree. A layer without inputs */
+    int64_t out_features;  /* or outputs is written in the chain: linear(0, 5) */
+    int32_t weight_dtype;  /* rf_dtype of W; RF_FLOAT32 by default */
+    int32_t x_dtype;       /* rf_dtype of x in rf_model_forward; by default W's. float64 goes with float64 only, the others mix freely */
+    int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32 */
+    int32_t math;          /* rf_math */
+    int32_t simplify;      /* rf_simplify */
+    const char *backend;   /* force one by name (rf_backend_name); NULL: $ROWFOLD_BACKEND, else the best that can run the model */
+    const char *device;    /* "cpu", "cuda" or "cuda:1"; NULL: any, the best first */
+    int32_t threads;       /* CPU threads of one forward; 0: $ROWFOLD_NUM_THREADS, else all cores this process may use */
+    uint32_t flags;        /* RF_BATCH_INVARIANT */
+} rf_config;
+
+/* Creates a model: parses and plans the chain and chooses the backend. On success *model owns everything; destroy it with
+ * rf_model_destroy. RF_INVALID_ARGUMENT, RF_INVALID_CHAIN, RF_UNSUPPORTED, RF_UNAVAILABLE, RF_OUT_OF_MEMORY. */
+rf_status rf_model_create(rf_model **model, const rf_config *config);
+
+/* Frees the model. NULL is fine. No call on it may be in flight. */
+void rf_model_destroy(rf_model *model);
+
+/* A per-feature vector of the chain, `length` = out_features values. */
+typedef struct rf_vector {
+    size_t size;    /* sizeof(rf_vector) */
+    const char *name;
+    const void *data;
+    int64_t length;
+    int32_t dtype;  /* rf_dtype; by default W's */
+    int32_t memory; /* rf_memory */
+} rf_vector;
+
+#define RF_BORROW 1u /* weights.flags: the kernel may read W where it is; the caller keeps it alive and unchanged until destroy */
+
+typedef struct rf_weights {
+    size_t size;              /* sizeof(rf_weights) */
+    const void *weight;       /* W (out_features, in_features) of config.weight_dtype */
+    const void *bias;         /* b (out_features), or NULL for none */
+    int64_t ld;               /* elements from one row of W to the next; 0: in_features */
+    int32_t bias_dtype;       /* rf_dtype of b; by default W's */
+    int32_t memory;           /* rf_memory of W and b */
+    uint32_t flags;           /* RF_BORROW; the library copies where no kernel can read W as it is */
+    uint32_t reserved;        /* 0 */
+    const rf_vector *vectors; /* exactly the vectors that the chain names, in any order */
+    size_t num_vectors;
+    void *stream;             /* cudaStream_t on which device pointers are ready; NULL: the default stream */
+} rf_weights;
+
+/* Loads the weights, once. Copies (and packs) what it needs unless RF_BORROW lets it read W in place: the caller's buffers may go
+ * when it returns. On a GPU of compute capability 9.0 a copy of 16-bit W is laid out for its kernels, which read it faster than W in
+ * place. W and b may hold infinities and NaN. RF_ALREADY_LOADED, RF_INVALID_ARGUMENT (a missing, superfluous or wrongly sized
+ * vector too), RF_OUT_OF_MEMORY, RF_DEVICE_ERROR; the model can still be loaded or destroyed after a failure. */
+rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors);
+rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *weights);
+
+/* Weight files: one safetensors file (https://github.com/huggingface/safetensors), or the index of a sharded model (a name that ends in
+ * ".json") with its shards beside it. Opening maps the files and validates all that their headers say. The strings and data of an
+ * rf_tensor_info belong to the file and go with rf_file_close. A file must not be shortened while it is open; it is checked each time a
+ * tensor is asked for. A file may be read by any number of threads. RF_IO_ERROR, RF_INVALID_FILE, RF_OUT_OF_MEMORY, RF_INVALID_ARGUMENT (NULL, an
+ * index outside, an unknown name). */
+typedef struct rf_file rf_file;
+
+#define RF_MAX_DIMS 8
+
+typedef struct rf_tensor_info {
+    size_t size;           /* sizeof(rf_tensor_info) */
+    const char *name;
+    const char *type_name; /* as in the file: "F32", "BF16", "I64" ... */
+    const char *path;      /* the file, or shard, that it is in */
+    int32_t dtype;         /* rf_dtype, or 0 for a type that no model takes */
+    int32_t num_dims;
+    int64_t shape[RF_MAX_DIMS];
+    const void *data;      /* not necessarily aligned to its type */
+    int64_t bytes;
+    int64_t offset;        /* of the data, in bytes from the start of the file `path` */
+} rf_tensor_info;
+
+rf_status rf_file_open(rf_file **file, const char *path);
+void rf_file_close(rf_file *file); /* NULL is fine */
+size_t rf_file_tensor_count(const rf_file *file);
+rf_status rf_file_tensor(const rf_file *file, size_t index, rf_tensor_info *info);
+rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *info);
+
+/* A vector of the chain and the tensor, of shape (out_features), that holds it. */
+typedef struct rf_file_vector {
+    size_t size;        /* sizeof(rf_file_vector) */
+    const char *vector;
+    const char *tensor;
+} rf_file_vector;
+
+typedef struct rf_file_names {
+    size_t size;                   /* sizeof(rf_file_names) */
+    const char *weight;            /* tensor of shape (out_features, in_features) and of config.weight_dtype */
+    const char *bias;              /* tensor of shape (out_features), or NULL for none */
+    const rf_file_vector *vectors; /* exactly the vectors that the chain names */
+    size_t num_vectors;
+} rf_file_names;
+
+/* rf_model_load_weights from a file, with no copy on the way but the model's own and that of a tensor that the file does not align to its type.
+ * Statuses of rf_file_open and rf_model_load_weights. */
+rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
+
+typedef struct rf_forward_args {
+    size_t size;           /* sizeof(rf_forward_args) */
+    const void *x;         /* (batch, in_features), never written */
+    void *y;               /* (batch, 1), or (batch, out_features) without a reduction. Must not overlap x or the weights */
+    int64_t batch;         /* 0 is fine: nothing is done */
+    int64_t ldx, ldy;      /* elements from one row to the next; 0: dense */
+    int32_t x_dtype;       /* rf_dtype; by default config.x_dtype */
+    int32_t y_dtype;       /* rf_dtype; by default config.y_dtype */
+    int32_t x_memory;      /* rf_memory. Device memory needs a model on that CUDA device */
+    int32_t y_memory;
+    void *workspace;       /* of rf_model_workspace_size bytes, 256-byte aligned, on the host for CPU backends and on the device for CUDA
+                              ones, for this call alone until it (or its stream) is done; NULL: the call takes and frees that much itself.
+                              On CUDA, rows that are in host memory pass through up to 16 MiB more (or what one row takes), which the call always
+                              takes itself */
+    size_t workspace_size; /* bytes */
+    void *stream;          /* cudaStream_t; NULL: the default stream. With device pointers forward returns before the work is done. Captured in a
+                              CUDA graph, it is repeated on the same addresses, the model's own too: destroy the model after the graph */
+} rf_forward_args;
+
+/* y = chain(x). Both forms give the same bits. Rounds once, when y is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
+ * RF_OUT_OF_MEMORY, RF_DEVICE_ERROR. Special values follow PyTorch; the same input gives the same bits every time. */
+rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y);
+rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
+
+/* Bytes of workspace that one forward of `batch` rows needs, for any dtypes of x and y. */
+rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
+
+typedef struct rf_model_info {
+    size_t size;             /* sizeof(rf_model_info) */
+    const char *backend;     /* static storage */
+    const char *chain;       /* as written; owned by the model */
+    int64_t in_features, out_features;
+    int64_t output_features; /* 1 with a reduction, else out_features */
+    int32_t weight_dtype, x_dtype, y_dtype, math, simplify;
+    int32_t threads;         /* CPU threads of a forward */
+    int32_t device;          /* CUDA device index, -1 on a CPU */
+    int32_t loaded;
+    size_t prepared_bytes;   /* memory held for the weights, host and device together */
+} rf_model_info;
+
+rf_status rf_model_get_info(const rf_model *model, rf_model_info *info);
+
+/* The plan in words and numbers for one batch size: which operators are fused where, which were removed or replaced and by which rule,
+ * FLOPs, bytes and memory of the fused and the unfused way, the time each should take on this machine. Text or JSON, NUL-terminated,
+ * into `text` of `size` bytes; *needed (may be NULL) receives the bytes it takes. RF_BUFFER_TOO_SMALL if it does not fit; text may be NULL with
+ * size 0 to ask. Works before the weights are loaded. */
+rf_status rf_model_explain(const rf_model *model, int64_t batch, rf_format format, char *text, size_t size, size_t *needed);
+
+/* What this machine's CPU does at best, measured now (about 0.2 s) with `threads` threads (0: all): float32 fused multiply-adds counted as two
+ * operations, and bytes a second read from memory. */
+rf_status rf_cpu_measure(int threads, double *flops_per_second, double *bytes_per_second);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
