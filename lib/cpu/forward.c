@@ -27,8 +27,8 @@ static void run_finish(void *context, int64_t task, int slot) {
 static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
     b->row_blocks = (run->rows + b->rows - 1) / b->rows;
-    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, rfi_cpu_run_tile, run);
-    if (!run->spec->plan.reduction) return;
+    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
+    if (b->narrow || !run->spec->plan.reduction) return;
     rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, (run->rows + FINISH_ROWS - 1) / FINISH_ROWS, run_finish, run);
 }
 

@@ -21,6 +21,9 @@ static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return ru
 /* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 
+/* The same for a narrow layer: a block of rows, up to y. */
+void rfi_cpu_run_narrow(void *run, int64_t task, int slot);
+
 /* Merges the partial states of row i of the run and stores its number. */
 void rfi_cpu_finish_row(const rfi_cpu_run *run, int64_t i);
 

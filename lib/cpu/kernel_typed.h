@@ -7,7 +7,9 @@
  *   _BROADCAST(s) _FMA(a, b, c)   every lane s; a * b + c
  * and, where it defines ISA_WIDENS,
  *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values as a vf
- *   F32_STORE_F16(p, v)                a vf rounded to float16 */
+ *   F32_STORE_F16(p, v)                a vf rounded to float16
+ * For dot products: INNER_COLUMNS, EACH_INNER_COLUMNS(X), X(1) X(2) ... up to it; and _LOAD_PART, _NEAR, _FAR (see inner_typed.h, rows_typed.h), _FAR
+ * where a vector has more than 16 bytes. */
 #include <string.h>
 
 #include "chain.h"
@@ -18,6 +20,8 @@
 #define PLUS_ONE(rows) +1
 enum { ROWS_MAX = 0 EACH_ROWS(PLUS_ONE) };
 #undef PLUS_ONE
+
+enum { INNER_ROWS = 4 };
 
 /* Elements need not be aligned to a vector in x, bias and C. */
 typedef vf vf_unaligned __attribute__((aligned(4), may_alias));
@@ -36,6 +40,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define FMA(a, b, c) F32_FMA(a, b, c)
 #define LOAD(p) (*(const vf_unaligned *)(p))
 #define STORE(p, v) (*(vf_unaligned *)(p) = (v))
+#define LOAD_PART(p, n) F32_LOAD_PART(p, n)
+#define NEAR(a, b) F32_NEAR(a, b)
+#define FAR(a, b) F32_FAR(a, b)
 #define OP(stem) stem##_f32
 
 #define NAME(stem) stem##_f32
@@ -45,7 +52,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define HALF_BITS 0x7fffffffu
 #include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
+#include "cpu/rows_typed.h"
 #undef NAME
 #undef W
 #undef LOAD_W
@@ -54,11 +63,13 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define W uint16_t
 #define NAME(stem) stem##_f16
 #define LOAD_W(p) F32_LOAD_F16(p)
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
 #define NAME(stem) stem##_bf16
 #define LOAD_W(p) F32_LOAD_BF16(p)
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
@@ -75,6 +86,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #undef FMA
 #undef LOAD
 #undef STORE
+#undef LOAD_PART
+#undef NEAR
+#undef FAR
 #undef OP
 #undef BITS
 #undef HALF_BITS
@@ -90,6 +104,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define FMA(a, b, c) F64_FMA(a, b, c)
 #define LOAD(p) (*(const vd_unaligned *)(p))
 #define STORE(p, v) (*(vd_unaligned *)(p) = (v))
+#define LOAD_PART(p, n) F64_LOAD_PART(p, n)
+#define NEAR(a, b) F64_NEAR(a, b)
+#define FAR(a, b) F64_FAR(a, b)
 #define OP(stem) stem##_f64
 
 #define NAME(stem) stem##_f64
@@ -99,7 +116,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define HALF_BITS 0x7fffffffffffffffu
 #include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
+#include "cpu/rows_typed.h"
 
 /* From here on names are not typed. */
 
@@ -178,6 +197,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
     .f32 = {
         .max_rows = ROWS_MAX,
         .panel = F32_VECTORS * ISA_BYTES / 4,
+        .lanes = ISA_BYTES / 4,
         .multiply = {
             [RF_FLOAT32] = multiply_table_f32,
 #ifdef ISA_WIDENS
@@ -190,16 +210,33 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .apply = apply_f32,
         .fold = fold_f32,
         .dot = dot_f32,
+        .inner = {
+            [RF_FLOAT32] = inner_f32,
+#ifdef ISA_WIDENS
+            [RF_FLOAT16] = inner_f16,
+            [RF_BFLOAT16] = inner_bf16,
+#endif
+        },
+        .sums_by_column = sums_by_column_f32,
+        .sums_by_row = sums_by_row_f32,
+        .turn = turn_f32,
+        .fold_rows = fold_rows_f32,
     },
     .f64 = {
         .max_rows = ROWS_MAX,
         .panel = F64_VECTORS * ISA_BYTES / 8,
+        .lanes = ISA_BYTES / 8,
         .multiply = {[RF_FLOAT64] = multiply_table_f64},
         .widen = widen_f64,
         .narrow = narrow_f64,
         .apply = apply_f64,
         .fold = fold_f64,
         .dot = dot_f64,
+        .inner = {[RF_FLOAT64] = inner_f64},
+        .sums_by_column = sums_by_column_f64,
+        .sums_by_row = sums_by_row_f64,
+        .turn = turn_f64,
+        .fold_rows = fold_rows_f64,
     },
     .burn = burn,
     .read = read_memory,
