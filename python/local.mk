@@ -24,6 +24,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/command.py \
 	python/rowfold/bench/compare.py \
 	python/rowfold/bench/contenders.py \
+	python/rowfold/bench/data.py \
 	python/rowfold/bench/gpu.py \
 	python/rowfold/bench/machine.py \
 	python/rowfold/bench/memory.py \

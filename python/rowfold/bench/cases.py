@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from .. import _lib, arrays, ops
-
-Array = np.ndarray[Any, Any]
-Draw = Callable[[np.random.Generator, int, int, int], tuple[Array, Array, Array]]
+from .data import DATA, Array
 
 
 @dataclass(frozen=True)
@@ -68,57 +66,12 @@ class Case:
 
 
 def stored(values: Array, dtype: _lib.DType) -> Array:
-    """float32 values rounded to a dtype; bfloat16 to nearest even, as bit patterns."""
+    """float32 values rounded to a dtype, those too large to infinity; bfloat16 to nearest even, as bit patterns."""
     if dtype is not _lib.DType.BFLOAT16:
-        return values.astype(arrays.numpy_dtype(dtype), copy=False)
+        with np.errstate(over="ignore"):
+            return values.astype(arrays.numpy_dtype(dtype), copy=False)
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-
-
-def uniform_weights(rng: np.random.Generator, in_features: int, out_features: int) -> tuple[Array, Array]:
-    """W and b as torch.nn.Linear initialises them: uniform within 1/sqrt(in_features) of 0."""
-    bound = np.float32(1 / np.sqrt(in_features))
-
-    def draw(shape: tuple[int, ...]) -> Array:
-        values: Array = rng.random(shape, np.float32)
-        values *= 2 * bound
-        values -= bound
-        return values
-
-    return draw((out_features, in_features)), draw((out_features,))
-
-
-def kernelbench(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """KernelBench's inputs: x uniform in [0, 1), weights as torch.nn.Linear initialises them."""
-    return rng.random((batch, k), np.float32), *uniform_weights(rng, k, n)
-
-
-def sigma5(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """Logits of standard deviation 5: W has variance 1/(3 k), and x makes up for it."""
-    return rng.standard_normal((batch, k), np.float32) * np.float32(5 * np.sqrt(3)), *uniform_weights(rng, k, n)
-
-
-def positive(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """Nothing cancels."""
-    weight, bias = uniform_weights(rng, k, n)
-    return rng.random((batch, k), np.float32), np.abs(weight), np.abs(bias)
-
-
-def lognormal(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """Magnitudes of x over six decades: four standard deviations of the exponent either way, e^(8 * 1.73) = 1e6."""
-    x = np.exp(rng.standard_normal((batch, k), np.float32) * np.float32(1.73))
-    x *= rng.choice(np.array([-1, 1], np.float32), (batch, k))
-    return x, *uniform_weights(rng, k, n)
-
-
-def outlier(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """One element of 1e4 in each row of x."""
-    x, weight, bias = kernelbench(rng, batch, k, n)
-    x[np.arange(batch), rng.integers(k, size=batch)] = 1e4
-    return x, weight, bias
-
-
-DATA: dict[str, Draw] = {draw.__name__: draw for draw in (kernelbench, sigma5, positive, lognormal, outlier)}
 
 
 def default_cases() -> list[Case]:

@@ -13,7 +13,8 @@ from ..commands.options import positive
 from ..commands.output import complete_or_absent, require_place
 from ..ops import Chain, presets
 from . import compare, gpu, plot
-from .cases import DATA, Case, default_cases
+from .cases import Case, default_cases
+from .data import DATA
 from .machine import cores
 from .report import document, markdown, show
 from .runner import CaseResult, Entry, Runner
@@ -57,7 +58,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
     parser.add_argument("--math", choices=("f32", "tf32", "bf16"), default="f32", help="of float32, on a GPU (f32)")
     parser.add_argument(
-        "--data", choices=sorted(DATA), default="kernelbench", help="what x and W are drawn as (kernelbench)"
+        "--data",
+        choices=list(DATA),
+        default="kernelbench",
+        metavar="KIND",
+        help=f"what x and W are drawn as, of {', '.join(DATA)} (kernelbench)",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
     parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")

@@ -19,7 +19,8 @@ from .. import arrays
 from .._lib import DType
 from ..model import Model
 from ..ops import Chain
-from .cases import Array, Case
+from .cases import Case
+from .data import Array
 from .unfused import NUMPY, apply, torch_table
 
 
@@ -94,8 +95,8 @@ class Numpy:
 
     def run(self) -> Any:
         """Product, bias, then each operator over the whole matrix."""
-        logits = self.x @ self.weight.T + self.bias
         with np.errstate(all="ignore"):
+            logits = self.x @ self.weight.T + self.bias
             self.y = apply(self.chain, logits, NUMPY, self.vectors)
 
     def result(self) -> Array | None:

@@ -19,7 +19,8 @@ import numpy as np
 from ..errors import Error
 from ..model import Model
 from ..ops import Chain, presets
-from .cases import Array, Case
+from .cases import Case
+from .data import Array
 from .runner import CaseResult, Result
 from .unfused import apply, largest_error, sampled_rows, torch_table
 
@@ -67,7 +68,7 @@ class GpuResult(CaseResult):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        rows = [{**vars(r), "median": r.median if r.seconds else None} for r in self.results]
+        rows = [{**vars(r), "error": r.json_error, "median": r.median if r.seconds else None} for r in self.results]
         return {
             "case": self.case.as_dict(),
             "device": self.device,
