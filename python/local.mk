@@ -31,6 +31,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/plot.py \
 	python/rowfold/bench/report.py \
 	python/rowfold/bench/runner.py \
+	python/rowfold/bench/sweep.py \
 	python/rowfold/bench/unfused.py \
 	python/rowfold/bench/worker.py
 rowfold_commands_py = \

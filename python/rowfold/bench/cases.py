@@ -23,6 +23,7 @@ class Case:
     dtype: str = "float32"
     data: str = "kernelbench"
     seed: int = 0
+    row_stride: int = 0  # elements from one row of x to the next; 0: rows without gaps
 
     @property
     def flops(self) -> float:
@@ -42,7 +43,9 @@ class Case:
     @property
     def label(self) -> str:
         """Name, shape and dtype in one line."""
-        return f"{self.name}, {self.batch} x {self.in_features} -> {self.out_features}, {self.dtype}, {self.data} data"
+        gaps = f", rows of x {self.row_stride} apart" if self.row_stride else ""
+        shape = f"{self.batch} x {self.in_features} -> {self.out_features}"
+        return f"{self.name}, {shape}, {self.dtype}, {self.data} data{gaps}"
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -51,18 +54,28 @@ class Case:
     def inputs(self) -> tuple[Array, Array, Array]:
         """Draws x (batch, in_features), W (out_features, in_features), b (out_features,) of the case's dtype.
 
-        bfloat16 as uint16 bit patterns, which needs no package beside numpy.
+        bfloat16 as uint16 bit patterns, which needs no package beside numpy. Gaps between the rows of x hold NaN.
         """
         rng = np.random.default_rng(self.seed)
         drawn = DATA[self.data](rng, self.batch, self.in_features, self.out_features)
         x, weight, bias = (stored(values, self.native_dtype) for values in drawn)
-        return x, weight, bias
+        return self._with_gaps(x), weight, bias
+
+    def _with_gaps(self, x: Array) -> Array:
+        if not self.row_stride:
+            return x
+        nan = stored(np.full(1, np.nan, np.float32), self.native_dtype)
+        apart = np.full((self.batch, self.row_stride), nan)
+        apart[:, : self.in_features] = x
+        return apart[:, : self.in_features]
 
     def vectors(self) -> dict[str, Array]:
-        """The per-feature vectors that the chain names, in [0.5, 1.5)."""
+        """The per-feature vectors that the chain names, in [0.5, 1.5): float64 for a float64 case, else float32."""
         rng = np.random.default_rng(self.seed + 1)
         names = sorted({op.vector for op in ops.Chain.parse(self.chain) if op.vector})
-        return {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
+        dtype = np.float64 if self.native_dtype is _lib.DType.FLOAT64 else np.float32
+        drawn = {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
+        return {name: values.astype(dtype) for name, values in drawn.items()}
 
 
 def stored(values: Array, dtype: _lib.DType) -> Array:

@@ -105,6 +105,8 @@ class Inputs:
         self.vectors = {n: self.torch.from_numpy(v).to(device, weight.dtype) for n, v in case.vectors().items()}
         order = np.random.default_rng(case.seed)
         self.x = [x] + [x[self.torch.from_numpy(order.permutation(case.batch)).to(device)] for _ in range(COPIES - 1)]
+        if case.row_stride:
+            self.x = [self._with_gaps(values, case.row_stride) for values in self.x]
         self.rows = sampled_rows(case.batch, ERROR_ROWS)
         self.expected = self._reference(Chain.parse(case.chain))
 
@@ -112,6 +114,11 @@ class Inputs:
         if case.dtype == "bfloat16":
             return self.torch.from_numpy(values.view(np.int16)).to(device).view(self.torch.bfloat16)
         return self.torch.from_numpy(values).to(device)
+
+    def _with_gaps(self, x: Any, row_stride: int) -> Any:
+        apart = x.new_full((len(x), row_stride), float("nan"))
+        apart[:, : x.shape[1]] = x
+        return apart[:, : x.shape[1]]
 
     def _reference(self, chain: Chain) -> Array:
         rows = self.x[0][self.rows].double()
