@@ -76,6 +76,8 @@ typedef struct rfi_cpu_kernel {
     void (*apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
     /* n <= RFI_CPU_UNIT values into state[0] (peak) and state[1] (total), of the compute type. */
     void (*fold)(int reduction, const void *values, int n, void *state);
+    /* (rows, units) such states to (rows) results, written up to whole panels. */
+    void (*merge)(int reduction, const void *states, int64_t units, int64_t columns, int rows, void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
     /* By weight type. NULL where W is widened when it is loaded. */

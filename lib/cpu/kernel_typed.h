@@ -209,6 +209,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .narrow = narrow_f32,
         .apply = apply_f32,
         .fold = fold_f32,
+        .merge = merge_f32,
         .dot = dot_f32,
         .inner = {
             [RF_FLOAT32] = inner_f32,
@@ -231,6 +232,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .narrow = narrow_f64,
         .apply = apply_f64,
         .fold = fold_f64,
+        .merge = merge_f64,
         .dot = dot_f64,
         .inner = {[RF_FLOAT64] = inner_f64},
         .sums_by_column = sums_by_column_f64,

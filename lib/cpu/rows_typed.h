@@ -56,7 +56,43 @@ static void NAME(sums_by_row)(const void *lanes, int columns, int rows, const vo
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
+
+/* In double and in the order of the units. */
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)                                                       \
+    static void NAME(merge_##id)(const T *states, int64_t units, int64_t columns, int rows, T *restrict out) {                                   \
+        for (int r = 0; r < rows; r += GROUP) {                                                                                                  \
+            double m[GROUP], t[GROUP], unit_m[GROUP], unit_t[GROUP];                                                                             \
+            for (int l = 0; l < GROUP; l++) m[l] = rfi_peak0_##id##_f64(), t[l] = 0;                                                             \
+            for (int64_t u = 0; u < units; u++) {                                                                                                \
+                for (int l = 0; l < GROUP; l++) {                                                                                                \
+                    const T *state = states + ((r + (r + l < rows ? l : 0)) * units + u) * 2;                                                    \
+                    unit_m[l] = (double)state[0], unit_t[l] = (double)state[1];                                                                  \
+                }                                                                                                                                \
+                if (!u) {                                                                                                                        \
+                    memcpy(m, unit_m, sizeof m);                                                                                                 \
+                    memcpy(t, unit_t, sizeof t);                                                                                                 \
+                    continue;                                                                                                                    \
+                }                                                                                                                                \
+                ROLLED for (int l = 0; l < GROUP; l++) {                                                                                         \
+                    rfi_state_f64 merged = rfi_merge_##id##_f64((rfi_state_f64){m[l], t[l]}, (rfi_state_f64){unit_m[l], unit_t[l]});             \
+                    m[l] = merged.m, t[l] = merged.t;                                                                                            \
+                }                                                                                                                                \
+            }                                                                                                                                    \
+            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = (T)rfi_finish_##id##_f64(m[l], t[l], (double)columns);                           \
+        }                                                                                                                                        \
+    }
+#include "reductions.def"
+#undef RFI_REDUCTION
 #undef ROLLED
+
+static void NAME(merge)(int reduction, const void *states, int64_t units, int64_t columns, int rows, void *out) {
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+    case number: NAME(merge_##id)(states, units, columns, rows, out); break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+}
 
 static void NAME(fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, void *out) {
     switch (reduction) {
