@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rowfold import Chain
 from rowfold.__main__ import main
-from rowfold.bench import sweep
+from rowfold.bench import gpu, sweep
 from rowfold.bench.cases import Case
 from rowfold.bench.runner import Result
+from rowfold.bench.unfused import reference
 from rowfold.commands.options import DTYPES
 
 WORK = sweep.MOST_WORK["cpu"]
@@ -68,6 +70,37 @@ def test_what_counts_as_wrong_and_as_less_exact() -> None:
     assert outcome(math.inf, math.inf).wrong
     assert outcome(None, 0.0).wrong
     assert outcome(1e-7, 0.0).ratio == 1.5
+
+
+def test_a_gpu_gets_the_same_gaps() -> None:
+    """What a GPU is given, on the host: rows apart, NaN between them, and what float64 makes of the rows."""
+    pytest.importorskip("torch")
+    for dtype in DTYPES:
+        case = gpu.GpuCase("c", sweep.CHAIN, 37, 21, 50, dtype, row_stride=30)
+        inputs = gpu.Inputs(case, "cpu")
+        for x in inputs.x:
+            assert x.shape == (37, 21)
+            assert x.stride() == (30, 1)
+            assert x.as_strided((36, 30), (30, 1))[:, 21:].isnan().all()
+        x, weight, bias = case.inputs()
+        expected = reference(Chain.parse(case.chain), x, weight, bias, {})
+        np.testing.assert_allclose(inputs.expected, expected, rtol=1e-14)
+
+
+def test_a_gpu_measures_both_with_the_types_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def measure(self: object, case: gpu.GpuCase, *rest: object) -> gpu.GpuResult:
+        asked.append((case, *rest))
+        return gpu.GpuResult(case, [Result("rowfold", [1.0], 0.0), Result("PyTorch eager", [2.0], 0.0)], [], 3, "")
+
+    monkeypatch.setattr(gpu.Runner, "__init__", lambda self, *arguments: None)
+    monkeypatch.setattr(gpu.Runner, "measure", measure)
+    judge = sweep.GpuJudge("cuda", 1, {"simplify": "none", "backend": None}, "tf32")
+    for dtype, precision in (("float32", "tf32"), ("float16", "f32")):
+        case = Case("c", sweep.CHAIN, 3, 4, 5, dtype, row_stride=7)
+        assert judge.measure(case).ratio == 0.5
+        assert asked[-1] == (gpu.GpuCase(**vars(case), math=precision), ["none"], ["torch"], None)
 
 
 def test_the_summary_counts_by_dtype() -> None:
