@@ -37,7 +37,7 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     rf_status status = rfi_cpu_block(spec, kernel, batch, &b);
     if (status) return status;
 
-    const double weight = n * k * (double)rfi_dtype_size(spec->weight_dtype);
+    const double weight = n * k * (double)rfi_dtype_size(b.narrow ? spec->compute_dtype : spec->weight_dtype);
     rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads, weight);
     if (spec->compute_dtype == RF_FLOAT64) figures.flops /= 2;
     out->collapsed = plan->collapsible && (!prepared || prepared->collapse.usable);

@@ -1,13 +1,14 @@
-/* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and weight type, as multiply_typed.h is; needs
- * besides
- *   LOAD_PART(pointer, n)    the first n < LANES values as a V, the other lanes 0; reads no more than those
- *   INNER_COLUMNS            columns that INNER_ROWS rows take at a time */
+/* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and type of x; no include guard on purpose.
+ * Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and NAME, and besides
+ *   X, LOAD_X(pointer)       the type of x in memory, and LANES of them as a V
+ *   LOAD_X_PART(pointer, n)  the first n < LANES of them, the other lanes 0; reads no more than those
+ *   INNER_ROWS, INNER_COLUMNS   rows and columns that are under way at a time */
 
 /* Lane l of a sum adds the products of the inputs l, l + LANES, ... in their order, whatever the rows and columns beside it. */
 static inline __attribute__((always_inline)) void NAME(inner_block)(const rfi_cpu_inner *in, int row, int column, const int rows, const int columns) {
     V sum[INNER_ROWS][INNER_COLUMNS], wv[INNER_COLUMNS];
-    const T *x[INNER_ROWS];
-    const W *w = (const W *)in->w + column * in->ldw;
+    const X *x[INNER_ROWS];
+    const T *w = (const T *)in->w + column * in->ldw;
     const int64_t whole = in->depth - in->depth % LANES, ldw = in->ldw;
     T *lanes = (T *)in->lanes + (column * RFI_CPU_GROUP_ROWS + row) * LANES;
 #pragma GCC unroll 8
@@ -18,20 +19,20 @@ static inline __attribute__((always_inline)) void NAME(inner_block)(const rfi_cp
     }
     for (int64_t k = 0; k < whole; k += LANES, w += LANES) {
 #pragma GCC unroll 8
-        for (int c = 0; c < columns; c++) wv[c] = LOAD_W(w + c * ldw);
+        for (int c = 0; c < columns; c++) wv[c] = LOAD(w + c * ldw);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            V xv = LOAD(x[i] + k);
+            V xv = LOAD_X(x[i] + k);
 #pragma GCC unroll 8
             for (int c = 0; c < columns; c++) sum[i][c] = FMA(xv, wv[c], sum[i][c]);
         }
     }
     if (whole < in->depth) {
 #pragma GCC unroll 8
-        for (int c = 0; c < columns; c++) wv[c] = LOAD_W(w + c * ldw);
+        for (int c = 0; c < columns; c++) wv[c] = LOAD(w + c * ldw);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
-            V xv = LOAD_PART(x[i] + whole, (int)(in->depth - whole));
+            V xv = LOAD_X_PART(x[i] + whole, (int)(in->depth - whole));
 #pragma GCC unroll 8
             for (int c = 0; c < columns; c++) sum[i][c] = FMA(xv, wv[c], sum[i][c]);
         }

@@ -43,9 +43,9 @@ typedef struct rfi_cpu_sliver {
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
 
-/* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W over one chunk of inputs. */
+/* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one chunk of inputs. */
 typedef struct rfi_cpu_inner {
-    const void *const *x;      /* (rows) pointers to `depth` values of the compute type */
+    const void *const *x;      /* (rows) pointers to `depth` values of the table's type */
     const void *w;             /* (columns, ldw), aligned to RFI_CPU_ALIGN, zeros from `depth` on */
     int64_t ldw;
     void *lanes;               /* (columns, RFI_CPU_GROUP_ROWS, lanes): the sums of every lane, written with the first chunk, then added to */
@@ -80,7 +80,7 @@ typedef struct rfi_cpu_kernel {
     void (*merge)(int reduction, const void *states, int64_t units, int64_t columns, int rows, void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
-    /* By weight type. NULL where W is widened when it is loaded. */
+    /* By the type of x. NULL where x has to be widened first. */
     void (*inner[RFI_CPU_DTYPES])(const rfi_cpu_inner *inner);
     /* The sum of lanes[c][r], plus bias[c], at values[c * ld + r] or values[r * ld + c]. Each run of values is written up to whole vectors. */
     void (*sums_by_column)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);

@@ -8,7 +8,8 @@
  * and, where it defines ISA_WIDENS,
  *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values as a vf
  *   F32_STORE_F16(p, v)                a vf rounded to float16
- * For dot products: INNER_COLUMNS, EACH_INNER_COLUMNS(X), X(1) X(2) ... up to it; and _LOAD_PART, _NEAR, _FAR (see inner_typed.h, rows_typed.h), _FAR
+ * For dot products: INNER_COLUMNS, EACH_INNER_COLUMNS(X), X(1) X(2) ... up to it; and _LOAD_PART(p, n), the first n
+ * values of a vector with zeros behind them, _NEAR, _FAR (see rows_typed.h), _FAR
  * where a vector has more than 16 bytes. */
 #include <string.h>
 
@@ -40,7 +41,6 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define FMA(a, b, c) F32_FMA(a, b, c)
 #define LOAD(p) (*(const vf_unaligned *)(p))
 #define STORE(p, v) (*(vf_unaligned *)(p) = (v))
-#define LOAD_PART(p, n) F32_LOAD_PART(p, n)
 #define NEAR(a, b) F32_NEAR(a, b)
 #define FAR(a, b) F32_FAR(a, b)
 #define OP(stem) stem##_f32
@@ -48,6 +48,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define NAME(stem) stem##_f32
 #define W float
 #define LOAD_W(p) (*(const vf_aligned *)(p))
+#define X float
+#define LOAD_X(p) LOAD(p)
+#define LOAD_X_PART(p, n) F32_LOAD_PART(p, n)
 #define BITS uint32_t
 #define HALF_BITS 0x7fffffffu
 #include "cpu/dot_typed.h"
@@ -58,23 +61,46 @@ typedef vd vd_aligned __attribute__((may_alias));
 #undef NAME
 #undef W
 #undef LOAD_W
+#undef X
+#undef LOAD_X_PART
 
 #ifdef ISA_WIDENS
+static inline vf load_part_f16(const uint16_t *p, int n) {
+    uint16_t all[LANES] = {0};
+    for (int i = 0; i < n; i++) all[i] = p[i];
+    return F32_LOAD_F16(all);
+}
+
+static inline vf load_part_bf16(const uint16_t *p, int n) {
+    uint16_t all[LANES] = {0};
+    for (int i = 0; i < n; i++) all[i] = p[i];
+    return F32_LOAD_BF16(all);
+}
+
+#undef LOAD_X
+#define LOAD_X(p) LOAD_W(p)
 #define W uint16_t
+#define X uint16_t
 #define NAME(stem) stem##_f16
 #define LOAD_W(p) F32_LOAD_F16(p)
+#define LOAD_X_PART(p, n) load_part_f16(p, n)
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
+#undef LOAD_X_PART
 #define NAME(stem) stem##_bf16
 #define LOAD_W(p) F32_LOAD_BF16(p)
+#define LOAD_X_PART(p, n) load_part_bf16(p, n)
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
+#undef LOAD_X_PART
 #undef W
+#undef X
 #endif
+#undef LOAD_X
 
 #undef T
 #undef T_ZERO
@@ -86,7 +112,6 @@ typedef vd vd_aligned __attribute__((may_alias));
 #undef FMA
 #undef LOAD
 #undef STORE
-#undef LOAD_PART
 #undef NEAR
 #undef FAR
 #undef OP
@@ -104,7 +129,6 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define FMA(a, b, c) F64_FMA(a, b, c)
 #define LOAD(p) (*(const vd_unaligned *)(p))
 #define STORE(p, v) (*(vd_unaligned *)(p) = (v))
-#define LOAD_PART(p, n) F64_LOAD_PART(p, n)
 #define NEAR(a, b) F64_NEAR(a, b)
 #define FAR(a, b) F64_FAR(a, b)
 #define OP(stem) stem##_f64
@@ -112,6 +136,9 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define NAME(stem) stem##_f64
 #define W double
 #define LOAD_W(p) (*(const vd_aligned *)(p))
+#define X double
+#define LOAD_X(p) LOAD(p)
+#define LOAD_X_PART(p, n) F64_LOAD_PART(p, n)
 #define BITS uint64_t
 #define HALF_BITS 0x7fffffffffffffffu
 #include "cpu/dot_typed.h"

@@ -40,13 +40,13 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     };
 }
 
-/* `depth` inputs from k on of the group's rows: where they are, or widened. */
+/* `depth` inputs from k on of the group's rows: where they are, or widened if no kernel takes them so. */
 static void find_x(const rfi_cpu_run *run, const block *t, int first, int rows, int64_t k, int64_t depth, const void **x) {
     const rfi_forward *call = run->call;
     size_t item = rfi_dtype_size(call->x_dtype);
     for (int i = 0; i < rows && depth; i++) { /* without inputs x may be NULL */
         x[i] = (const char *)call->x + (size_t)(rfi_cpu_row(run, t->row + first + i) * call->ldx + k) * item;
-        if (call->x_dtype == run->spec->compute_dtype) continue;
+        if (run->prepared->kernel->inner[call->x_dtype]) continue;
         char *wide = t->x + (size_t)(i * RFI_CPU_X_LD) * t->value;
         run->prepared->kernel->widen(wide, x[i], call->x_dtype, depth);
         x[i] = wide;
@@ -58,6 +58,7 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
     const rfi_cpu_prepared *p = run->prepared;
     const rfi_cpu_kernel *kernel = p->kernel;
     int64_t in_features = run->spec->plan.in_features;
+    rf_dtype x_dtype = kernel->inner[run->call->x_dtype] ? run->call->x_dtype : run->spec->compute_dtype;
     int rows = (int)least(RFI_CPU_GROUP_ROWS, t->rows - first);
     for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
         const void *x[RFI_CPU_GROUP_ROWS] = {0};
@@ -65,7 +66,7 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
         find_x(run, t, first, rows, k, depth, x);
         const rfi_cpu_inner inner = {
             .x = x,
-            .w = (const char *)p->weight + (size_t)(k * t->columns) * rfi_dtype_size(p->weight_dtype),
+            .w = (const char *)p->weight + (size_t)(k * t->columns) * t->value,
             .ldw = rfi_cpu_narrow_ld(kernel, depth),
             .lanes = t->lanes,
             .depth = depth,
@@ -73,7 +74,7 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
             .rows = rows,
             .first = k == 0,
         };
-        kernel->inner[p->weight_dtype](&inner);
+        kernel->inner[x_dtype](&inner);
     }
     if (t->by_row) kernel->sums_by_row(t->lanes, t->columns, rows, p->bias, t->by_rows + (size_t)(first * t->ld) * t->value, t->ld);
     else kernel->sums_by_column(t->lanes, t->columns, rows, p->bias, t->by_columns + (size_t)first * t->value, RFI_CPU_NARROW_ROWS);

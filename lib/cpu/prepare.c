@@ -34,7 +34,7 @@ typedef struct pack_job {
     const rfi_weight_view *weights;
     int64_t in_features, out_features;
     rf_dtype weight_dtype;
-    size_t item;
+    size_t item, value; /* bytes of the weight type and of the compute type */
 } pack_job;
 
 /* (columns, depth) of W, rows ld apart, to (depth, panel); the columns that a last panel has too many are zero. A cache line of each row at a time. */
@@ -76,15 +76,13 @@ static void pack_panel(void *context, int64_t task, int slot) {
 static void pack_column(void *context, int64_t column, int slot) {
     const pack_job *job = context;
     const rfi_cpu_prepared *p = job->prepared;
-    size_t item = rfi_dtype_size(p->weight_dtype);
     (void)slot;
     for (int64_t k = 0; k < job->in_features; k += RFI_CPU_DEPTH) {
         int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH), ld = rfi_cpu_narrow_ld(p->kernel, depth);
-        char *to = (char *)p->weight + (size_t)(k * job->out_features + column * ld) * item;
+        char *to = (char *)p->weight + (size_t)(k * job->out_features + column * ld) * job->value;
         const char *from = (const char *)job->weights->weight + (size_t)(column * job->weights->ld + k) * job->item;
-        if (item == job->item) memcpy(to, from, (size_t)depth * item);
-        else p->kernel->widen(to, from, job->weight_dtype, depth);
-        memset(to + (size_t)depth * item, 0, (size_t)(ld - depth) * item);
+        p->kernel->widen(to, from, job->weight_dtype, depth);
+        memset(to + (size_t)depth * job->value, 0, (size_t)(ld - depth) * job->value);
     }
 }
 
@@ -112,11 +110,10 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     const rfi_plan *plan = &spec->plan;
     const int narrow = rfi_cpu_is_narrow(plan);
     int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
-    rf_dtype stored = narrow && !kernel->inner[spec->weight_dtype] ? spec->compute_dtype : spec->weight_dtype;
-    size_t value = rfi_dtype_size(spec->compute_dtype);
+    size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_dtype_size(spec->weight_dtype);
     if (n > INT64_MAX - RFI_CPU_UNIT || k > INT64_MAX - RFI_CPU_DEPTH || (padded = round_up(n, kernel->panel)) < n ||
         __builtin_mul_overflow(narrow ? n : padded, narrow ? rfi_cpu_narrow_ld(kernel, k) : k, &weight_bytes) ||
-        __builtin_mul_overflow(weight_bytes, (int64_t)rfi_dtype_size(stored), &weight_bytes) ||
+        __builtin_mul_overflow(weight_bytes, (int64_t)(narrow ? value : item), &weight_bytes) ||
         __builtin_mul_overflow(padded, (1 + plan->num_vectors) * (int64_t)value, &column_bytes))
         return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n, (long long)plan->in_features);
     rfi_cpu_prepared *p = calloc(1, sizeof *p);
@@ -137,7 +134,6 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     }
     p->kernel = kernel;
     p->padded = padded;
-    p->weight_dtype = stored;
     char *next = p->columns;
     p->bias = next;
     next = copy_columns(next, weights->bias, n, padded, value);
@@ -153,7 +149,8 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
         .in_features = plan->in_features,
         .out_features = n,
         .weight_dtype = spec->weight_dtype,
-        .item = rfi_dtype_size(spec->weight_dtype),
+        .item = item,
+        .value = value,
     };
     if (narrow) rfi_pool_run(spec->threads, n, pack_column, &job);
     else rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);

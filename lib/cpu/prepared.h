@@ -8,8 +8,7 @@
 typedef struct rfi_cpu_prepared {
     const rfi_cpu_kernel *kernel;
     int64_t padded;                    /* out_features rounded up to whole panels */
-    rf_dtype weight_dtype;             /* of `weight` */
-    void *weight;                      /* owned; packed as kernel.h says */
+    void *weight;                      /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type */
     void *columns;                     /* owned; bias and vectors */
     const void *bias;                  /* (padded) in columns */
     const void *vectors[RF_MAX_OPS];   /* (padded) each, in columns */
