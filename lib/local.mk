@@ -30,6 +30,7 @@ lib_librowfold_la_SOURCES = \
 	lib/cpu/features.c \
 	lib/cpu/finish.c \
 	lib/cpu/forward.c \
+	lib/cpu/narrow.c \
 	lib/cpu/pool.c \
 	lib/cpu/prepare.c \
 	lib/cpu/probe.c \
@@ -52,12 +53,14 @@ noinst_HEADERS += \
 	lib/cpu/features.h \
 	lib/cpu/fold_typed.h \
 	lib/cpu/forward.h \
+	lib/cpu/inner_typed.h \
 	lib/cpu/kernel.h \
 	lib/cpu/kernel_typed.h \
 	lib/cpu/multiply_typed.h \
 	lib/cpu/pool.h \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
+	lib/cpu/rows_typed.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \

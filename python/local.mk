@@ -24,12 +24,14 @@ rowfold_bench_py = \
 	python/rowfold/bench/command.py \
 	python/rowfold/bench/compare.py \
 	python/rowfold/bench/contenders.py \
+	python/rowfold/bench/data.py \
 	python/rowfold/bench/gpu.py \
 	python/rowfold/bench/machine.py \
 	python/rowfold/bench/memory.py \
 	python/rowfold/bench/plot.py \
 	python/rowfold/bench/report.py \
 	python/rowfold/bench/runner.py \
+	python/rowfold/bench/sweep.py \
 	python/rowfold/bench/unfused.py \
 	python/rowfold/bench/worker.py
 rowfold_commands_py = \

@@ -95,7 +95,109 @@ def specials(rng: Generator, batch: int, k: int, n: int) -> Data:
     return Data(*(sprinkle(v) for v in sigma5(rng, batch, k, n)))
 
 
-FINITE: dict[str, Callable[[Generator, int, int, int], Data]] = {
-    f.__name__: f for f in (kernelbench, sigma5, positive, lognormal, outlier, offset, branches, negative)
+Kind = Callable[[Generator, int, int, int], Data]
+EXPONENT = 80.0  # of e, at most: what is finite in float64 stays so in float32
+
+
+def named(name: str, make: Callable[..., Data], *parameters: object) -> Kind:
+    """The kind `make` of these parameters, under a name of its own."""
+
+    def kind(rng: Generator, batch: int, k: int, n: int) -> Data:
+        return make(*parameters, rng, batch, k, n)
+
+    kind.__name__ = name
+    return kind
+
+
+def activated(function: Callable[[Array], Array], rng: Generator, batch: int, k: int, n: int) -> Data:
+    """x is what an activation makes of normal values: zeros, small negative ones, or shares of 1."""
+    _, w, b = kernelbench(rng, batch, k, n)
+    return Data(function(rng.normal(size=(batch, k))), w, b)
+
+
+def spread(sigma: float, rng: Generator, *shape: int) -> Array:
+    """Either sign, the logarithm of the magnitude normal of deviation sigma."""
+    return rng.choice([-1.0, 1.0], shape) * np.exp(np.clip(sigma * rng.normal(size=shape), -EXPONENT, EXPONENT))
+
+
+def spread_x(sigma: float, rng: Generator, batch: int, k: int, n: int) -> Data:
+    _, w, b = kernelbench(rng, batch, k, n)
+    return Data(spread(sigma, rng, batch, k), w, b)
+
+
+def spread_w(sigma: float, rng: Generator, batch: int, k: int, n: int) -> Data:
+    x, w, b = kernelbench(rng, batch, k, n)
+    return Data(x, spread(sigma, rng, *w.shape) / np.sqrt(max(k, 1)), b)
+
+
+def spread_both(sigma: float, rng: Generator, batch: int, k: int, n: int) -> Data:
+    _, w, b = spread_w(sigma, rng, 0, k, n)
+    return Data(spread(sigma, rng, batch, k), w, b)
+
+
+def one_in_each_row(value: float, rng: Generator, batch: int, k: int, n: int) -> Data:
+    x, w, b = kernelbench(rng, batch, k, n)
+    if k:
+        x[np.arange(batch), rng.integers(0, k, batch)] = value
+    return Data(x, w, b)
+
+
+def one_in_w(value: float, rng: Generator, batch: int, k: int, n: int) -> Data:
+    x, w, b = kernelbench(rng, batch, k, n)
+    if k and n:
+        w[rng.integers(n), rng.integers(k)] = value
+    return Data(x, w, b)
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu(x: Array) -> Array:
+    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def _softmax(x: Array) -> Array:
+    return np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
+
+
+FINITE: dict[str, Kind] = {
+    f.__name__: f
+    for f in (
+        kernelbench,
+        sigma5,
+        positive,
+        lognormal,
+        outlier,
+        offset,
+        branches,
+        negative,
+        named("relu", activated, lambda x: np.maximum(x, 0.0)),
+        named("gelu", activated, _gelu),
+        named("silu", activated, lambda x: x * _sigmoid(x)),
+        named("softmax", activated, _softmax),
+        named("sigmoid", activated, _sigmoid),
+        named("tiny", one_in_each_row, 1e-20),
+        named("tiny_w", one_in_w, 1e-20),
+        named("outlier1e4", one_in_each_row, 1e4),
+        named("outlier1e8", one_in_each_row, 1e8),
+        named("outlier1e20", one_in_each_row, 1e20),
+        named("lognormal1", spread_x, 1.0),
+        named("lognormal3", spread_x, 3.0),
+        named("lognormal6", spread_x, 6.0),
+        named("lognormal_w3", spread_w, 3.0),
+        named("lognormal_both", spread_both, 3.0),
+    )
 }
-ALL = FINITE | {f.__name__: f for f in (infinite_bias, infinite_rows, specials)}
+ALL = FINITE | {
+    f.__name__: f
+    for f in (
+        infinite_bias,
+        infinite_rows,
+        specials,
+        named("inf", one_in_each_row, np.inf),
+        named("nan", one_in_each_row, np.nan),
+        named("inf_w", one_in_w, np.inf),
+        named("nan_w", one_in_w, np.nan),
+    )
+}

@@ -73,3 +73,24 @@ with rowfold.Model("linear(1000, 3000) | mul(0.25) | logsumexp", backend={backen
     assert not re.search(r"\d,\d", done.stdout), done.stdout
     if backend.startswith("cpu"):
         assert re.search(r"\d\.\d GB/s", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("chain", "narrow"),
+    [
+        ("linear(300, 1) | gelu", True),
+        ("linear(300, 48)", True),
+        ("linear(300, 49)", False),
+        ("linear(30, 16)", True),
+        ("linear(30, 17)", False),
+        ("linear(30, 17) | max", True),
+        ("linear(30, 0) | sum", False),
+    ],
+)
+def test_few_columns_are_dot_products(backend: str, chain: str, narrow: bool) -> None:
+    """The CPU kernels say which way they take."""
+    if not backend.startswith("cpu-"):
+        pytest.skip("one of several ways on CPU backends alone")
+    with rowfold.Model(chain, backend=backend, simplify="none") as model:
+        assert ("few columns: dot products" in model.explain(batch=100)) == narrow
+        assert model.explain(batch=100, format="json")["weight_reads"] == (None if narrow else 1)

@@ -16,7 +16,8 @@ import pytest
 import rowfold
 from rowfold import Chain, CpuPeak, ops
 from rowfold.bench import command, memory, report, unfused
-from rowfold.bench.cases import DATA, Case
+from rowfold.bench.cases import Case
+from rowfold.bench.data import DATA
 from rowfold.bench.runner import CaseResult, Entry, Process, Result, Runner, WorkerError
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
@@ -67,7 +68,18 @@ def test_the_largest_error_is_of_rows_and_relative():
     assert unfused.largest_error(expected, expected) == 0
     assert unfused.largest_error(expected + [[0.0], [1.0], [0.0], [0.0]], expected) == 0.25
     assert unfused.largest_error(expected + [[0.0], [0.0], [0.0], [0.125]], expected) == 0.125
-    assert math.isnan(unfused.largest_error(expected * [[np.nan], [1], [1], [1]], expected))
+    assert unfused.largest_error(expected * [[np.nan], [1], [1], [1]], expected) == math.inf
+
+
+def test_infinities_and_nan_are_compared_by_class():
+    nan, inf = np.nan, np.inf
+    expected = np.array([[nan, 2.0], [inf, -1.0], [-inf, 4.0]])
+    assert unfused.largest_error(expected, expected) == 0
+    assert unfused.largest_error(expected + [[0.0, 0.5], [0.0, 0.0], [0.0, 0.0]], expected) == 0.25
+    for row, column, wrong in ((0, 0, inf), (0, 0, 1.0), (1, 0, -inf), (1, 0, nan), (1, 0, 3e38), (2, 1, inf)):
+        y = expected.copy()
+        y[row, column] = wrong
+        assert unfused.largest_error(y, expected) == inf
 
 
 @pytest.mark.parametrize("data", sorted(DATA))
@@ -90,6 +102,37 @@ def test_kernelbench_data_is_uniform_and_weights_are_pytorch_s():
         assert np.abs(values).max() <= bound * (1 + 2**-23)
         assert values.max() > 0.98 * bound
         assert values.min() < -0.98 * bound
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("data", sorted(DATA))
+def test_data_of_every_kind_in_every_type(data, dtype):
+    """What does not fit a type is infinite there; what a kind promises is in each row, or in W."""
+    x, weight, _ = (unfused.widened(values) for values in Case("c", "linear", 40, 30, 20, dtype, data).inputs())
+    special = {"inf": np.isposinf, "nan": np.isnan}.get(data.removesuffix("-w"))
+    if special and data.endswith("-w"):
+        assert special(weight).sum() == 1
+    elif special:
+        assert (special(x).sum(axis=1) == 1).all()
+    elif dtype in ("float32", "float64", "bfloat16"):
+        assert np.isfinite(x).all()
+        assert np.isfinite(weight).all()
+    if data.startswith("outlier"):
+        value = float(data.removeprefix("outlier"))
+        assert ((x > 0.99 * value).sum(axis=1) == 1).all()
+
+
+def test_errors_of_data_that_is_not_finite():
+    """Infinities and NaN come out where float64 has them."""
+    for data in ("inf", "nan", "inf-w", "nan-w", "outlier1e20", "lognormal-both", "tiny"):
+        for chain in ("linear", "linear | logsumexp", "linear | max"):
+            case = Case("c", chain, 7, 40, 20, data=data)
+            with rowfold.Model(chain, 40, 20) as model:
+                x, weight, bias = case.inputs()
+                y = model.load_weights(weight, bias)(x)
+            expected = unfused.reference(Chain.parse(chain), x, weight, bias, {})
+            assert np.isfinite(expected).all() == (data in ("outlier1e20", "lognormal-both", "tiny"))
+            assert unfused.largest_error(y, expected) < 1e-5, (data, chain)
 
 
 def test_bfloat16_data_is_rounded_to_nearest_even():

@@ -79,7 +79,7 @@ def _positionals(command: argparse.ArgumentParser) -> str:
 
 def _command(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
     yield f".SS {name}{_positionals(command)}"
-    yield escaped(command.description or "")
+    yield escaped(command.description or "").replace("\n\n", "\n.PP\n")
     for action in command._actions:
         if not isinstance(action, argparse._HelpAction):
             yield from (".TP", _flags(action), escaped(_help(action)))

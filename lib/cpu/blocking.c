@@ -29,10 +29,24 @@ static int useful_threads(const rfi_spec *spec, int64_t batch) {
     return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
 }
 
-rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
+/* Blocks of rows alone. */
+static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
+    const size_t value = rfi_dtype_size(spec->compute_dtype), n = (size_t)spec->plan.out_features;
+    int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel, even = ceil_div(batch, (int64_t)b->threads * TASKS_PER_THREAD);
+    b->rows = b->threads > 1 ? least(ceil_div(even, RFI_CPU_GROUP_ROWS) * RFI_CPU_GROUP_ROWS, RFI_CPU_NARROW_ROWS) : RFI_CPU_NARROW_ROWS;
+    b->row_blocks = ceil_div(batch, b->rows);
+    b->column_blocks = 1;
+    b->threads = (int)least(b->threads, b->row_blocks);
+    b->w_offset = b->x_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * RFI_CPU_X_LD) * value);
+    b->c_offset = b->w_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * kernel->lanes) * n * value);
+    b->rows_offset = b->c_offset + align_256(RFI_CPU_NARROW_ROWS * n * value);
+    b->scratch = b->rows_offset + align_256((size_t)(RFI_CPU_NARROW_ROWS * (padded + 1)) * value);
+}
+
+/* Blocks of rows and of columns. */
+static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
     int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel;
     size_t value = rfi_dtype_size(spec->compute_dtype);
-    b->threads = useful_threads(spec, batch);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
     int64_t tasks = (int64_t)b->threads * (b->threads > 1 ? TASKS_PER_THREAD : 1);
 
@@ -46,12 +60,16 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     b->threads = (int)least(b->threads, product(b->row_blocks, b->column_blocks));
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
-    b->x_offset = 0;
     b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
     b->c_offset = b->w_offset + (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
-    int64_t states = 0, list = 0;
-    if (spec->plan.reduction && (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, (int64_t)(2 * value), &states) ||
+}
+
+rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
+    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0;
+    *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
+    (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
+    if (spec->plan.reduction && (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, 2 * value, &states) ||
                                  __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 || list > PTRDIFF_MAX / 4))
         return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
     b->row_list = spec->plan.collapsible ? align_256((size_t)list) : 0;

@@ -18,6 +18,9 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
     const char *type = rfi_dtype_name(spec->compute_dtype);
     if (out->collapsed)
         snprintf(out->kernel, sizeof out->kernel, "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
+    else if (b->narrow)
+        snprintf(out->kernel, sizeof out->kernel, "%s, %s, few columns: dot products along the inputs, blocks of %lld rows, %d thread%s", isa->name, type,
+                 (long long)b->rows, b->threads, plural(b->threads));
     else
         snprintf(out->kernel, sizeof out->kernel, "%s, %s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s", isa->name, type, kernel->max_rows,
                  kernel->panel, (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
@@ -36,7 +39,7 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     rf_status status = rfi_cpu_block(spec, kernel, batch, &b);
     if (status) return status;
 
-    const double weight = n * k * (double)rfi_dtype_size(spec->weight_dtype);
+    const double weight = n * k * (double)rfi_dtype_size(b.narrow ? spec->compute_dtype : spec->weight_dtype);
     rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads, weight);
     if (spec->compute_dtype == RF_FLOAT64) figures.flops /= 2;
     out->collapsed = plan->collapsible && (!prepared || prepared->collapse.usable);
@@ -47,9 +50,11 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     double x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
     double y = rows * (double)plan->width * (double)rfi_dtype_size(spec->y_dtype), product = 2 * rows * n * k;
     out->flops = out->collapsed ? 2 * rows * k : product;
-    out->weight_reads = out->collapsed ? 0 : b.row_blocks;
-    out->block_rows = out->collapsed ? 0 : b.rows;
-    out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)b.row_blocks) + x + y;
+    /* The W of few columns stays in a cache. */
+    int64_t reads = out->collapsed || b.narrow ? 0 : b.row_blocks;
+    out->weight_reads = reads;
+    out->block_rows = reads ? b.rows : 0;
+    out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
     double passes = 1 + 2.0 * plan->num_pre + (plan->reduction ? 1 : 0), value = (double)rfi_dtype_size(spec->compute_dtype);
     out->fused_seconds = larger(out->flops / (BLOCKED_EFFICIENCY * figures.flops), out->bytes / figures.bytes);

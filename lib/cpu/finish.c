@@ -3,19 +3,6 @@
 #include "dtype.h"
 #include "ops.h"
 
-static double load_state(const rfi_cpu_run *run, int64_t index) { return rfi_load(run->states, run->spec->compute_dtype, index); }
-
-/* In double and in the order of the columns: one pass for the peak, one for the total. */
-static rfi_state_f64 merge(const rfi_cpu_run *run, int kind, int64_t row) {
-    int64_t units = run->blocking.units, first = row * units * 2;
-    rfi_state_f64 state = rfi_state_empty_f64(kind);
-    for (int64_t u = 0; u < units; u++) {
-        rfi_state_f64 unit = {load_state(run, first + 2 * u), load_state(run, first + 2 * u + 1)};
-        state = rfi_state_merge_f64(kind, state, unit);
-    }
-    return state;
-}
-
 static double post_step(rf_dtype compute, const rfi_step *step, double x, double saved) {
     if (compute == RF_FLOAT64) return rfi_op_apply_f64(step->kind, x, step->a, step->b, saved);
     return rfi_op_apply_f32(step->kind, (float)x, (float)step->a, (float)step->b, (float)saved);
@@ -34,8 +21,17 @@ void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value) {
     rfi_store(call->y, call->y_dtype, row * call->ldy, value);
 }
 
-void rfi_cpu_finish_row(const rfi_cpu_run *run, int64_t i) {
+void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count) {
     const rfi_plan *plan = &run->spec->plan;
-    rfi_state_f64 state = merge(run, plan->reduction, i);
-    rfi_cpu_store_row(run, rfi_cpu_row(run, i), rfi_state_finish_f64(plan->reduction, state, (double)plan->out_features));
+    const rfi_cpu_prepared *p = run->prepared;
+    const rfi_forward *call = run->call;
+    double results[RFI_CPU_FINISH_ROWS] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+    size_t value = rfi_dtype_size(run->spec->compute_dtype), item = rfi_dtype_size(call->y_dtype);
+    int64_t units = run->blocking.units;
+    p->kernel->merge(plan->reduction, run->states + (size_t)(first * units * 2) * value, units, plan->out_features, count, results);
+    p->kernel->apply(p->post, plan->num_post, NULL, 0, results, (count + p->kernel->panel - 1) / p->kernel->panel * p->kernel->panel);
+    int together = run->row_list || call->ldy != 1 ? 1 : count;
+    for (int i = 0; i < count; i += together)
+        p->kernel->narrow((char *)call->y + (size_t)(rfi_cpu_row(run, first + i) * call->ldy) * item, (char *)results + (size_t)i * value, call->y_dtype,
+                          together);
 }

@@ -34,6 +34,15 @@
 #undef RFI_P1R
 #undef RFI_P2
 
+/* A reduction over a single column. */
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)                          \
+    static void NAME(alone_##id)(T *values, int n) {                                                                \
+        for (int j = 0; j < n; j += GROUP)                                                                          \
+            for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_apply)(number, values[l], T_ZERO, T_ZERO, T_ZERO); \
+    }
+#include "reductions.def"
+#undef RFI_REDUCTION
+
 static void NAME(apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n) {
     T saved[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN)));
     for (const rfi_cpu_step *s = steps; s < steps + num_steps; s++) {
@@ -43,6 +52,10 @@ static void NAME(apply)(const rfi_cpu_step *steps, int num_steps, const void *co
     case number: NAME(step_##id)(values, vector, saved, (T)s->a, (T)s->b, n); break;
 #include "ops.def"
 #undef RFI_OP
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+    case number: NAME(alone_##id)(values, n); break;
+#include "reductions.def"
+#undef RFI_REDUCTION
         }
     }
 }

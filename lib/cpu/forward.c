@@ -6,10 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 
-enum {
-    FINISH_ROWS = 64,   /* rows a task merges */
-    COLLAPSED_ROWS = 16 /* rows a task takes the dot product of */
-};
+enum { COLLAPSED_ROWS = 16 /* rows a task takes the dot product of */ };
 
 /* Partial states, and products of a collapsed sum, that one thread is done with before another has woken up. */
 static const int64_t FINISH_ALONE = 4096, COLLAPSED_ALONE = 65536;
@@ -19,17 +16,17 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static void run_finish(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     (void)slot;
-    int64_t last = least((task + 1) * FINISH_ROWS, run->rows);
-    for (int64_t i = task * FINISH_ROWS; i < last; i++) rfi_cpu_finish_row(run, i);
+    int64_t first = task * RFI_CPU_FINISH_ROWS;
+    rfi_cpu_finish_rows(run, first, (int)least(RFI_CPU_FINISH_ROWS, run->rows - first));
 }
 
 /* The full path, for run->rows rows. */
 static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
     b->row_blocks = (run->rows + b->rows - 1) / b->rows;
-    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, rfi_cpu_run_tile, run);
-    if (!run->spec->plan.reduction) return;
-    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, (run->rows + FINISH_ROWS - 1) / FINISH_ROWS, run_finish, run);
+    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
+    if (b->narrow || !run->spec->plan.reduction) return;
+    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, (run->rows + RFI_CPU_FINISH_ROWS - 1) / RFI_CPU_FINISH_ROWS, run_finish, run);
 }
 
 static void run_collapsed(void *context, int64_t task, int slot) {

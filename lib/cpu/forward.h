@@ -21,8 +21,13 @@ static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return ru
 /* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 
-/* Merges the partial states of row i of the run and stores its number. */
-void rfi_cpu_finish_row(const rfi_cpu_run *run, int64_t i);
+/* The same for a narrow layer: a block of rows, up to y. */
+void rfi_cpu_run_narrow(void *run, int64_t task, int slot);
+
+enum { RFI_CPU_FINISH_ROWS = 64 /* rows a task merges */ };
+
+/* Merges the partial states of `count` <= RFI_CPU_FINISH_ROWS rows of the run and stores their numbers. */
+void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count);
 
 /* Takes the steps behind the reduction with `value`, and writes y of row `row` of the batch. */
 void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value);

@@ -19,4 +19,14 @@ typedef __m512d vd;
 #define F32_LOAD_BF16(p) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
 #define F32_STORE_F16(p, v) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
 
+/* 4 rows of 6 columns are 24 sums; with 6 vectors of W and one of x, 31 of 32 registers. */
+#define INNER_COLUMNS 6
+#define EACH_INNER_COLUMNS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define F32_LOAD_PART(p, n) _mm512_maskz_loadu_ps((__mmask16)((1u << (n)) - 1), p)
+#define F64_LOAD_PART(p, n) _mm512_maskz_loadu_pd((__mmask8)((1u << (n)) - 1), p)
+#define F32_NEAR(a, b) (_mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd))
+#define F64_NEAR(a, b) (_mm512_unpacklo_pd(a, b) + _mm512_unpackhi_pd(a, b))
+#define F32_FAR(a, b) (_mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd))
+#define F64_FAR(a, b) (_mm512_shuffle_f64x2(a, b, 0x88) + _mm512_shuffle_f64x2(a, b, 0xdd))
+
 #include "cpu/kernel_typed.h"

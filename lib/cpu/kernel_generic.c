@@ -23,4 +23,15 @@ typedef double vd __attribute__((vector_size(16)));
 static inline vf broadcast_f32(float s) { return (vf){s, s, s, s}; }
 static inline vd broadcast_f64(double s) { return (vd){s, s}; }
 
+#define INNER_COLUMNS 3
+#define EACH_INNER_COLUMNS(X) X(1) X(2) X(3)
+#define F32_LOAD_PART(p, n) load_part_f32(p, n)
+#define F64_LOAD_PART(p, n) ((void)(n), (vd){(p)[0], 0})
+#define F32_NEAR(a, b) ((vf){(a)[0], (a)[2], (b)[0], (b)[2]} + (vf){(a)[1], (a)[3], (b)[1], (b)[3]})
+#define F64_NEAR(a, b) ((vd){(a)[0], (b)[0]} + (vd){(a)[1], (b)[1]})
+#define F32_FAR(a, b) ((void)(b), (a))
+#define F64_FAR(a, b) ((void)(b), (a))
+
+static inline vf load_part_f32(const float *p, int n) { return (vf){p[0], n > 1 ? p[1] : 0, n > 2 ? p[2] : 0, 0}; }
+
 #include "cpu/kernel_typed.h"

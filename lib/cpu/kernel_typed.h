@@ -7,7 +7,10 @@
  *   _BROADCAST(s) _FMA(a, b, c)   every lane s; a * b + c
  * and, where it defines ISA_WIDENS,
  *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values as a vf
- *   F32_STORE_F16(p, v)                a vf rounded to float16 */
+ *   F32_STORE_F16(p, v)                a vf rounded to float16
+ * For dot products: INNER_COLUMNS, EACH_INNER_COLUMNS(X), X(1) X(2) ... up to it; and _LOAD_PART(p, n), the first n
+ * values of a vector with zeros behind them, _NEAR, _FAR (see rows_typed.h), _FAR
+ * where a vector has more than 16 bytes. */
 #include <string.h>
 
 #include "chain.h"
@@ -18,6 +21,8 @@
 #define PLUS_ONE(rows) +1
 enum { ROWS_MAX = 0 EACH_ROWS(PLUS_ONE) };
 #undef PLUS_ONE
+
+enum { INNER_ROWS = 4 };
 
 /* Elements need not be aligned to a vector in x, bias and C. */
 typedef vf vf_unaligned __attribute__((aligned(4), may_alias));
@@ -36,34 +41,66 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define FMA(a, b, c) F32_FMA(a, b, c)
 #define LOAD(p) (*(const vf_unaligned *)(p))
 #define STORE(p, v) (*(vf_unaligned *)(p) = (v))
+#define NEAR(a, b) F32_NEAR(a, b)
+#define FAR(a, b) F32_FAR(a, b)
 #define OP(stem) stem##_f32
 
 #define NAME(stem) stem##_f32
 #define W float
 #define LOAD_W(p) (*(const vf_aligned *)(p))
+#define X float
+#define LOAD_X(p) LOAD(p)
+#define LOAD_X_PART(p, n) F32_LOAD_PART(p, n)
 #define BITS uint32_t
 #define HALF_BITS 0x7fffffffu
 #include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
+#include "cpu/rows_typed.h"
 #undef NAME
 #undef W
 #undef LOAD_W
+#undef X
+#undef LOAD_X_PART
 
 #ifdef ISA_WIDENS
+static inline vf load_part_f16(const uint16_t *p, int n) {
+    uint16_t all[LANES] = {0};
+    for (int i = 0; i < n; i++) all[i] = p[i];
+    return F32_LOAD_F16(all);
+}
+
+static inline vf load_part_bf16(const uint16_t *p, int n) {
+    uint16_t all[LANES] = {0};
+    for (int i = 0; i < n; i++) all[i] = p[i];
+    return F32_LOAD_BF16(all);
+}
+
+#undef LOAD_X
+#define LOAD_X(p) LOAD_W(p)
 #define W uint16_t
+#define X uint16_t
 #define NAME(stem) stem##_f16
 #define LOAD_W(p) F32_LOAD_F16(p)
+#define LOAD_X_PART(p, n) load_part_f16(p, n)
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
+#undef LOAD_X_PART
 #define NAME(stem) stem##_bf16
 #define LOAD_W(p) F32_LOAD_BF16(p)
+#define LOAD_X_PART(p, n) load_part_bf16(p, n)
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
+#undef LOAD_X_PART
 #undef W
+#undef X
 #endif
+#undef LOAD_X
 
 #undef T
 #undef T_ZERO
@@ -75,6 +112,8 @@ typedef vd vd_aligned __attribute__((may_alias));
 #undef FMA
 #undef LOAD
 #undef STORE
+#undef NEAR
+#undef FAR
 #undef OP
 #undef BITS
 #undef HALF_BITS
@@ -90,16 +129,23 @@ typedef vd vd_aligned __attribute__((may_alias));
 #define FMA(a, b, c) F64_FMA(a, b, c)
 #define LOAD(p) (*(const vd_unaligned *)(p))
 #define STORE(p, v) (*(vd_unaligned *)(p) = (v))
+#define NEAR(a, b) F64_NEAR(a, b)
+#define FAR(a, b) F64_FAR(a, b)
 #define OP(stem) stem##_f64
 
 #define NAME(stem) stem##_f64
 #define W double
 #define LOAD_W(p) (*(const vd_aligned *)(p))
+#define X double
+#define LOAD_X(p) LOAD(p)
+#define LOAD_X_PART(p, n) F64_LOAD_PART(p, n)
 #define BITS uint64_t
 #define HALF_BITS 0x7fffffffffffffffu
 #include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
+#include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
+#include "cpu/rows_typed.h"
 
 /* From here on names are not typed. */
 
@@ -178,6 +224,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
     .f32 = {
         .max_rows = ROWS_MAX,
         .panel = F32_VECTORS * ISA_BYTES / 4,
+        .lanes = ISA_BYTES / 4,
         .multiply = {
             [RF_FLOAT32] = multiply_table_f32,
 #ifdef ISA_WIDENS
@@ -189,17 +236,36 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
         .narrow = narrow_f32,
         .apply = apply_f32,
         .fold = fold_f32,
+        .merge = merge_f32,
         .dot = dot_f32,
+        .inner = {
+            [RF_FLOAT32] = inner_f32,
+#ifdef ISA_WIDENS
+            [RF_FLOAT16] = inner_f16,
+            [RF_BFLOAT16] = inner_bf16,
+#endif
+        },
+        .sums_by_column = sums_by_column_f32,
+        .sums_by_row = sums_by_row_f32,
+        .turn = turn_f32,
+        .fold_rows = fold_rows_f32,
     },
     .f64 = {
         .max_rows = ROWS_MAX,
         .panel = F64_VECTORS * ISA_BYTES / 8,
+        .lanes = ISA_BYTES / 8,
         .multiply = {[RF_FLOAT64] = multiply_table_f64},
         .widen = widen_f64,
         .narrow = narrow_f64,
         .apply = apply_f64,
         .fold = fold_f64,
+        .merge = merge_f64,
         .dot = dot_f64,
+        .inner = {[RF_FLOAT64] = inner_f64},
+        .sums_by_column = sums_by_column_f64,
+        .sums_by_row = sums_by_row_f64,
+        .turn = turn_f64,
+        .fold_rows = fold_rows_f64,
     },
     .burn = burn,
     .read = read_memory,

@@ -33,7 +33,8 @@ typedef struct pack_job {
     const rfi_cpu_prepared *prepared;
     const rfi_weight_view *weights;
     int64_t in_features, out_features;
-    size_t item;
+    rf_dtype weight_dtype;
+    size_t item, value; /* bytes of the weight type and of the compute type */
 } pack_job;
 
 /* (columns, depth) of W, rows ld apart, to (depth, panel); the columns that a last panel has too many are zero. A cache line of each row at a time. */
@@ -71,11 +72,29 @@ static void pack_panel(void *context, int64_t task, int slot) {
     }
 }
 
+/* One column of a narrow layer, all its chunks. */
+static void pack_column(void *context, int64_t column, int slot) {
+    const pack_job *job = context;
+    const rfi_cpu_prepared *p = job->prepared;
+    (void)slot;
+    for (int64_t k = 0; k < job->in_features; k += RFI_CPU_DEPTH) {
+        int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH), ld = rfi_cpu_narrow_ld(p->kernel, depth);
+        char *to = (char *)p->weight + (size_t)(k * job->out_features + column * ld) * job->value;
+        const char *from = (const char *)job->weights->weight + (size_t)(column * job->weights->ld + k) * job->item;
+        p->kernel->widen(to, from, job->weight_dtype, depth);
+        memset(to + (size_t)depth * job->value, 0, (size_t)(ld - depth) * job->value);
+    }
+}
+
 /* Bias and vectors, the padding zero. Returns where the next one goes. */
 static char *copy_columns(char *to, const void *from, int64_t n, int64_t padded, size_t item) {
     memcpy(to, from, (size_t)n * item);
     memset(to + (size_t)n * item, 0, (size_t)(padded - n) * item);
     return to + (size_t)padded * item;
+}
+
+static void copy_steps(rfi_cpu_step *to, const rfi_step *from, int count) {
+    for (int i = 0; i < count; i++) to[i] = (rfi_cpu_step){.kind = from[i].kind, .vector = from[i].vector, .a = from[i].a, .b = from[i].b};
 }
 
 void rfi_cpu_release(void *prepared) {
@@ -89,10 +108,12 @@ void rfi_cpu_release(void *prepared) {
 
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
-    int64_t n = plan->out_features, padded, weight_bytes, column_bytes;
-    size_t item = rfi_dtype_size(spec->weight_dtype), value = rfi_dtype_size(spec->compute_dtype);
-    if (n > INT64_MAX - RFI_CPU_UNIT || __builtin_mul_overflow(padded = round_up(n, kernel->panel), plan->in_features, &weight_bytes) ||
-        __builtin_mul_overflow(weight_bytes, (int64_t)item, &weight_bytes) ||
+    const int narrow = rfi_cpu_is_narrow(plan);
+    int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
+    size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_dtype_size(spec->weight_dtype);
+    if (n > INT64_MAX - RFI_CPU_UNIT || k > INT64_MAX - RFI_CPU_DEPTH || (padded = round_up(n, kernel->panel)) < n ||
+        __builtin_mul_overflow(narrow ? n : padded, narrow ? rfi_cpu_narrow_ld(kernel, k) : k, &weight_bytes) ||
+        __builtin_mul_overflow(weight_bytes, (int64_t)(narrow ? value : item), &weight_bytes) ||
         __builtin_mul_overflow(padded, (1 + plan->num_vectors) * (int64_t)value, &column_bytes))
         return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n, (long long)plan->in_features);
     rfi_cpu_prepared *p = calloc(1, sizeof *p);
@@ -120,10 +141,19 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
         p->vectors[v] = next;
         next = copy_columns(next, weights->vectors[v], n, padded, value);
     }
-    for (int i = 0; i < plan->num_pre; i++)
-        p->steps[i] = (rfi_cpu_step){.kind = plan->pre[i].kind, .vector = plan->pre[i].vector, .a = plan->pre[i].a, .b = plan->pre[i].b};
-    pack_job job = {.prepared = p, .weights = weights, .in_features = plan->in_features, .out_features = n, .item = item};
-    rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);
+    copy_steps(p->steps, plan->pre, plan->num_pre);
+    copy_steps(p->post, plan->post, plan->num_post);
+    pack_job job = {
+        .prepared = p,
+        .weights = weights,
+        .in_features = plan->in_features,
+        .out_features = n,
+        .weight_dtype = spec->weight_dtype,
+        .item = item,
+        .value = value,
+    };
+    if (narrow) rfi_pool_run(spec->threads, n, pack_column, &job);
+    else rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);
     *prepared = p;
     *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + (p->collapse.usable ? (size_t)plan->in_features * (sizeof(double) + 1) : 0);
     return RF_OK;

@@ -8,7 +8,8 @@ import time
 import numpy as np
 
 from .backends import backends, cpu_measure
-from .bench.cases import Array, Case
+from .bench.cases import Case
+from .bench.data import Array
 from .bench.unfused import largest_error, reference, sampled_rows
 from .commands.options import positive
 from .model import Model

@@ -1,5 +1,5 @@
 /* On a CPU a row's bits do not depend on the batch, on its place in it, or on the number of threads: every backend, weight type and kind of chain, at sizes
- * on both sides of the edges of slivers, panels, chunks and units. */
+ * on both sides of the edges of slivers, panels, chunks, units and narrow layers. */
 #include <math.h>
 #include <rowfold.h>
 #include <stdint.h>
@@ -79,7 +79,8 @@ int main(void) {
         "linear | sum | max",
         "linear | gelu | save | tanh | mul_saved",
     };
-    static const int64_t shapes[][3] = {{1, 3, 1}, {5, 7, 33}, {15, 512, 256}, {29, 513, 257}, {MAX_BATCH, K, N}};
+    static const int64_t shapes[][3] = {{1, 3, 1}, {5, 7, 33}, {67, 21, 13}, {33, 513, 4}, {MAX_BATCH, K, 2}, {MAX_BATCH, K, 48}, {20, 30, 49},
+                                        {15, 512, 256}, {29, 513, 257}, {MAX_BATCH, K, N}};
     static double x[MAX_BATCH * K], weight[N * K];
     static const size_t items[] = {[RF_FLOAT32] = 4, [RF_FLOAT64] = 8, [RF_FLOAT16] = 2, [RF_BFLOAT16] = 2};
     int failures = 0;

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
 from .. import _lib, arrays, ops
-
-Array = np.ndarray[Any, Any]
-Draw = Callable[[np.random.Generator, int, int, int], tuple[Array, Array, Array]]
+from .data import DATA, Array
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,7 @@ class Case:
     dtype: str = "float32"
     data: str = "kernelbench"
     seed: int = 0
+    row_stride: int = 0  # elements from one row of x to the next; 0: rows without gaps
 
     @property
     def flops(self) -> float:
@@ -44,7 +43,9 @@ class Case:
     @property
     def label(self) -> str:
         """Name, shape and dtype in one line."""
-        return f"{self.name}, {self.batch} x {self.in_features} -> {self.out_features}, {self.dtype}, {self.data} data"
+        gaps = f", rows of x {self.row_stride} apart" if self.row_stride else ""
+        shape = f"{self.batch} x {self.in_features} -> {self.out_features}"
+        return f"{self.name}, {shape}, {self.dtype}, {self.data} data{gaps}"
 
     def as_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -53,72 +54,37 @@ class Case:
     def inputs(self) -> tuple[Array, Array, Array]:
         """Draws x (batch, in_features), W (out_features, in_features), b (out_features,) of the case's dtype.
 
-        bfloat16 as uint16 bit patterns, which needs no package beside numpy.
+        bfloat16 as uint16 bit patterns, which needs no package beside numpy. Gaps between the rows of x hold NaN.
         """
         rng = np.random.default_rng(self.seed)
         drawn = DATA[self.data](rng, self.batch, self.in_features, self.out_features)
         x, weight, bias = (stored(values, self.native_dtype) for values in drawn)
-        return x, weight, bias
+        return self._with_gaps(x), weight, bias
+
+    def _with_gaps(self, x: Array) -> Array:
+        if not self.row_stride:
+            return x
+        nan = stored(np.full(1, np.nan, np.float32), self.native_dtype)
+        apart = np.full((self.batch, self.row_stride), nan)
+        apart[:, : self.in_features] = x
+        return apart[:, : self.in_features]
 
     def vectors(self) -> dict[str, Array]:
-        """The per-feature vectors that the chain names, in [0.5, 1.5)."""
+        """The per-feature vectors that the chain names, in [0.5, 1.5): float64 for a float64 case, else float32."""
         rng = np.random.default_rng(self.seed + 1)
         names = sorted({op.vector for op in ops.Chain.parse(self.chain) if op.vector})
-        return {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
+        dtype = np.float64 if self.native_dtype is _lib.DType.FLOAT64 else np.float32
+        drawn = {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
+        return {name: values.astype(dtype) for name, values in drawn.items()}
 
 
 def stored(values: Array, dtype: _lib.DType) -> Array:
-    """float32 values rounded to a dtype; bfloat16 to nearest even, as bit patterns."""
+    """float32 values rounded to a dtype, those too large to infinity; bfloat16 to nearest even, as bit patterns."""
     if dtype is not _lib.DType.BFLOAT16:
-        return values.astype(arrays.numpy_dtype(dtype), copy=False)
+        with np.errstate(over="ignore"):
+            return values.astype(arrays.numpy_dtype(dtype), copy=False)
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-
-
-def uniform_weights(rng: np.random.Generator, in_features: int, out_features: int) -> tuple[Array, Array]:
-    """W and b as torch.nn.Linear initialises them: uniform within 1/sqrt(in_features) of 0."""
-    bound = np.float32(1 / np.sqrt(in_features))
-
-    def draw(shape: tuple[int, ...]) -> Array:
-        values: Array = rng.random(shape, np.float32)
-        values *= 2 * bound
-        values -= bound
-        return values
-
-    return draw((out_features, in_features)), draw((out_features,))
-
-
-def kernelbench(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """KernelBench's inputs: x uniform in [0, 1), weights as torch.nn.Linear initialises them."""
-    return rng.random((batch, k), np.float32), *uniform_weights(rng, k, n)
-
-
-def sigma5(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """Logits of standard deviation 5: W has variance 1/(3 k), and x makes up for it."""
-    return rng.standard_normal((batch, k), np.float32) * np.float32(5 * np.sqrt(3)), *uniform_weights(rng, k, n)
-
-
-def positive(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """Nothing cancels."""
-    weight, bias = uniform_weights(rng, k, n)
-    return rng.random((batch, k), np.float32), np.abs(weight), np.abs(bias)
-
-
-def lognormal(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """Magnitudes of x over six decades: four standard deviations of the exponent either way, e^(8 * 1.73) = 1e6."""
-    x = np.exp(rng.standard_normal((batch, k), np.float32) * np.float32(1.73))
-    x *= rng.choice(np.array([-1, 1], np.float32), (batch, k))
-    return x, *uniform_weights(rng, k, n)
-
-
-def outlier(rng: np.random.Generator, batch: int, k: int, n: int) -> tuple[Array, Array, Array]:
-    """One element of 1e4 in each row of x."""
-    x, weight, bias = kernelbench(rng, batch, k, n)
-    x[np.arange(batch), rng.integers(k, size=batch)] = 1e4
-    return x, weight, bias
-
-
-DATA: dict[str, Draw] = {draw.__name__: draw for draw in (kernelbench, sigma5, positive, lognormal, outlier)}
 
 
 def default_cases() -> list[Case]:

@@ -9,17 +9,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..commands.options import positive
+from ..commands.options import DTYPES, positive
 from ..commands.output import complete_or_absent, require_place
 from ..ops import Chain, presets
-from . import compare, gpu, plot
-from .cases import DATA, Case, default_cases
+from . import compare, gpu, plot, sweep
+from .cases import Case, default_cases
+from .data import DATA
 from .machine import cores
 from .report import document, markdown, show
 from .runner import CaseResult, Entry, Runner
 
 COMPETITORS = ("numpy", "openblas", "torch", "torch-compile")
 SIMPLIFY = ("none", "exact", "algebraic")
+DESCRIPTION = """\
+Measures time, rate, memory and error of rowfold and its competitors, interleaved, in one run.
+
+With --sweep it draws COUNT shapes instead: rows and inputs from 1 to 16384, columns from 1 to 65536, log-uniform, half
+of the sizes multiples of 64, a quarter of the x with gaps between its rows, all dtypes alike unless --dtype names some,
+and the chain linear | logsumexp unless --chain names others. A shape of more than 2^32 multiply-adds (2^36 on a GPU)
+or with more than 2^25 values in x, in W or in the logits, is drawn again: a thousand cases take minutes. Ratios are
+rowfold's median time over that of PyTorch eager, or of numpy where PyTorch is not installed; errors are against float64
+for 8 rows (256 on a GPU). A result is called less exact if its error is above twice the other's and above four units in
+the last place of float32 (of float64 for float64). The exit status is 1 if a case has no result, or infinities or NaN
+that float64 does not have."""
 EXAMPLES = """examples:
   rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
   rowfold bench --preset logsumexp_gelu --json new.json
@@ -29,6 +41,7 @@ EXAMPLES = """examples:
   rowfold bench --json new.json --plot new.png --compare old.json
   rowfold bench --results presets.json --results small.json --plot all.png
   rowfold bench --data sigma5 --competitors torch --simplify none
+  rowfold bench --sweep 1000 --seed 7 --json sweep.json    random shapes beside PyTorch eager, the worst ratios first
 """
 
 
@@ -37,7 +50,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "bench",
         help="measure rowfold beside numpy, OpenBLAS and PyTorch on this machine",
-        description="Measures time, rate, memory and error of rowfold and its competitors, interleaved, in one run.",
+        description=DESCRIPTION,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -57,8 +70,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
     parser.add_argument("--math", choices=("f32", "tf32", "bf16"), default="f32", help="of float32, on a GPU (f32)")
     parser.add_argument(
-        "--data", choices=sorted(DATA), default="kernelbench", help="what x and W are drawn as (kernelbench)"
+        "--data",
+        choices=list(DATA),
+        default="kernelbench",
+        metavar="KIND",
+        help=f"what x and W are drawn as, of {', '.join(DATA)} (kernelbench)",
     )
+    parser.add_argument("--sweep", type=positive, metavar="COUNT", help="so many random shapes, as described above")
     parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
     parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
     parser.add_argument("--repeat", type=positive, default=5, help="samples of each contender, interleaved (5)")
@@ -92,6 +110,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and reports; the exit status."""
+    if arguments.sweep:
+        return _sweep(arguments)
     if arguments.plot:
         plot.require()
     for path in filter(None, (arguments.plot, arguments.json, arguments.markdown)):
@@ -111,6 +131,31 @@ def run(arguments: argparse.Namespace) -> int:
     if old:
         compare.show(old, documents[-1])
     return status
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    for name in ("preset", "batch", "markdown", "plot", "compare", "results"):
+        if getattr(arguments, name):
+            raise SystemExit(f"rowfold bench: --sweep draws its own shapes and does not go with --{name}")
+    if arguments.json:
+        require_place(arguments.json)
+    on_gpu, threads = arguments.device != "cpu", arguments.threads or cores()
+    chains, dtypes = arguments.chain or [sweep.CHAIN], arguments.dtype or DTYPES
+    for chain in chains:
+        Chain.parse(chain)
+    work = sweep.MOST_WORK["cuda" if on_gpu else "cpu"]
+    cases = sweep.draw(arguments.sweep, arguments.seed, chains, dtypes, arguments.data, work)
+    options = {"simplify": (arguments.simplify or ["none"])[0], "backend": arguments.backend}
+    judge: sweep.Judge
+    if on_gpu:
+        judge = sweep.GpuJudge(arguments.device, arguments.repeat, options, arguments.math)
+    else:
+        judge = sweep.CpuJudge(threads, arguments.repeat, options, _competitors(arguments))
+    outcomes = sweep.run(cases, judge)
+    sweep.show(outcomes, judge.other)
+    if arguments.json:
+        sweep.write(arguments.json, outcomes, judge, threads, arguments.seed, work)
+    return int(any(outcome.wrong for outcome in outcomes))
 
 
 def _run_on_cpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, int]:
@@ -175,18 +220,22 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     ]
 
 
-def _entries(arguments: argparse.Namespace) -> list[Entry]:
-    wanted = [] if arguments.competitors == "none" else arguments.competitors.split(",")
+def _competitors(arguments: argparse.Namespace) -> list[str]:
+    wanted: list[str] = [] if arguments.competitors == "none" else arguments.competitors.split(",")
     unknown = set(wanted) - set(COMPETITORS)
     if unknown:
         raise SystemExit(
             f"rowfold bench: no competitor {', '.join(sorted(unknown))}; there are {', '.join(COMPETITORS)}"
         )
+    return wanted
+
+
+def _entries(arguments: argparse.Namespace) -> list[Entry]:
     entries = []
     for simplify in arguments.simplify or ("none", "algebraic"):
         options = {"simplify": simplify, "backend": arguments.backend}
         entries.append(Entry(f"rowfold ({simplify})", "rowfold", options))
-    for name in wanted:
+    for name in _competitors(arguments):
         if name == "openblas":
             entries.append(Entry("OpenBLAS", name, {"library": arguments.openblas}, product_only=True))
         elif name == "numpy":

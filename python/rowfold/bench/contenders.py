@@ -19,7 +19,8 @@ from .. import arrays
 from .._lib import DType
 from ..model import Model
 from ..ops import Chain
-from .cases import Array, Case
+from .cases import Case
+from .data import Array
 from .unfused import NUMPY, apply, torch_table
 
 
@@ -94,8 +95,8 @@ class Numpy:
 
     def run(self) -> Any:
         """Product, bias, then each operator over the whole matrix."""
-        logits = self.x @ self.weight.T + self.bias
         with np.errstate(all="ignore"):
+            logits = self.x @ self.weight.T + self.bias
             self.y = apply(self.chain, logits, NUMPY, self.vectors)
 
     def result(self) -> Array | None:
@@ -127,7 +128,7 @@ class OpenBLAS:
         self.y = np.zeros((case.batch, case.out_features), self.x.dtype)
         scalar = ctypes.c_float if kind == "s" else ctypes.c_double
         integer, pointer = ctypes.c_int, ctypes.c_void_p
-        m, n, k = case.batch, case.out_features, case.in_features
+        m, n, k, ldx = case.batch, case.out_features, case.in_features, case.row_stride or case.in_features
         x, w, y = (array.ctypes.data for array in (self.x, self.weight, self.y))
         if m == 1:  # faster than its own product of one row
             self.function = getattr(self.library, f"cblas_{kind}gemv")
@@ -140,7 +141,7 @@ class OpenBLAS:
             self.function.argtypes = [
                 *[integer] * 6, scalar, pointer, integer, pointer, integer, scalar, pointer, integer,
             ]  # fmt: skip
-            self.arguments = (self.ROW_MAJOR, self.NO_TRANSPOSE, self.TRANSPOSE, m, n, k, 1.0, x, k, w, k, 0.0, y, n)
+            self.arguments = (self.ROW_MAJOR, self.NO_TRANSPOSE, self.TRANSPOSE, m, n, k, 1.0, x, ldx, w, k, 0.0, y, n)
 
     def run(self) -> Any:
         """One product."""

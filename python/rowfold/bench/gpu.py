@@ -19,7 +19,8 @@ import numpy as np
 from ..errors import Error
 from ..model import Model
 from ..ops import Chain, presets
-from .cases import Array, Case
+from .cases import Case
+from .data import Array
 from .runner import CaseResult, Result
 from .unfused import apply, largest_error, sampled_rows, torch_table
 
@@ -67,7 +68,7 @@ class GpuResult(CaseResult):
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        rows = [{**vars(r), "median": r.median if r.seconds else None} for r in self.results]
+        rows = [{**vars(r), "error": r.json_error, "median": r.median if r.seconds else None} for r in self.results]
         return {
             "case": self.case.as_dict(),
             "device": self.device,
@@ -104,6 +105,8 @@ class Inputs:
         self.vectors = {n: self.torch.from_numpy(v).to(device, weight.dtype) for n, v in case.vectors().items()}
         order = np.random.default_rng(case.seed)
         self.x = [x] + [x[self.torch.from_numpy(order.permutation(case.batch)).to(device)] for _ in range(COPIES - 1)]
+        if case.row_stride:
+            self.x = [self._with_gaps(values, case.row_stride) for values in self.x]
         self.rows = sampled_rows(case.batch, ERROR_ROWS)
         self.expected = self._reference(Chain.parse(case.chain))
 
@@ -111,6 +114,11 @@ class Inputs:
         if case.dtype == "bfloat16":
             return self.torch.from_numpy(values.view(np.int16)).to(device).view(self.torch.bfloat16)
         return self.torch.from_numpy(values).to(device)
+
+    def _with_gaps(self, x: Any, row_stride: int) -> Any:
+        apart = x.new_full((len(x), row_stride), float("nan"))
+        apart[:, : x.shape[1]] = x
+        return apart[:, : x.shape[1]]
 
     def _reference(self, chain: Chain) -> Array:
         rows = self.x[0][self.rows].double()

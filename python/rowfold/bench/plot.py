@@ -184,7 +184,7 @@ def _relative(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None
 
 
 def _errors(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None:
-    points = [point for point in _points(groups, labels) if point[2]["error"] is not None]
+    points = [point for point in _points(groups, labels) if isinstance(point[2]["error"], (int, float))]
     known = [result["error"] for _, _, result, _ in points if result["error"] > 0]
     nothing = 10.0 ** (math.floor(math.log10(min(known))) - 1) if known else 1e-18
     for at, _, result, drawn in points:

@@ -32,12 +32,12 @@ COLUMNS = (
 )
 
 
-def document(results: Sequence[CaseResult], threads: int) -> dict[str, Any]:
-    """All there is to know of a run, for JSON."""
+def about(schema: str, threads: int) -> dict[str, Any]:
+    """How, when and where a run was, for JSON."""
     import rowfold
 
     return {
-        "schema": SCHEMA,
+        "schema": schema,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": ["rowfold", *sys.argv[1:]],
         "machine": {
@@ -51,8 +51,12 @@ def document(results: Sequence[CaseResult], threads: int) -> dict[str, Any]:
             "python": platform.python_version(),
             "numpy": np.__version__,
         },
-        "cases": [result.as_dict() for result in results],
     }
+
+
+def document(results: Sequence[CaseResult], threads: int) -> dict[str, Any]:
+    """All there is to know of a run, for JSON."""
+    return {**about(SCHEMA, threads), "cases": [result.as_dict() for result in results]}
 
 
 def rows(result: CaseResult) -> list[tuple[str, ...]]:
@@ -130,10 +134,10 @@ def _show_plainly(title: str, columns: Sequence[str], lines: Sequence[Sequence[s
 
 def markdown(results: Sequence[CaseResult], threads: int) -> str:
     """The tables for a document, with the machine and the versions they were measured on."""
-    about = document(results, threads)
-    versions = about["versions"]
+    run = about(SCHEMA, threads)
+    versions = run["versions"]
     parts = [
-        f"`{shlex.join(about['command'])}` on {results[0].where(threads)}, {about['date'][:10]}: "
+        f"`{shlex.join(run['command'])}` on {results[0].where(threads)}, {run['date'][:10]}: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import statistics
@@ -64,6 +65,11 @@ class Result:
         """Median seconds of a call."""
         return statistics.median(self.seconds)
 
+    @property
+    def json_error(self) -> float | str | None:
+        """The error; "inf" where it is infinite, for which JSON has no number."""
+        return "inf" if self.error == math.inf else self.error
+
 
 @dataclass
 class CaseResult:
@@ -116,6 +122,7 @@ class CaseResult:
             "results": [
                 {
                     **asdict(result),
+                    "error": result.json_error,
                     "median": result.median if result.seconds else None,
                     "fraction": self.fraction(result),
                     "best_fraction": self.best_fraction(result),

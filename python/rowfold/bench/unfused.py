@@ -159,11 +159,11 @@ def reference(chain: Chain, x: Array, weight: Array, bias: Array, vectors: Mappi
     rows = widened(x)
     logits = np.empty((x.shape[0], weight.shape[0]))
     step = max(1, 2**22 // max(1, weight.shape[1]))
-    for start in range(0, weight.shape[0], step):
-        block = slice(start, start + step)
-        logits[:, block] = rows @ widened(weight[block]).T
-    logits += widened(bias)
     with np.errstate(all="ignore"):
+        for start in range(0, weight.shape[0], step):
+            block = slice(start, start + step)
+            logits[:, block] = rows @ widened(weight[block]).T
+        logits += widened(bias)
         wide = {name: widened(values) for name, values in vectors.items()}
         result: Array = np.asarray(apply(chain, logits, NUMPY, wide), np.float64)
     return result
@@ -175,10 +175,16 @@ def sampled_rows(batch: int, count: int = 8) -> list[int]:
 
 
 def largest_error(y: Array, expected: Array) -> float:
-    """The largest relative error of a row, of its largest element if it has several. Equal infinities are no error."""
+    """The largest relative error of a row, of its largest finite element if it has several.
+
+    Where an infinity or NaN is expected the same one is no error, and anything else an infinite one; so is an infinity
+    or NaN where a number is expected.
+    """
+    y = np.asarray(y, np.float64)
+    finite = np.isfinite(expected)
+    same = (y == expected) | (np.isnan(y) & np.isnan(expected))
+    scale = np.abs(np.where(finite, expected, 0.0)).max(axis=1, keepdims=True, initial=0.0)
     with np.errstate(all="ignore"):
-        difference = np.abs(np.asarray(y, np.float64) - expected).max(axis=1)
-        scale = np.abs(expected).max(axis=1)
-        same = (np.asarray(y, np.float64) == expected).all(axis=1)
-        relative = np.where(same, 0.0, difference / np.where(scale > 0, scale, 1.0))
-    return float(relative.max(initial=0.0))
+        relative = np.abs(y - expected) / np.where(scale > 0, scale, 1.0)
+    error = np.where(same, 0.0, np.where(finite & np.isfinite(y), relative, np.inf))
+    return float(error.max(initial=0.0))
