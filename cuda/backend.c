@@ -90,6 +90,14 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
     return problem;
 }
 
+/* Which way W's values take, where it is not the usual one: see doc/kernels/accuracy.md. */
+static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size) {
+    if (p->w_terms == 3)
+        snprintf(text, size, "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much", p->findings.wide);
+    else if (p->findings.infinite && !p->w_terms && p->w.dtype == RF_FLOAT32) snprintf(text, size, "; W as it is stored, for %u rows of it have infinities", p->findings.infinite);
+    else if (p->w_nonfinite) snprintf(text, size, "; x of other types than W's by plain multiply-adds, for %u rows of W are not finite", p->findings.nonfinite);
+}
+
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
     const rfi_cuda_prepared *p = prepared;
     rfi_cuda_figures figures;
@@ -113,7 +121,10 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         out->fused_seconds = out->bytes / (0.9 * c.bytes_per_second) + 3e-6;
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
-    else snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
+    else {
+        const int used = snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
+        if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
+    }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine, "%s: %d multiprocessors at %s GHz, %s TB/s, by the device's own figures", figures.name, figures.multiprocessors,
              rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock), rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));

@@ -40,8 +40,7 @@ static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
 #ifdef RFI_BUILD_HOPPER
 /* Columns of a stage, which is a panel of W where that is in blocks. */
 static int stage_columns(const rfi_cuda_problem *p) {
-    const int products = rfi_cuda_products(p->x_terms, p->w_terms);
-    return products == 1 ? 64 : products == 6 ? 16 : 32;
+    return p->w_terms == 3 ? 16 : p->w_terms <= 1 && p->x_terms < 3 ? 64 : 32;
 }
 
 static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {

@@ -39,7 +39,7 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_
     static constexpr int PRODUCTS = X_TERMS == 3 && W_TERMS == 3 ? 6 : X_TERMS + W_TERMS - 1;
     static constexpr bool PROMOTE = PRODUCTS > 1; /* what a stage gives is added to float32 registers: the tensor cores truncate when they add */
 
-    static constexpr int K = PRODUCTS > 3 ? 16 : PRODUCTS > 1 ? 32 : 64; /* columns of x and W in a stage */
+    static constexpr int K = PRODUCTS > 3 ? 16 : W_TERMS == 1 && X_TERMS < 3 ? 64 : 32; /* columns of x and W in a stage */
     static constexpr int ROW = 2 * K;                /* bytes of a row of a term in a stage, and the width of the swizzle */
     static constexpr int A_TERM = BM * ROW, B_TERM = BN * ROW;
     static constexpr int A_BYTES = X_TERMS * A_TERM, B_BYTES = W_TERMS * B_TERM, STAGE = A_BYTES + B_BYTES;

@@ -6,7 +6,7 @@
  * merge states have less time for tiles, and with a fixed share all others would wait for them. Blocks of a
  * cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and multicasting it.
  *
- * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where there is more than one product, 16 where there are six. A tile with rows of x
+ * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where W has two or x three, 16 where both have three. A tile with rows of x
  * of two levels goes through K once for each, the second level first, with the same W. */
 #ifndef ROWFOLD_CUDA_HOPPER_FOLD_CUH
 #define ROWFOLD_CUDA_HOPPER_FOLD_CUH

@@ -272,7 +272,7 @@ __device__ __forceinline__ float write_rest(const row_walk<FEW> &walk, float *sc
         for (int j = 0; j < WIDTH; j++) poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
     });
     poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
-    *irregular |= p.strict ? poor > 0 : poor * FEW_POOR > counted;
+    *irregular |= p.strict ? poor > 0 : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
     return top > 0 ? down : 0;
 }
 

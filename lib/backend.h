@@ -41,7 +41,7 @@ typedef struct rfi_forward {
 
 /* What explain says of a backend's way to run one batch size. Times are seconds, negative where unknown. */
 typedef struct rfi_estimate {
-    char kernel[160];     /* which kernel and tiles, in words */
+    char kernel[256];     /* which kernel and tiles, and what is unusual about the weights, in words */
     char machine[160];    /* what the figures rest on */
     double flops_per_second, bytes_per_second;
     double fused_seconds, unfused_seconds;

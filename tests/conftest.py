@@ -13,8 +13,10 @@ library's own sentence.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +125,19 @@ def _mapped_device_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     with rowfold.Model("linear | max", 64, 64, backend="cuda") as model:
         model.load_weights(np.zeros((64, 64), np.float32))(np.zeros((1, 64), np.float32))
         yield
+
+
+WATCHDOG_SECONDS = float(os.environ.get("ROWFOLD_TEST_TIMEOUT", "900"))
+
+
+@pytest.fixture(autouse=True)
+def _watchdog() -> Iterator[None]:
+    """A test that stands still, as a kernel that never ends makes it, is named with its stack, and ends the process: no
+    Python code runs while a thread waits for a device.
+    """
+    faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True, file=sys.__stderr__)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ is no GPU.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import sys
 import time
@@ -27,12 +28,15 @@ from device_array import DeviceArray
 # dtype of W, of x, and the accuracy of the products: all that the kernels are compiled for.
 FORMS = {
     "float32": ("float32", "float32", "f32"),
+    "wide float32": ("float32", "float32", "f32"),
     "tf32": ("float32", "float32", "tf32"),
     "bfloat16": ("bfloat16", "bfloat16", "f32"),
     "float16": ("float16", "float16", "f32"),
     "float32 W, 16-bit x": ("float32", "float16", "f32"),
     "16-bit W, float32 x": ("bfloat16", "float32", "f32"),
     "two 16-bit types": ("float16", "bfloat16", "f32"),
+    "two 16-bit types, bfloat16 W": ("bfloat16", "float16", "f32"),
+    "float16 W, float32 x": ("float16", "float32", "f32"),
     "float64": ("float64", "float64", "f32"),
 }
 # (batch, K, N). Less than a tile and a little more in each dimension, and every width of batch that the small tiles are
@@ -40,12 +44,15 @@ FORMS = {
 # that states are merged in two levels.
 SHAPES = [(1, 33, 1), (5, 70, 67), (12, 129, 67), (19, 37, 131), (40, 65, 200), (67, 37, 131), (130, 129, 259)]
 SHAPES += [(7, 2100, 70), (3, 40, 17000)]
+# One stage of K and hundreds of tiles: what tells blocks their tiles is as busy as it can be.
+SHAPES += [(520, 8, 3000)]
 CHAINS = [
     "linear | logsumexp | gelu",
     "linear | mul(@v) | max",
     "linear | save | mul(0.5) | add_saved | clamp(-1, 1) | sum",
 ]
 COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]
+WATCHDOG_SECONDS = 1200  # for one form of one kernel, under a tool that makes it a hundred times slower
 COLLAPSE = "collapse"  # the one kernel that is no row of kernels.def
 
 
@@ -57,6 +64,9 @@ def odd_rows(case: Case) -> Case:
         x[1, 2], x[2] = np.inf, 0
         x[3, 4:], x[3, :4] = tiny, 0
         x[4, ::2], x[4, 1::2] = top / 1e4, tiny
+    if len(x) >= 12 and case.x_dtype == "float32":  # two levels, and rows of one beside them
+        x[7] *= 10 ** np.linspace(-9, 9, x.shape[1], dtype=np.float32)
+        x[9, 1], x[10, ::3] = np.nan, np.inf
     return replace(case, x=x)
 
 
@@ -66,7 +76,10 @@ def cases(chains: list[str], shapes: list[tuple[int, int, int]], form: str) -> I
         for chain in ("linear", chains[i % len(chains)]):
             rng = np.random.default_rng([i, len(chain)])
             vectors = {"v": rng.normal(size=shape[2])} if "@v" in chain else {}
-            yield odd_rows(make_case(chain, datasets.sigma5(rng, *shape), vectors, w_dtype, x_dtype))
+            data = datasets.sigma5(rng, *shape)
+            if form == "wide float32":  # more than two terms of binary16 hold
+                data = data._replace(w=data.w * 10 ** rng.uniform(-12, 3, data.w.shape))
+            yield odd_rows(make_case(chain, data, vectors, w_dtype, x_dtype))
 
 
 def on_device(case: Case, model: rowfold.Model, width: int, aligned: bool) -> np.ndarray:
@@ -126,6 +139,7 @@ def main() -> int:
         return 77
     for kernel in wanted:
         for form in FORMS:
+            faulthandler.dump_traceback_later(WATCHDOG_SECONDS, exit=True)
             start = time.monotonic()
             if done := runs(kernel, form):
                 print(f"{kernel}, {form}: {done} cases right, {time.monotonic() - start:.1f} s", flush=True)

@@ -15,7 +15,7 @@ import sanitize
 import strategies
 from cases import Case, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS
-from datasets import ALL
+from datasets import ALL, Data
 from device_array import DeviceArray
 from hypothesis import given, settings
 
@@ -206,3 +206,87 @@ def test_batch_invariant(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
             whole = model(case.x)
             for first, last in ((0, 1), (1, 9), (5, 70), (139, 140)):
                 assert same_bits(whole[first:last], model(case.x[first:last])), (chain, first, last)
+
+
+WILD = ["lognormal3", "lognormal6", "outlier1e4", "outlier1e20", "tiny", "silu", "inf", "nan", "inf_w", "nan_w"]
+WILD += ["lognormal_w3", "lognormal_both", "tiny_w"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", [kind for kind in WILD if kind in ALL])
+def test_wild_values(kernel: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both sides of the depth from which a few tiny values may be lost, and with rows enough for several tiles."""
+    monkeypatch.setenv(FORCE, kernel)
+    for batch, k, n in ((7, 130, 67), (40, 700, 131), (150, 1030, 200)):
+        for chain in ("linear", "linear | logsumexp"):
+            case = _case(chain, batch, k, n, kind=kind, seed=batch)
+            case.check(case.run("cuda", simplify="none"), kernel, case.expected("cuda"))
+
+
+@pytest.mark.parametrize("kernel", _HOPPER + ["mma_128x128", "mma_64x64"])
+def test_values_that_would_be_lost(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large values of x where W is zero and the reverse, terms that cancel, one-hot rows, and a feature that W
+    makes as small as x makes it large: what is left is far below the row's largest value.
+    """
+    monkeypatch.setenv(FORCE, kernel)
+    rng = np.random.default_rng(5)
+    batch, k, n = 70, 600, 90
+    for case in range(6):
+        x, w = rng.normal(size=(batch, k)), rng.normal(size=(n, k))
+        if case == 0:
+            x[:, ::2] *= 1e12
+            w[:, ::2] = 0
+        elif case == 1:
+            w[:, ::2] *= 1e12
+            x[:, ::2] = 0
+        elif case == 2:
+            x[:, 0] = x[:, 1] = 1e15
+            w[:, 0] = rng.normal(size=n)
+            w[:, 1] = -w[:, 0]
+        elif case == 3:
+            w = np.eye(n, k)
+            x[:, :3] = (1e-20, 1e20, 1e-10)
+        elif case == 4:
+            x = np.eye(batch, k)
+            w[:, :3] = (1e-20, 1e20, 1e-10)
+        else:
+            x[:, 5] *= 1e12
+            w[:, 5] *= 1e-12
+        made = make_case("linear", Data(x, w, rng.normal(size=n) * 0))
+        made.check(made.run("cuda", simplify="none"), f"{kernel}, {case}", made.expected("cuda"))
+
+
+def test_the_way_of_a_row_is_its_own() -> None:
+    """Bits of rows beside rows of two levels, NaN and infinities, alone and among them, and every run."""
+    rng = np.random.default_rng(1)
+    data = ALL["sigma5"](rng, 300, 1000, 700)
+    x = data.x.copy()
+    x[10:200:7] *= np.exp(rng.normal(size=x[10:200:7].shape) * 4)
+    x[3, 5], x[77, 6], x[78, ::9] = np.nan, np.inf, np.inf
+    for chain in ("linear", "linear | logsumexp"):
+        mixed, tame = make_case(chain, data._replace(x=x)), make_case(chain, data)
+        with mixed.model("cuda", simplify="none", batch_invariant=True) as model:
+            together, plain = model(mixed.x), model(tame.x)
+            same = (mixed.x == tame.x).all(axis=1)
+            assert same_bits(together[same], plain[same])
+            assert same_bits(together[100:130], model(mixed.x[100:130]))
+            for _ in range(3):
+                assert same_bits(together, model(mixed.x))
+
+
+def test_one_stage_and_thousands_of_tiles() -> None:
+    """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
+    rng = np.random.default_rng(0)
+    rows, k, n = 13008, 8, 16592
+    data = Data(rng.normal(size=(rows, k)), rng.normal(size=(n, k)) / np.sqrt(8), rng.normal(size=n))
+    case = make_case("linear | logsumexp", data, dtype="bfloat16", x_dtype="bfloat16")
+    some = replace(case, x=case.x[::271])
+    expected = some.expected("cuda")
+    x = DeviceArray(case.x)
+    y = DeviceArray(np.full((rows, 1), 7, case.y_dtype))
+    with case.model("cuda") as model:
+        for _ in range(400):
+            model(x, out=y)
+        first = y.numpy()
+        some.check(first[::271], expected=expected)
+        assert same_bits(first, model(case.x))
