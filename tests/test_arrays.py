@@ -356,7 +356,7 @@ def test_an_export_on_another_device_than_said_is_refused(model, x):
 @needs_torch
 def test_a_result_that_memory_cannot_hold(model):
     """Rows without columns, and rows that lie in one place, take none; their results and copies do."""
-    narrow = rowfold.Model("linear(0, 5) | max").load_weights(np.zeros((5, 0), np.float32))
+    narrow = rowfold.Model("linear(0, 5) | max", device="cpu").load_weights(np.zeros((5, 0), np.float32))
     for rows in (1 << 44, 1 << 58):
         for given in (np.empty((rows, 0), np.float32), torch.empty(rows, 0)):
             with pytest.raises(rowfold.OutOfMemoryError, match=rf"no memory for a result of shape \({rows}, 1\)"):

@@ -34,7 +34,7 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
     const size_t value = rfi_dtype_size(spec->compute_dtype), n = (size_t)spec->plan.out_features;
     int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel, even = ceil_div(batch, (int64_t)b->threads * TASKS_PER_THREAD);
     b->rows = b->threads > 1 ? least(ceil_div(even, RFI_CPU_GROUP_ROWS) * RFI_CPU_GROUP_ROWS, RFI_CPU_NARROW_ROWS) : RFI_CPU_NARROW_ROWS;
-    b->row_blocks = ceil_div(batch, b->rows);
+    b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->column_blocks = 1;
     b->threads = (int)least(b->threads, b->row_blocks);
     b->w_offset = b->x_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * RFI_CPU_X_LD) * value);

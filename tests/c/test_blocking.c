@@ -39,12 +39,12 @@ int main(void) {
                         continue;
                     }
                     CHECK(b.threads >= 1 && b.threads <= threads[t], "batch %lld, %lld columns: %d threads", (long long)batch, (long long)n, b.threads);
-                    CHECK(b.rows >= 1 && b.rows <= 112 && b.block_units >= 1 && b.block_units <= 8, "batch %lld, %lld columns: blocks of %lld x %lld", (long long)batch,
+                    CHECK(b.narrow ? b.rows >= 1 && b.column_blocks == 1 : b.rows >= 1 && b.rows <= 112 && b.block_units >= 1 && b.block_units <= 8, "batch %lld, %lld columns: blocks of %lld x %lld", (long long)batch,
                           (long long)n, (long long)b.rows, (long long)b.block_units);
                     /* Every row and every unit in one block, the last not empty. */
                     CHECK(batch == 0 ? b.row_blocks == 1 : (batch - 1) / b.rows + 1 == b.row_blocks, "batch %lld: %lld blocks of %lld", (long long)batch, (long long)b.row_blocks,
                           (long long)b.rows);
-                    CHECK(n == 0 || (b.units - 1) / b.block_units + 1 == b.column_blocks, "%lld columns: %lld blocks of %lld units", (long long)n, (long long)b.column_blocks,
+                    CHECK(n == 0 || b.narrow || (b.units - 1) / b.block_units + 1 == b.column_blocks, "%lld columns: %lld blocks of %lld units", (long long)n, (long long)b.column_blocks,
                           (long long)b.block_units);
                     CHECK(!folds || b.states >= (size_t)b.units * 8 * (size_t)batch, "batch %lld, %lld columns: %zu bytes of states", (long long)batch, (long long)n, b.states);
                 }
