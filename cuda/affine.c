@@ -4,12 +4,14 @@
 
 #include "plan.h"
 
-static const rfi_cuda_affine IDENTITY = {.a = 1, .b = -0.0f, .low = -INFINITY, .high = INFINITY, .a_vector = -1, .b_vector = -1};
+static const rfi_cuda_affine IDENTITY =
+    {.a = 1, .b = -0.0f, .low = -INFINITY, .high = INFINITY, .a_vector = -1, .b_vector = -1};
 
 /* What comes behind one another within an rfi_cuda_affine. */
 typedef enum part { ARITHMETIC, BOUNDS, MEMORY } part;
 
-/* One step as such an operator. 0 if it is none. rfi_step_affine says what a step is in exact arithmetic; this, what it is bit for bit: x + -0.0 is x, bit for bit: so is a product with nothing to add. */
+/* One step as such an operator. 0 if it is none. rfi_step_affine says what a step is in exact arithmetic; this, what it
+ * is bit for bit: x + -0.0 is x, bit for bit: so is a product with nothing to add. */
 static int affine_of(const rfi_step *step, rfi_cuda_affine *out, part *at) {
     const float a = (float)step->a;
     const int vector = step->vector >= 0;
@@ -65,11 +67,12 @@ static void drop_dead_saves(rfi_cuda_affine *steps, int count) {
     }
 }
 
-/* A product with a power of two from 1 on, and nothing to add: it is exact, or it overflows as any product with more of them does. */
+/* A product with a power of two from 1 on, and nothing to add: it is exact, or it overflows as any product with more of
+ * them does. */
 static int grows(const rfi_cuda_affine *step) {
     int exponent;
-    return step->addend == RFI_CUDA_ADDS_B && step->b == 0 && signbit(step->b) && step->a_vector < 0 && step->b_vector < 0 &&
-           isfinite(step->a) && fabsf(step->a) >= 1 && fabsf(frexpf(step->a, &exponent)) == 0.5f;
+    return step->addend == RFI_CUDA_ADDS_B && step->b == 0 && signbit(step->b) && step->a_vector < 0 &&
+        step->b_vector < 0 && isfinite(step->a) && fabsf(step->a) >= 1 && fabsf(frexpf(step->a, &exponent)) == 0.5f;
 }
 
 /* Such products side by side become one. The number of steps left. */
@@ -78,7 +81,8 @@ static int merge_growth(rfi_cuda_affine *steps, int count) {
     for (int i = 0; i < count; i++) {
         rfi_cuda_affine one = steps[i];
         const rfi_cuda_affine *before = used ? &steps[used - 1] : NULL;
-        if (before && grows(before) && !before->clamps && !before->saves && grows(&one) && isfinite(before->a * one.a)) {
+        if (before && grows(before) && !before->clamps && !before->saves && grows(&one) &&
+            isfinite(before->a * one.a)) {
             one.a *= before->a;
             used--;
         }
@@ -89,7 +93,7 @@ static int merge_growth(rfi_cuda_affine *steps, int count) {
 
 int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out) {
     int used = 0, current = 0; /* whether the value is the one last saved */
-    part last = MEMORY; /* nothing fits behind what is not there */
+    part last = MEMORY;        /* nothing fits behind what is not there */
     for (int i = 0; i < count; i++) {
         rfi_cuda_affine one;
         part at;

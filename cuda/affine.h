@@ -1,4 +1,5 @@
-/* Cheap operators side by side as one that needs no branch on what it is: a kernel then computes them on all its values at once. Plain C. */
+/* Cheap operators side by side as one that needs no branch on what it is: a kernel then computes them on all its values
+ * at once. Plain C. */
 #ifndef ROWFOLD_CUDA_AFFINE_H
 #define ROWFOLD_CUDA_AFFINE_H
 
@@ -11,16 +12,18 @@ extern "C" {
 /* What an rfi_cuda_affine adds to a product. */
 typedef enum rfi_cuda_addend { RFI_CUDA_ADDS_B, RFI_CUDA_ADDS_SAVED } rfi_cuda_addend;
 
-/* min(max(v * a + addend, low), high), remembered if it `saves` and something reads it. At most one of the operators in it is rounded, so the bits are those of one
- * operator after the other (products with 2, 4, 8 and so on are not), but for the sign of a zero that relu and clamp make of -0.0. */
+/* min(max(v * a + addend, low), high), remembered if it `saves` and something reads it. At most one of the operators in
+ * it is rounded, so the bits are those of one operator after the other (products with 2, 4, 8 and so on are not), but
+ * for the sign of a zero that relu and clamp make of -0.0. */
 typedef struct rfi_cuda_affine {
     float a, b, low, high;
     int16_t a_vector, b_vector; /* indices of per-feature vectors in place of a and b, or -1 */
-    int8_t addend; /* rfi_cuda_addend */
+    int8_t addend;              /* rfi_cuda_addend */
     int8_t clamps, saves;
 } rfi_cuda_affine;
 
-/* `steps` as such operators, no more than there are steps. Their number, or 0 if one of the steps is of another kind. */
+/* `steps` as such operators, no more than there are steps. Their number, or 0 if one of the steps is of another kind.
+ */
 struct rfi_step;
 int rfi_cuda_affine_steps(const struct rfi_step *steps, int count, rfi_cuda_affine *out);
 

@@ -27,11 +27,13 @@ static void probe(void) {
     }
     for (int device = 0; device < num_devices; device++) {
         int major = 0;
-        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= OLDEST_MAJOR) return;
+        if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+            major >= OLDEST_MAJOR)
+            return;
     }
     cudaGetLastError();
-    snprintf(probe_reason, sizeof probe_reason, "none of the %d CUDA device%s has compute capability %d.0 or newer", num_devices, num_devices == 1 ? "" : "s",
-             OLDEST_MAJOR);
+    snprintf(probe_reason, sizeof probe_reason, "none of the %d CUDA device%s has compute capability %d.0 or newer",
+        num_devices, num_devices == 1 ? "" : "s", OLDEST_MAJOR);
 }
 
 static int available(const char **reason) {
@@ -48,15 +50,21 @@ static int current_device(void) {
 
 static rf_status supports(const rfi_spec *spec) {
     int device = spec->device, major = 0;
-    if (device >= num_devices) return rfi_error(RF_UNAVAILABLE, "device \"cuda:%d\": this machine has %d CUDA device%s", device, num_devices, num_devices == 1 ? "" : "s");
-    rf_status status = rfi_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the compute capability");
+    if (device >= num_devices)
+        return rfi_error(RF_UNAVAILABLE, "device \"cuda:%d\": this machine has %d CUDA device%s", device, num_devices,
+            num_devices == 1 ? "" : "s");
+    rf_status status = rfi_cuda_status(
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the compute capability");
     if (status) return status;
     if (major < OLDEST_MAJOR)
-        return rfi_error(RF_UNSUPPORTED, "CUDA device %d has compute capability %d.x; expected %d.0 or newer", device, major, OLDEST_MAJOR);
+        return rfi_error(RF_UNSUPPORTED, "CUDA device %d has compute capability %d.x; expected %d.0 or newer", device,
+            major, OLDEST_MAJOR);
     if (spec->plan.out_features > MAX_FEATURES)
-        return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d", (long long)spec->plan.out_features, MAX_FEATURES);
+        return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
+            (long long)spec->plan.out_features, MAX_FEATURES);
     if (spec->plan.num_pre + spec->plan.num_post > RF_MAX_OPS)
-        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d", spec->plan.num_pre + spec->plan.num_post, RF_MAX_OPS);
+        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d",
+            spec->plan.num_pre + spec->plan.num_post, RF_MAX_OPS);
     return RF_OK;
 }
 
@@ -64,14 +72,17 @@ static rf_status copy_to_host(const rfi_spec *spec, void *host, const void *poin
     int before;
     rf_status status = rfi_cuda_enter(spec->device, &before);
     if (status) return status;
-    status = rfi_cuda_status(cudaMemcpyAsync(host, pointer, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
+    status = rfi_cuda_status(
+        cudaMemcpyAsync(host, pointer, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
     if (!status) status = rfi_cuda_status(cudaStreamSynchronize(stream), "copying from the device");
     rfi_cuda_leave(before);
     return status;
 }
 
-rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype) {
-    const int w_terms = prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
+rfi_cuda_problem rfi_cuda_problem_of(
+    const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype) {
+    const int w_terms =
+        prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     rfi_cuda_problem problem = {
         .batch = batch,
         .in_features = spec->plan.in_features,
@@ -86,16 +97,22 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         .batch_invariant = spec->batch_invariant,
     };
     if (!prepared || !prepared->w_nonfinite)
-        problem.x_terms = rfi_cuda_x_terms(w_terms, spec->weight_dtype, x_dtype, spec->plan.in_features, &problem.term_dtype);
+        problem.x_terms =
+            rfi_cuda_x_terms(w_terms, spec->weight_dtype, x_dtype, spec->plan.in_features, &problem.term_dtype);
     return problem;
 }
 
 /* Which way W's values take, where it is not the usual one: see doc/kernels/accuracy.md. */
 static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size) {
     if (p->w_terms == 3)
-        snprintf(text, size, "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much", p->findings.wide);
-    else if (p->findings.infinite && !p->w_terms && p->w.dtype == RF_FLOAT32) snprintf(text, size, "; W as it is stored, for %u rows of it have infinities", p->findings.infinite);
-    else if (p->w_nonfinite) snprintf(text, size, "; x of other types than W's by plain multiply-adds, for %u rows of W are not finite", p->findings.nonfinite);
+        snprintf(text, size,
+            "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
+            p->findings.wide);
+    else if (p->findings.infinite && !p->w_terms && p->w.dtype == RF_FLOAT32)
+        snprintf(text, size, "; W as it is stored, for %u rows of it have infinities", p->findings.infinite);
+    else if (p->w_nonfinite)
+        snprintf(text, size, "; x of other types than W's by plain multiply-adds, for %u rows of W are not finite",
+            p->findings.nonfinite);
 }
 
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
@@ -104,7 +121,9 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     rf_status status = rfi_cuda_get_figures(spec->device, &figures);
     if (status) return status;
     rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, batch, spec->x_dtype);
-    if (!p) problem.w_panel = rfi_cuda_weight_panel(&problem, &figures, -1); /* as they will be loaded, unless they are lent */
+    if (!p)
+        problem.w_panel =
+            rfi_cuda_weight_panel(&problem, &figures, -1); /* as they will be loaded, unless they are lent */
     rfi_cuda_choice c;
     rfi_cuda_choose(&problem, &figures, p ? p->forced : -1, &c);
     *out = (rfi_estimate){
@@ -122,12 +141,15 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
     else {
-        const int used = snprintf(out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
+        const int used = snprintf(
+            out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
-    snprintf(out->machine, sizeof out->machine, "%s: %d multiprocessors at %s GHz, %s TB/s, by the device's own figures", figures.name, figures.multiprocessors,
-             rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock), rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));
+    snprintf(out->machine, sizeof out->machine,
+        "%s: %d multiprocessors at %s GHz, %s TB/s, by the device's own figures", figures.name, figures.multiprocessors,
+        rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock),
+        rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));
     /* Unfused, the logits are written and every operator reads and writes them. */
     double passes = 1 + 2.0 * spec->plan.num_pre + (spec->plan.reduction ? 1 : 0);
     double logits = (double)batch * (double)spec->plan.out_features * (double)rfi_dtype_size(spec->compute_dtype);

@@ -2,19 +2,25 @@
 
 #include <string.h>
 
-/* Operations a clock and multiprocessor, a multiply-add counted as two: dense binary16 matrix instructions with float32 sums, as mma.sync
- * reaches them, float32 and float64. From NVIDIA's architecture white papers; on 9.0 mma.sync reaches five eighths of what wgmma does. A newer
- * device counts as the last row that is not above it. */
+/* Operations a clock and multiprocessor, a multiply-add counted as two: dense binary16 matrix instructions with float32
+ * sums, as mma.sync reaches them, float32 and float64. From NVIDIA's architecture white papers; on 9.0 mma.sync reaches
+ * five eighths of what wgmma does. A newer device counts as the last row that is not above it. */
 static const struct {
     int major, minor;
     double mma16, fma32, f64;
 } rates[] = {
-    {8, 0, 2048, 128, 128}, {8, 6, 512, 256, 4},    {8, 7, 1024, 256, 4},   {8, 9, 512, 256, 4},
-    {9, 0, 2560, 256, 256}, {10, 0, 2560, 256, 128}, {12, 0, 1024, 256, 4},
+    {8, 0, 2048, 128, 128},
+    {8, 6, 512, 256, 4},
+    {8, 7, 1024, 256, 4},
+    {8, 9, 512, 256, 4},
+    {9, 0, 2560, 256, 256},
+    {10, 0, 2560, 256, 128},
+    {12, 0, 1024, 256, 4},
 };
 
 static const double WGMMA16 = 4096; /* the same for the matrix instructions of sm_90a */
-static const double STREAM32 = 128; /* and of float32 on any device, where shared memory feeds the operands: of which small_batch.cu reaches 0.4 on 9.0 */
+static const double STREAM32 = 128; /* and of float32 on any device, where shared memory feeds the operands: of which
+                                       small_batch.cu reaches 0.4 on 9.0 */
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
@@ -26,16 +32,24 @@ enum { MMA_SHARED = 98304 + 1024 };
 static int is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
 
 /* Both sides as 16-bit values of one type. */
-static int in_16_bit(const rfi_cuda_problem *p) { return p->x_terms || (!p->w_terms && is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype); }
+static int in_16_bit(const rfi_cuda_problem *p) {
+    return p->x_terms || (!p->w_terms && is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype);
+}
 
-static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED; }
+static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
+}
 
 /* Large tiles: stages of three terms a side take more. */
 enum { MMA_WIDE_SHARED = 163840 + 1024 };
-static int runs_mma_large(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && (p->w_terms < 3 || f->shared_per_block >= MMA_WIDE_SHARED); }
+static int runs_mma_large(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_mma(p, f) && (p->w_terms < 3 || f->shared_per_block >= MMA_WIDE_SHARED);
+}
 
 /* One product: both sides as stored, or in one term. */
-static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1; }
+static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1;
+}
 
 #ifdef RFI_BUILD_HOPPER
 /* Columns of a stage, which is a panel of W where that is in blocks. */
@@ -44,8 +58,8 @@ static int stage_columns(const rfi_cuda_problem *p) {
 }
 
 static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features && p->in_features &&
-           (!p->w_panel || p->w_panel == stage_columns(p));
+    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features &&
+        p->in_features && (!p->w_panel || p->w_panel == stage_columns(p));
 }
 
 /* Three terms of x are three times as wide. */
@@ -56,7 +70,8 @@ static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
-    return p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features && p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
+    return p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features && p->compute_dtype == RF_FLOAT32 &&
+        (p->w_terms || is_16_bit(p->w_dtype));
 }
 
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -107,7 +122,8 @@ static int uses_wgmma(int kernel) {
 }
 
 static int uses_mma(int kernel) {
-    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_large || kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
+    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_large ||
+        kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -116,9 +132,13 @@ static double tiles(int64_t size, int tile) { return size > tile ? (double)((siz
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Rows that a tile of a kernel is computed with: those for few rows leave out what is beyond the batch, down to a half, a quarter and so on. */
+/* Rows that a tile of a kernel is computed with: those for few rows leave out what is beyond the batch, down to a half,
+ * a quarter and so on. */
 static int computed_rows(int kernel, int64_t batch) {
-    int rows = kernels[kernel].tile_rows, least = uses_stream(kernel) ? 1 : uses_wgmma(kernel) && !uses_hopper(kernel) ? 8 : rows;
+    int rows = kernels[kernel].tile_rows,
+        least = uses_stream(kernel)                  ? 1
+        : uses_wgmma(kernel) && !uses_hopper(kernel) ? 8
+                                                     : rows;
     while (rows / 2 >= least && rows / 2 >= batch) rows /= 2;
     return rows;
 }
@@ -130,9 +150,9 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
     int mma = uses_mma(kernel), products = mma ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
     double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64
-                  : uses_wgmma(kernel)           ? WGMMA16
-                  : mma                          ? rates[row].mma16
-                  : uses_stream(kernel)          ? STREAM32
+        : uses_wgmma(kernel)                     ? WGMMA16
+        : mma                                    ? rates[row].mma16
+        : uses_stream(kernel)                    ? STREAM32
                                                  : rates[row].fma32;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
@@ -160,10 +180,12 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double rounds = uses_stream(kernel) ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
     double tile_flops = 2.0 * computed_rows(kernel, p->batch) * k->tile_columns * depth * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
-    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) + launches * LAUNCH_SECONDS;
+    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) +
+        launches * LAUNCH_SECONDS;
 }
 
-void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice) {
+void rfi_cuda_choose(
+    const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice) {
     rfi_cuda_problem p = *problem;
     if (p.batch_invariant) p.batch = 1024; /* any constant: the same kernel whatever the batch */
     int best = -1;
@@ -180,15 +202,16 @@ void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *fi
     expect(problem, figures, best, choice);
 }
 
-/* The split has a price for each tile; below this many columns plain multiply-adds are as fast, and a single product of two terms each would be less
- * accurate than one rounding. */
+/* The split has a price for each tile; below this many columns plain multiply-adds are as fast, and a single product of
+ * two terms each would be less accurate than one rounding. */
 enum { SPLIT_DEPTH = 32 };
 
 int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_math math, int64_t in_features) {
     return w_dtype != RF_FLOAT32 || in_features < SPLIT_DEPTH ? 0 : math == RF_MATH_F32 ? 2 : 1;
 }
 
-/* A value of bfloat16 is a term, one of binary16 two of bfloat16 or one of its own, one of float32 three of bfloat16 or, but for its range, two of binary16. */
+/* A value of bfloat16 is a term, one of binary16 two of bfloat16 or one of its own, one of float32 three of bfloat16
+ * or, but for its range, two of binary16. */
 int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in_features, rf_dtype *dtype) {
     *dtype = w_terms == 3 || (!w_terms && w_dtype == RF_BFLOAT16) ? RF_BFLOAT16 : RF_FLOAT16;
     if (w_terms == 3 || w_terms == 1) return w_terms;

@@ -1,11 +1,13 @@
-/* Which kernel for which problem: a pure function of the problem and the device's figures, so that it is tested without a GPU. */
+/* Which kernel for which problem: a pure function of the problem and the device's figures, so that it is tested without
+ * a GPU. */
 #ifndef ROWFOLD_CUDA_CHOOSE_H
 #define ROWFOLD_CUDA_CHOOSE_H
 
 #include "config.h"
 #include "rowfold.h"
 
-/* The Hopper kernels: states of a row that are merged at a time, and per-feature vectors that a block keeps in shared memory. */
+/* The Hopper kernels: states of a row that are merged at a time, and per-feature vectors that a block keeps in shared
+ * memory. */
 #define RFI_HOPPER_GROUP 32
 #define RFI_HOPPER_VECTORS 4
 
@@ -24,12 +26,12 @@ typedef struct rfi_cuda_problem {
     int64_t batch, in_features, out_features;
     rf_dtype compute_dtype; /* RF_FLOAT32 or RF_FLOAT64 */
     rf_dtype x_dtype, w_dtype;
-    int w_terms;            /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
-    int x_terms;            /* and that x is brought to; 0: as it is stored */
-    rf_dtype term_dtype;    /* of x's */
-    int w_panel;            /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
-    int num_vectors;        /* per-feature vectors of the chain */
-    int reduction;          /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
+    int w_terms;         /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
+    int x_terms;         /* and that x is brought to; 0: as it is stored */
+    rf_dtype term_dtype; /* of x's */
+    int w_panel;     /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
+    int num_vectors; /* per-feature vectors of the chain */
+    int reduction;   /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
     int batch_invariant;
 } rfi_cuda_problem;
 
@@ -44,11 +46,11 @@ typedef struct rfi_cuda_choice {
     rfi_cuda_kernel_id kernel;
     const char *name;
     int tile_rows, tile_columns, fold_columns;
-    int irregular;     /* computes flagged rows itself: see rfi_cuda_fold */
-    int hopper;        /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
-    int uses_terms;    /* reads x in terms: it must be prepared */
-    int aligned_x;     /* reads x as it is stored, in 16-byte pieces */
-    double seconds;    /* expected, preparation of x included */
+    int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
+    int hopper;     /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
+    int uses_terms; /* reads x in terms: it must be prepared */
+    int aligned_x;  /* reads x as it is stored, in 16-byte pieces */
+    double seconds; /* expected, preparation of x included */
     double flops_per_second, bytes_per_second; /* of the device, that the expectation rests on */
     double flops, bytes;
 } rfi_cuda_choice;
@@ -56,9 +58,10 @@ typedef struct rfi_cuda_choice {
 /* Index of a kernel by name, or -1. */
 int rfi_cuda_kernel_find(const char *name);
 
-/* The kernel expected to be the fastest, or `forced` (an index, -1 for none) where that can run the problem. Every problem has one. With
- * problem->batch_invariant the answer does not depend on the batch. */
-void rfi_cuda_choose(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice);
+/* The kernel expected to be the fastest, or `forced` (an index, -1 for none) where that can run the problem. Every
+ * problem has one. With problem->batch_invariant the answer does not depend on the batch. */
+void rfi_cuda_choose(
+    const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice);
 
 /* 16-bit terms for W, by its type and the accuracy asked for, if its values are tame: 0 keeps W as it is stored. */
 int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_math math, int64_t in_features);
@@ -69,7 +72,8 @@ int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in
 /* Products of a term of x with one of W that a product of values is the sum of; of values as stored, one. */
 int rfi_cuda_products(int x_terms, int w_terms);
 
-/* Columns of the panels of the blocks (see rfi_cuda_rows) that W is best kept in, for a problem that has it in rows, with `forced` as in rfi_cuda_choose; 0: in rows. */
+/* Columns of the panels of the blocks (see rfi_cuda_rows) that W is best kept in, for a problem that has it in rows,
+ * with `forced` as in rfi_cuda_choose; 0: in rows. */
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced);
 
 #endif

@@ -1,10 +1,12 @@
 /* A sum or mean of affine columns as one dot product a row: see lib/collapse.h. Sums in double; reads x once.
  *
- * Memory is what limits it: x is read in pieces of 16 bytes, a step ahead of their use, and a block takes several rows, which share what it reads of the summed
- * weights. Which thread adds what, and in which order, depends on K and the type of x alone: the bits of a row do not depend on those beside it.
+ * Memory is what limits it: x is read in pieces of 16 bytes, a step ahead of their use, and a block takes several rows,
+ * which share what it reads of the summed weights. Which thread adds what, and in which order, depends on K and the
+ * type of x alone: the bits of a row do not depend on those beside it.
  *
- * Rows with infinities or NaN, and those that might overflow on the full path, are told by the largest magnitude in the block and are rare: only then is it
- * asked which rows they are, and the block computes its rows once more, one by one. */
+ * Rows with infinities or NaN, and those that might overflow on the full path, are told by the largest magnitude in the
+ * block and are rare: only then is it asked which rows they are, and the block computes its rows once more, one by one.
+ */
 #include <type_traits>
 
 #include "epilogue.cuh"
@@ -14,8 +16,9 @@ namespace {
 
 constexpr int BUSY = 512; /* threads of a multiprocessor that, with several rows each, keep enough loads on their way */
 
-template <class E> using wide = std::conditional_t<std::is_same_v<E, double>, double, float>; /* holds E, and is the compute type */
-template <class E> constexpr int VALUES = 16 / sizeof(E);                                     /* of a piece */
+template <class E> using wide =
+    std::conditional_t<std::is_same_v<E, double>, double, float>; /* holds E, and is the compute type */
+template <class E> constexpr int VALUES = 16 / sizeof(E);         /* of a piece */
 
 __device__ __forceinline__ void unpack(float (&v)[4], const uint4 &p, float) {
     v[0] = __uint_as_float(p.x), v[1] = __uint_as_float(p.y), v[2] = __uint_as_float(p.z), v[3] = __uint_as_float(p.w);
@@ -34,7 +37,9 @@ template <class E> __device__ __forceinline__ void unpack(float (&v)[8], const u
 
 /* Ordered like the absolute values, infinity and then NaN above all. */
 __device__ __forceinline__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
-__device__ __forceinline__ uint64_t magnitude(double v) { return (uint64_t)__double_as_longlong(v) & 0x7fffffffffffffffu; }
+__device__ __forceinline__ uint64_t magnitude(double v) {
+    return (uint64_t)__double_as_longlong(v) & 0x7fffffffffffffffu;
+}
 __device__ __forceinline__ double value_of(uint32_t magnitude) { return __uint_as_float(magnitude); }
 __device__ __forceinline__ double value_of(uint64_t magnitude) { return __longlong_as_double((long long)magnitude); }
 
@@ -75,7 +80,8 @@ __device__ __forceinline__ void load(step<E, ROWS> &to, const rfi_cuda_collapse 
     }
 }
 
-template <class E, int ROWS, class M> __device__ __forceinline__ void add(double (&sum)[ROWS], M &largest, const step<E, ROWS> &now) {
+template <class E, int ROWS, class M>
+__device__ __forceinline__ void add(double (&sum)[ROWS], M &largest, const step<E, ROWS> &now) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         wide<E> v[VALUES<E>];
@@ -88,8 +94,8 @@ template <class E, int ROWS, class M> __device__ __forceinline__ void add(double
     }
 }
 
-/* The sums over the lanes of a warp: lane l gets that of row l / (32 / ROWS). Lanes exchange halves of their rows while they have several; the pairs that are
- * added do not depend on ROWS. */
+/* The sums over the lanes of a warp: lane l gets that of row l / (32 / ROWS). Lanes exchange halves of their rows while
+ * they have several; the pairs that are added do not depend on ROWS. */
 template <int ROWS> __device__ __forceinline__ double add_lanes(double (&sum)[ROWS]) {
     int distance = 16;
 #pragma unroll
@@ -106,7 +112,8 @@ template <int ROWS> __device__ __forceinline__ double add_lanes(double (&sum)[RO
     return sum[0];
 }
 
-/* What the infinities and NaN of a row do to the columns, and the largest finite magnitude. All threads of the block call it and get the same. */
+/* What the infinities and NaN of a row do to the columns, and the largest finite magnitude. All threads of the block
+ * call it and get the same. */
 struct special {
     int up, down;
     double largest;
@@ -125,7 +132,8 @@ __device__ __noinline__ special look_at_row(const rfi_cuda_collapse &p, int64_t 
         s.up |= direction >= 0;
         s.down |= direction <= 0;
     }
-    for (int distance = 1; distance < 32; distance *= 2) s.largest = fmax(s.largest, __shfl_xor_sync(~0u, s.largest, distance));
+    for (int distance = 1; distance < 32; distance *= 2)
+        s.largest = fmax(s.largest, __shfl_xor_sync(~0u, s.largest, distance));
     if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = s.largest;
     s.up = __syncthreads_or(s.up);
     s.down = __syncthreads_or(s.down);
@@ -134,7 +142,8 @@ __device__ __noinline__ special look_at_row(const rfi_cuda_collapse &p, int64_t 
     return s;
 }
 
-/* A row whose logits or partial sums might overflow, as the chain says it, column by column. All threads of the block call it and get the same. */
+/* A row whose logits or partial sums might overflow, as the chain says it, column by column. All threads of the block
+ * call it and get the same. */
 template <class T> __device__ __noinline__ double full_row(const rfi_cuda_collapse &p, int64_t row) {
     const rfi_cuda_fold &f = p.fold;
     __shared__ double sums[32];
@@ -148,7 +157,8 @@ template <class T> __device__ __noinline__ double full_row(const rfi_cuda_collap
         T v = dot + ((const T *)f.bias)[j], saved = 0;
         for (int i = 0; i < f.chain.num_pre; i++) {
             const rfi_cuda_step &step = f.chain.steps[i];
-            const T a = step.vector < 0 ? rfi_typed<T>::a(step) : ((const T *)f.vectors)[step.vector * f.out_features + j];
+            const T a =
+                step.vector < 0 ? rfi_typed<T>::a(step) : ((const T *)f.vectors)[step.vector * f.out_features + j];
             v = rfi_typed<T>::apply(step.kind, v, a, rfi_typed<T>::b(step), saved);
             if (step.kind == RF_OP_SAVE) saved = v;
         }
@@ -162,18 +172,21 @@ template <class T> __device__ __noinline__ double full_row(const rfi_cuda_collap
     return sum / p.divisor;
 }
 
-__device__ __forceinline__ bool may_overflow(const rfi_cuda_collapse &p, double largest) { return !(largest * p.slope + p.offset <= p.limit); }
+__device__ __forceinline__ bool may_overflow(const rfi_cuda_collapse &p, double largest) {
+    return !(largest * p.slope + p.offset <= p.limit);
+}
 
 /* A row of a block in which one is special: `value` unless it is that one. All threads of the block call it. */
-template <class E> __device__ __noinline__ void finish_special_row(const rfi_cuda_collapse &p, int64_t row, double value) {
+template <class E>
+__device__ __noinline__ void finish_special_row(const rfi_cuda_collapse &p, int64_t row, double value) {
     const special s = look_at_row(p, row);
     if (s.up || s.down) value = s.up && s.down ? (double)NAN : s.up ? (double)INFINITY : -(double)INFINITY;
     if (may_overflow(p, s.largest)) value = full_row<wide<E>>(p, row);
     if (threadIdx.x == 0) rfi_finish_row<wide<E>>(p.fold, row, (wide<E>)value);
 }
 
-template <class E, int THREADS, int ROWS>
-__global__ void __launch_bounds__(THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
+template <class E, int THREADS, int ROWS> __global__ void __launch_bounds__(
+    THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
     constexpr int WARPS = THREADS / 32, LANES = 32 / ROWS, STEP = THREADS * VALUES<E>;
     __shared__ double sums[WARPS][ROWS];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, depth = p.fold.in_features;
@@ -193,7 +206,8 @@ __global__ void __launch_bounds__(THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREAD
     }
     const double row_sum = add_lanes(sum);
     if (lane % LANES == 0) sums[threadIdx.x / 32][lane / LANES] = row_sum;
-    const bool is_special = __syncthreads_or(may_overflow(p, value_of(largest))); /* infinity and NaN never pass; the sums are written */
+    const bool is_special =
+        __syncthreads_or(may_overflow(p, value_of(largest))); /* infinity and NaN never pass; the sums are written */
     double value = 0;
     if (threadIdx.x < ROWS) {
         double total = 0;
@@ -205,28 +219,32 @@ __global__ void __launch_bounds__(THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREAD
         if (threadIdx.x < rows) rfi_finish_row<wide<E>>(p.fold, row0 + threadIdx.x, (wide<E>)value);
         return;
     }
-    for (int r = 0; r < rows; r++) finish_special_row<E>(p, row0 + r, __shfl_sync(~0u, value, r)); /* thread 0's value counts */
+    for (int r = 0; r < rows; r++)
+        finish_special_row<E>(p, row0 + r, __shfl_sync(~0u, value, r)); /* thread 0's value counts */
 }
 
 template <class E, int THREADS, int ROWS> cudaError_t launch(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
     const int64_t blocks = rfi_tiles(collapse->fold.batch, ROWS);
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-    return rfi_launch(collapse_rows<E, THREADS, ROWS>, collapse, dim3((unsigned)blocks), THREADS, 0, stream, collapse->fold.overlaps);
+    return rfi_launch(
+        collapse_rows<E, THREADS, ROWS>, collapse, dim3((unsigned)blocks), THREADS, 0, stream, collapse->fold.overlaps);
 }
 
 /* As many rows a block as leave all multiprocessors busy, or nearly: 1024 rows fill 128 of 132. */
 template <class E, int THREADS> cudaError_t launch_rows(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
     const int64_t rows = collapse->fold.batch * THREADS / (BUSY * (int64_t)collapse->multiprocessors * 15 / 16);
-    return rows >= 8 ? launch<E, THREADS, 8>(collapse, stream) : rows >= 4 ? launch<E, THREADS, 4>(collapse, stream) : launch<E, THREADS, 1>(collapse, stream);
+    return rows >= 8 ? launch<E, THREADS, 8>(collapse, stream)
+        : rows >= 4  ? launch<E, THREADS, 4>(collapse, stream)
+                     : launch<E, THREADS, 1>(collapse, stream);
 }
 
 /* About four pieces of a row for each thread. */
 template <class E> cudaError_t launch_values(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
     const int64_t pieces = rfi_tiles(collapse->fold.in_features, VALUES<E>);
-    return pieces <= 128    ? launch_rows<E, 32>(collapse, stream)
-           : pieces <= 512  ? launch_rows<E, 128>(collapse, stream)
-           : pieces <= 1024 ? launch_rows<E, 256>(collapse, stream)
-                            : launch_rows<E, 512>(collapse, stream);
+    return pieces <= 128 ? launch_rows<E, 32>(collapse, stream)
+        : pieces <= 512  ? launch_rows<E, 128>(collapse, stream)
+        : pieces <= 1024 ? launch_rows<E, 256>(collapse, stream)
+                         : launch_rows<E, 512>(collapse, stream);
 }
 
 } // namespace

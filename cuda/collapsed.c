@@ -12,18 +12,21 @@
 static size_t padded(int64_t in_features) { return ((size_t)in_features + 7) / 8 * 8; }
 
 /* W on the host, where the sums are taken: as it is, or a copy in *own. */
-static rf_status weights_on_host(const rfi_spec *spec, const rfi_weight_view *weights, rfi_weight_view *host, void **own) {
+static rf_status weights_on_host(
+    const rfi_spec *spec, const rfi_weight_view *weights, rfi_weight_view *host, void **own) {
     *host = *weights;
     if (weights->memory != RF_MEMORY_DEVICE) return RF_OK;
-    size_t item = rfi_dtype_size(spec->weight_dtype), width = (size_t)spec->plan.in_features * item, n = (size_t)spec->plan.out_features;
+    size_t item = rfi_dtype_size(spec->weight_dtype), width = (size_t)spec->plan.in_features * item,
+           n = (size_t)spec->plan.out_features;
     *own = malloc(width * n + 1);
     if (!*own) return rfi_error(RF_OUT_OF_MEMORY, "no memory to fetch %zu bytes of weights from the device", width * n);
     host->weight = *own;
     host->ld = spec->plan.in_features;
     host->memory = RF_MEMORY_HOST;
     if (!width || !n) return RF_OK;
-    rf_status status = rfi_cuda_status(
-        cudaMemcpy2DAsync(*own, width, weights->weight, (size_t)weights->ld * item, width, n, cudaMemcpyDeviceToHost, weights->stream), "fetching the weights");
+    rf_status status = rfi_cuda_status(cudaMemcpy2DAsync(*own, width, weights->weight, (size_t)weights->ld * item,
+                                           width, n, cudaMemcpyDeviceToHost, weights->stream),
+        "fetching the weights");
     return status ? status : rfi_cuda_status(cudaStreamSynchronize(weights->stream), "fetching the weights");
 }
 
@@ -33,13 +36,18 @@ static rf_status upload(rfi_cuda_prepared *p, const rfi_collapse *collapse, size
     rf_status status = rfi_cuda_status(cudaMalloc(&p->sums, sums + k), "memory for the summed weights");
     if (status || !k) return status;
     status = rfi_cuda_status(cudaMemset(p->sums, 0, sums), "clearing the summed weights' place");
-    if (!status) status = rfi_cuda_status(cudaMemcpy(p->sums, collapse->weight_sum, k * sizeof(double), cudaMemcpyHostToDevice), "copying the summed weights");
-    if (!status) status = rfi_cuda_status(cudaMemcpy((char *)p->sums + sums, collapse->sign, k, cudaMemcpyHostToDevice), "copying the signs of the weights");
+    if (!status)
+        status = rfi_cuda_status(cudaMemcpy(p->sums, collapse->weight_sum, k * sizeof(double), cudaMemcpyHostToDevice),
+            "copying the summed weights");
+    if (!status)
+        status = rfi_cuda_status(cudaMemcpy((char *)p->sums + sums, collapse->sign, k, cudaMemcpyHostToDevice),
+            "copying the signs of the weights");
     *bytes += sums + k;
     return status;
 }
 
-rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+rf_status rfi_cuda_collapse_prepare(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     rfi_weight_view host;
     rfi_collapse collapse = {0};
     void *own = NULL;
@@ -68,6 +76,7 @@ rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, 
 rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream) {
     rfi_cuda_collapse call = p->collapse;
     call.fold = *fold;
-    call.aligned = (uintptr_t)fold->x.data % 16 == 0 && (size_t)fold->x.ld * rfi_dtype_size((rf_dtype)fold->x.dtype) % 16 == 0;
+    call.aligned =
+        (uintptr_t)fold->x.data % 16 == 0 && (size_t)fold->x.ld * rfi_dtype_size((rf_dtype)fold->x.dtype) % 16 == 0;
     return rfi_cuda_status(rfi_cuda_launch_collapse(&call, stream), "launching the collapsed sum");
 }

@@ -9,8 +9,8 @@
 rf_status rfi_cuda_status(cudaError_t error, const char *what) {
     if (error == cudaSuccess) return RF_OK;
     cudaGetLastError();
-    return rfi_error(error == cudaErrorMemoryAllocation ? RF_OUT_OF_MEMORY : RF_DEVICE_ERROR, "%s: CUDA says \"%s\" (%s)", what, cudaGetErrorString(error),
-                     cudaGetErrorName(error));
+    return rfi_error(error == cudaErrorMemoryAllocation ? RF_OUT_OF_MEMORY : RF_DEVICE_ERROR,
+        "%s: CUDA says \"%s\" (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 rf_status rfi_cuda_enter(int device, int *before) {
@@ -25,13 +25,22 @@ void rfi_cuda_leave(int before) {
 }
 
 rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
-    struct { enum cudaDeviceAttr attribute; int value; } wanted[] = {
-        {cudaDevAttrComputeCapabilityMajor, 0}, {cudaDevAttrComputeCapabilityMinor, 0}, {cudaDevAttrMultiProcessorCount, 0},
-        {cudaDevAttrClockRate, 0},              {cudaDevAttrMemoryClockRate, 0},        {cudaDevAttrGlobalMemoryBusWidth, 0},
-        {cudaDevAttrL2CacheSize, 0},            {cudaDevAttrMaxSharedMemoryPerBlockOptin, 0},
+    struct {
+        enum cudaDeviceAttr attribute;
+        int value;
+    } wanted[] = {
+        {cudaDevAttrComputeCapabilityMajor, 0},
+        {cudaDevAttrComputeCapabilityMinor, 0},
+        {cudaDevAttrMultiProcessorCount, 0},
+        {cudaDevAttrClockRate, 0},
+        {cudaDevAttrMemoryClockRate, 0},
+        {cudaDevAttrGlobalMemoryBusWidth, 0},
+        {cudaDevAttrL2CacheSize, 0},
+        {cudaDevAttrMaxSharedMemoryPerBlockOptin, 0},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        rf_status status = rfi_cuda_status(cudaDeviceGetAttribute(&wanted[i].value, wanted[i].attribute, device), "reading the device's figures");
+        rf_status status = rfi_cuda_status(
+            cudaDeviceGetAttribute(&wanted[i].value, wanted[i].attribute, device), "reading the device's figures");
         if (status) return status;
     }
     struct cudaDeviceProp properties;
@@ -61,13 +70,15 @@ static struct pool {
 } pools[MAX_DEVICES];
 static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* CUDA does not work in a child of fork, and says so; a lock that a thread of the parent held would have the child wait for ever instead. */
+/* CUDA does not work in a child of fork, and says so; a lock that a thread of the parent held would have the child wait
+ * for ever instead. */
 static void after_fork_child(void) { pthread_mutex_init(&pools_mutex, NULL); }
 
 __attribute__((constructor)) static void install_fork_handler(void) { pthread_atfork(NULL, NULL, after_fork_child); }
 
-/* A pool is never destroyed. A model's own would be with the model, and cudaMemPoolDestroy beside another thread's cudaStreamSynchronize, the library's or
- * the caller's, leaves a lock of the driver taken: with driver 580 every thread then waits forever. */
+/* A pool is never destroyed. A model's own would be with the model, and cudaMemPoolDestroy beside another thread's
+ * cudaStreamSynchronize, the library's or the caller's, leaves a lock of the driver taken: with driver 580 every thread
+ * then waits forever. */
 static rf_status create_pool(int device, cudaMemPool_t *pool) {
     struct cudaMemPoolProps properties = {
         .allocType = cudaMemAllocationTypePinned,
@@ -79,13 +90,16 @@ static rf_status create_pool(int device, cudaMemPool_t *pool) {
 static rf_status set_up_pool(cudaMemPool_t pool) {
     uint64_t keep = UINT64_MAX;
     int wait_for_others = 0; /* memory that another stream has freed but still uses is no reason to run behind it */
-    rf_status status = rfi_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "setting up the memory pool");
+    rf_status status = rfi_cuda_status(
+        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "setting up the memory pool");
     if (status) return status;
-    return rfi_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &wait_for_others), "setting up the memory pool");
+    return rfi_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &wait_for_others),
+        "setting up the memory pool");
 }
 
 rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool) {
-    if (device >= MAX_DEVICES) return rfi_error(RF_UNSUPPORTED, "CUDA device %d: the library goes to %d", device, MAX_DEVICES - 1);
+    if (device >= MAX_DEVICES)
+        return rfi_error(RF_UNSUPPORTED, "CUDA device %d: the library goes to %d", device, MAX_DEVICES - 1);
     struct pool *p = &pools[device];
     pthread_mutex_lock(&pools_mutex);
     rf_status status = p->pool ? RF_OK : create_pool(device, &p->pool);
@@ -101,6 +115,7 @@ rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool) {
 void rfi_cuda_leave_pool(int device) {
     struct pool *p = &pools[device];
     pthread_mutex_lock(&pools_mutex);
-    if (--p->holders == 0 && cudaMemPoolTrimTo(p->pool, POOL_REST) != cudaSuccess) cudaGetLastError(); /* of a device that failed the caller has been told */
+    if (--p->holders == 0 && cudaMemPoolTrimTo(p->pool, POOL_REST) != cudaSuccess)
+        cudaGetLastError(); /* of a device that failed the caller has been told */
     pthread_mutex_unlock(&pools_mutex);
 }

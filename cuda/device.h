@@ -6,8 +6,8 @@
 
 #include "choose.h"
 
-/* RF_OK for cudaSuccess. Else clears CUDA's last error, so that the caller's next check does not see ours, and returns RF_OUT_OF_MEMORY or RF_DEVICE_ERROR
- * with `what` (a clause like "copying x") and CUDA's own text as last error. */
+/* RF_OK for cudaSuccess. Else clears CUDA's last error, so that the caller's next check does not see ours, and returns
+ * RF_OUT_OF_MEMORY or RF_DEVICE_ERROR with `what` (a clause like "copying x") and CUDA's own text as last error. */
 rf_status rfi_cuda_status(cudaError_t error, const char *what);
 
 /* Makes `device` the thread's current one; rfi_cuda_leave puts the old one back. */
@@ -16,8 +16,8 @@ void rfi_cuda_leave(int before);
 
 rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures);
 
-/* The device's memory pool for workspaces. It keeps what is freed while anyone holds it, so that memory is had from the device once; the last to let go
- * gives it back, all but a little. */
+/* The device's memory pool for workspaces. It keeps what is freed while anyone holds it, so that memory is had from the
+ * device once; the last to let go gives it back, all but a little. */
 rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool);
 void rfi_cuda_leave_pool(int device);
 

@@ -1,14 +1,17 @@
-/* From logits to y: steps on register chunks, the fold of a tile's rows to partial states, and their deterministic combination. */
+/* From logits to y: steps on register chunks, the fold of a tile's rows to partial states, and their deterministic
+ * combination. */
 #ifndef ROWFOLD_CUDA_EPILOGUE_CUH
 #define ROWFOLD_CUDA_EPILOGUE_CUH
 
 #include "typed.cuh"
 
-/* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the way. A scale that is NaN is not lost. */
+/* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the
+ * way. A scale that is NaN is not lost. */
 static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) { return a < b ? v * a * b : v * b * a; }
 
-/* The steps on a chunk of ROWS x COLS values held in registers. The branch on the kind is taken once a chunk. column(j) is the feature of
- * column j of the chunk; those beyond the last feature compute garbage that nobody reads, from the last feature's parameters. */
+/* The steps on a chunk of ROWS x COLS values held in registers. The branch on the kind is taken once a chunk. column(j)
+ * is the feature of column j of the chunk; those beyond the last feature compute garbage that nobody reads, from the
+ * last feature's parameters. */
 template <int ROWS, int COLS, class T, class Column>
 static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T (&v)[ROWS][COLS], Column column) {
     T saved[ROWS][COLS];
@@ -28,13 +31,12 @@ static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T
             for (int c = 0; c < COLS; c++) a[c] = column(c) < p.out_features ? vector[column(c)] : (T)0;
         }
         switch (step.op) {
-#define RFI_OP(id, number, name, params, flags, formula, doc)                                   \
-    case RFI_CUDA_OP_##id:                                                                      \
-        _Pragma("unroll") for (int r = 0; r < ROWS; r++)                                        \
-        _Pragma("unroll") for (int c = 0; c < COLS; c++) {                                      \
-            v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                               \
-            if ((flags) & RFI_OPF_SAVES) saved[r][c] = v[r][c];                                 \
-        }                                                                                       \
+#define RFI_OP(id, number, name, params, flags, formula, doc)                                               \
+    case RFI_CUDA_OP_##id:                                                                                  \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++) _Pragma("unroll") for (int c = 0; c < COLS; c++) { \
+            v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                                           \
+            if ((flags) & RFI_OPF_SAVES) saved[r][c] = v[r][c];                                             \
+        }                                                                                                   \
         break;
 #include "ops.def"
 #undef RFI_OP
@@ -42,10 +44,10 @@ static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T
     }
 }
 
-/* Folds COLS values of each of `lanes` neighbouring lanes (a power of two) to one state a row; every lane of a group gets it. valid(j): column j
- * counts. The order of the additions depends on the lanes alone. */
-template <class R, int ROWS, int COLS, class T, class Valid>
-static __device__ __forceinline__ void rfi_fold_chunk(const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
+/* Folds COLS values of each of `lanes` neighbouring lanes (a power of two) to one state a row; every lane of a group
+ * gets it. valid(j): column j counts. The order of the additions depends on the lanes alone. */
+template <class R, int ROWS, int COLS, class T, class Valid> static __device__ __forceinline__ void rfi_fold_chunk(
+    const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         R::peak0(m[r]);
@@ -72,10 +74,10 @@ static __device__ __forceinline__ void rfi_fold_chunk(const T (&v)[ROWS][COLS], 
         for (int r = 0; r < ROWS; r++) t[r] += __shfl_xor_sync(~0u, t[r], step);
 }
 
-template <int ROWS, int COLS, class T, class Valid>
-static __device__ __forceinline__ void rfi_fold_chunk(int reduction, const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
+template <int ROWS, int COLS, class T, class Valid> static __device__ __forceinline__ void rfi_fold_chunk(
+    int reduction, const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)             \
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
     case number: rfi_fold_chunk<rfi_reduction_##id>(v, valid, lanes, m, t); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -89,22 +91,26 @@ template <class T> struct alignas(16) four {
 
 /* Where the states of a tile go, unless a kernel says otherwise. */
 struct rfi_to_partials {
-    template <class T> __device__ __forceinline__ void operator()(const rfi_cuda_fold &p, int64_t row, int64_t index, T m, T t) const {
+    template <class T>
+    __device__ __forceinline__ void operator()(const rfi_cuda_fold &p, int64_t row, int64_t index, T m, T t) const {
         if (index < p.num_partials) ((typename rfi_typed<T>::state *)p.partials)[row * p.num_partials + index] = {m, t};
     }
 };
 
-/* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A warp takes 4 rows of
- * RFI_FOLD_COLUMNS features at a time, 8 lanes a row, or AT_ONCE times as many rows, whose latencies then overlap. The bits of a row depend neither on that nor on the
- * kernel's tiles. `rows` of the tile exist, from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a quarter of a
- * warp reads every bank once; the tile begins at a multiple of 16 bytes. put(p, row, index, m, t) gets each state, from one thread. Reads what all threads wrote: barrier
- * before. Not inlined: the steps are compiled once for all kernels of a file. */
-template <class T, int AT_ONCE = 1, class Put = rfi_to_partials>
-static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns, const int *list = nullptr,
-                                                  int thread = threadIdx.x, int warps = blockDim.x / 32, Put put = Put()) {
+/* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A
+ * warp takes 4 rows of RFI_FOLD_COLUMNS features at a time, 8 lanes a row, or AT_ONCE times as many rows, whose
+ * latencies then overlap. The bits of a row depend neither on that nor on the kernel's tiles. `rows` of the tile exist,
+ * from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a
+ * quarter of a warp reads every bank once; the tile begins at a multiple of 16 bytes. put(p, row, index, m, t) gets
+ * each state, from one thread. Reads what all threads wrote: barrier before. Not inlined: the steps are compiled once
+ * for all kernels of a file. */
+template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device__ __noinline__ void rfi_fold_tile(
+    const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns,
+    const int *list = nullptr, int thread = threadIdx.x, int warps = blockDim.x / 32, Put put = Put()) {
     constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
     const int lane = thread % LANES, sub = thread % 32 / LANES, slabs = columns / RFI_FOLD_COLUMNS;
-    const int row_steps = (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE), there = (int)min(p.out_features - column0, (int64_t)columns);
+    const int row_steps = (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE),
+              there = (int)min(p.out_features - column0, (int64_t)columns);
     for (int step = thread / 32; step < row_steps * slabs; step += warps) {
         const int r0 = step / slabs * ROWS * AT_ONCE + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
         /* Two runs of four features a lane, half a slab apart. */
@@ -115,7 +121,9 @@ static __device__ __noinline__ void rfi_fold_tile(const rfi_cuda_fold &p, const 
 #pragma unroll
         for (int c = 0; c < COLS; c += 4) {
             const four<T> *bias = (const four<T> *)((const T *)p.bias + column(c));
-            const four<T> shift = valid(c + 3) ? *bias : four<T>{valid(c) ? bias->v[0] : (T)0, valid(c + 1) ? bias->v[1] : (T)0, valid(c + 2) ? bias->v[2] : (T)0, 0};
+            const four<T> shift = valid(c + 3) ? *bias
+                                               : four<T>{valid(c) ? bias->v[0] : (T)0, valid(c + 1) ? bias->v[1] : (T)0,
+                                                     valid(c + 2) ? bias->v[2] : (T)0, 0};
 #pragma unroll
             for (int a = 0; a < AT_ONCE; a++) {
                 const four<T> logits = *(const four<T> *)(tile + (r0 + a * ROWS) * ld + offset(c));
@@ -165,10 +173,10 @@ template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_
 
 constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory once, not once a row */
 
-/* The whole states of RFI_COMBINED_ROWS rows, from row `first` on or, beyond `last`, of row `last` once more; every lane gets them. The order of the additions
- * depends on the number of partial states alone. */
-template <class R, class T>
-static __device__ __forceinline__ void rfi_combine_states(const rfi_cuda_fold &p, int64_t first, int64_t last, T (&m)[RFI_COMBINED_ROWS], T (&t)[RFI_COMBINED_ROWS]) {
+/* The whole states of RFI_COMBINED_ROWS rows, from row `first` on or, beyond `last`, of row `last` once more; every
+ * lane gets them. The order of the additions depends on the number of partial states alone. */
+template <class R, class T> static __device__ __forceinline__ void rfi_combine_states(
+    const rfi_cuda_fold &p, int64_t first, int64_t last, T (&m)[RFI_COMBINED_ROWS], T (&t)[RFI_COMBINED_ROWS]) {
     constexpr int ROWS = RFI_COMBINED_ROWS, CHUNK = 4;
     typedef typename rfi_typed<T>::state state;
 #pragma unroll
@@ -180,7 +188,9 @@ static __device__ __forceinline__ void rfi_combine_states(const rfi_cuda_fold &p
 #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
                 R::peak0(v[r][c].m), v[r][c].t = 0;
-                if (i + 32 * c < p.num_partials) v[r][c] = rfi_read_state((const state *)p.partials + min(first + r, last) * p.num_partials, i + 32 * c);
+                if (i + 32 * c < p.num_partials)
+                    v[r][c] =
+                        rfi_read_state((const state *)p.partials + min(first + r, last) * p.num_partials, i + 32 * c);
             }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -206,9 +216,10 @@ static __device__ __forceinline__ void rfi_combine_states(const rfi_cuda_fold &p
         for (int r = 0; r < ROWS; r++) t[r] += __shfl_xor_sync(~0u, t[r], step);
 }
 
-/* The partial states of rows [first, first + rows) merged, the steps behind the reduction, and y. The warps take turns by RFI_COMBINED_ROWS rows; once a warp has a
- * row for every lane, the lanes finish theirs. */
-template <class T> static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
+/* The partial states of rows [first, first + rows) merged, the steps behind the reduction, and y. The warps take turns
+ * by RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. */
+template <class T>
+static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
     constexpr int ROWS = RFI_COMBINED_ROWS;
     const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
     typename rfi_typed<T>::state mine = {};
@@ -216,7 +227,7 @@ template <class T> static __device__ __noinline__ void rfi_combine_rows(const rf
     for (int r = threadIdx.x / 32 * ROWS, had = 0; r < rows; r += stride) {
         T m[ROWS], t[ROWS];
         switch (p.chain.reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)             \
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
     case number: rfi_combine_states<rfi_reduction_##id>(p, first + r, first + rows - 1, m, t); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -231,8 +242,10 @@ template <class T> static __device__ __noinline__ void rfi_combine_rows(const rf
     }
 }
 
-/* Called by every block once its partial states are written: the last of the `blocks` that share rows [first, first + rows) combines them. */
-template <class T> static __device__ void rfi_finish_rows(const rfi_cuda_fold &p, unsigned *ticket, unsigned blocks, int64_t first, int rows) {
+/* Called by every block once its partial states are written: the last of the `blocks` that share rows [first, first +
+ * rows) combines them. */
+template <class T> static __device__ void rfi_finish_rows(
+    const rfi_cuda_fold &p, unsigned *ticket, unsigned blocks, int64_t first, int rows) {
     __shared__ bool last;
     __syncthreads(); /* all partial states of this block are written */
     if (threadIdx.x == 0) {

@@ -1,5 +1,5 @@
-/* A tile of logits by plain multiply-adds: any data types, any alignment, one sequential sum a logit. A kernel of its own, and what others do with the rows that
- * terms do not represent. */
+/* A tile of logits by plain multiply-adds: any data types, any alignment, one sequential sum a logit. A kernel of its
+ * own, and what others do with the rows that terms do not represent. */
 #ifndef ROWFOLD_CUDA_FMA_TILE_CUH
 #define ROWFOLD_CUDA_FMA_TILE_CUH
 
@@ -7,7 +7,8 @@
 
 namespace fma_tile {
 
-constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128, DEPTH = 16; /* of a tile, and what of K is in shared memory at a time */
+constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128,
+              DEPTH = 16; /* of a tile, and what of K is in shared memory at a time */
 constexpr int TILE_LD = COLUMNS + 4;
 constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 4; /* of a tile: 8 x 32 threads */
 constexpr int STEP = 4;                            /* values of one row that a thread loads at a time */
@@ -22,7 +23,8 @@ template <class T> constexpr size_t shared_bytes() {
 }
 
 /* STEP values of a row from column k on; zero where the row or the column is not there. */
-template <class T> __device__ __forceinline__ void load_step(T (&v)[STEP], const rfi_cuda_rows &rows, bool there, int64_t row, int64_t k, int64_t depth) {
+template <class T> __device__ __forceinline__ void load_step(
+    T (&v)[STEP], const rfi_cuda_rows &rows, bool there, int64_t row, int64_t k, int64_t depth) {
     if (rows.dtype == RF_FLOAT32 && rows.ld % 4 == 0 && (uintptr_t)rows.data % 16 == 0 && there && k + STEP <= depth) {
         const float4 four = *(const float4 *)((const float *)rows.data + row * rows.ld + k);
         v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
@@ -36,9 +38,8 @@ template <class T> struct loads {
     T x[STEP], w[2][STEP];
 };
 
-template <class T>
-__device__ __forceinline__ void load(loads<T> &v, const rfi_cuda_fold &p, const rfi_cuda_rows &x, int64_t x_row, bool x_there, int64_t column0, int64_t k0,
-                                     int thread) {
+template <class T> __device__ __forceinline__ void load(loads<T> &v, const rfi_cuda_fold &p, const rfi_cuda_rows &x,
+    int64_t x_row, bool x_there, int64_t column0, int64_t k0, int thread) {
     const int64_t k = k0 + thread % 4 * STEP, column = column0 + thread / 4;
     load_step(v.x, x, x_there, x_row, k, p.in_features);
     load_step(v.w[0], p.w, column < p.out_features, column, k, p.in_features);
@@ -55,10 +56,10 @@ template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<
     }
 }
 
-/* Logits without bias of a tile, to shared memory: `rows` rows of x from row0 on, or those that `list` names. By THREADS threads; sync() is a barrier of them. */
-template <class T, class Sync>
-__device__ void multiply(const rfi_cuda_fold &p, const rfi_cuda_rows &x, unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list,
-                         int thread, Sync sync) {
+/* Logits without bias of a tile, to shared memory: `rows` rows of x from row0 on, or those that `list` names. By
+ * THREADS threads; sync() is a barrier of them. */
+template <class T, class Sync> __device__ void multiply(const rfi_cuda_fold &p, const rfi_cuda_rows &x,
+    unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list, int thread, Sync sync) {
     stage<T> &s = *(stage<T> *)shared;
     const int tr = thread / 32 * THREAD_ROWS, tc = thread % 32 * THREAD_COLUMNS;
     const int index = thread / 4;
@@ -94,9 +95,10 @@ __device__ void multiply(const rfi_cuda_fold &p, const rfi_cuda_rows &x, unsigne
     sync(); /* the tile is written */
 }
 
-/* The flagged rows among the WINDOW from row `first` on, in any order: a row's result does not depend on its place. Their number; `list` and `count` are in shared
- * memory. */
-template <class Sync> __device__ int list_irregular(const rfi_cuda_fold &p, int64_t first, int *list, int *count, int thread, Sync sync) {
+/* The flagged rows among the WINDOW from row `first` on, in any order: a row's result does not depend on its place.
+ * Their number; `list` and `count` are in shared memory. */
+template <class Sync>
+__device__ int list_irregular(const rfi_cuda_fold &p, int64_t first, int *list, int *count, int thread, Sync sync) {
     const int64_t end = min(first + WINDOW, p.batch);
     sync(); /* what was there is read */
     if (thread == 0) *count = 0;

@@ -9,8 +9,8 @@
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
     STAGE_ROWS = 128,       /* ... rounded to these where more fit */
-    DEPTH_ALIGN = 128, /* values: a level of x ends on whole stages of every kernel */
-    COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */
+    DEPTH_ALIGN = 128,      /* values: a level of x ends on whole stages of every kernel */
+    COUNTERS = 2            /* behind the tickets: next_tile and irregular_ticket */
 };
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
@@ -62,7 +62,8 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     } else {
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
     }
-    if (c->irregular) l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
+    if (c->irregular)
+        l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
     l->num_tickets += COUNTERS;
     if (!spec->plan.reduction) l->num_tickets = 0;
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
@@ -78,13 +79,15 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
     }
     if (c->aligned_x) l->copy = take(&l->total, batch, l->depth * 2);
-    if (spec->plan.reduction) l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
+    if (spec->plan.reduction)
+        l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 /* Host buffers pass through in pieces. */
 static stage lay_out_stage(const rfi_spec *spec, int64_t batch) {
     stage s = {0};
-    int64_t x_row = round_up(spec->plan.in_features, 8) * (int64_t)rfi_dtype_size(spec->compute_dtype), y_row = spec->plan.width * (int64_t)sizeof(double);
+    int64_t x_row = round_up(spec->plan.in_features, 8) * (int64_t)rfi_dtype_size(spec->compute_dtype),
+            y_row = spec->plan.width * (int64_t)sizeof(double);
     s.rows = STAGE_BYTES / (x_row + y_row + 1);
     if (s.rows >= STAGE_ROWS) s.rows = s.rows / STAGE_ROWS * STAGE_ROWS;
     if (s.rows < 1) s.rows = 1;
@@ -133,7 +136,8 @@ rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, in
             if (panels > most) most = panels;
         }
     }
-    if (most == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)batch);
+    if (most == SIZE_MAX)
+        return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)batch);
     *bytes = most;
     return RF_OK;
 }
@@ -146,14 +150,18 @@ typedef struct piece {
     int padded; /* what follows a row up to whole 16 bytes is the library's memory, written */
 } piece;
 
-/* Whether kernels may read rows of x in 16-byte pieces. What the last piece of a row holds beside the row is not used, but it must be there to be read. */
+/* Whether kernels may read rows of x in 16-byte pieces. What the last piece of a row holds beside the row is not used,
+ * but it must be there to be read. */
 static int in_pieces(const piece *piece, int64_t columns, size_t item) {
-    return (uintptr_t)piece->x % 16 == 0 && (size_t)piece->ldx * item % 16 == 0 && (piece->padded || (size_t)columns * item % 16 == 0);
+    return (uintptr_t)piece->x % 16 == 0 && (size_t)piece->ldx * item % 16 == 0 &&
+        (piece->padded || (size_t)columns * item % 16 == 0);
 }
 
 /* Clears the tickets and prepares x. */
-static rf_status prepare(const rfi_cuda_prepared *p, const layout *l, const piece *piece, char *workspace, cudaStream_t stream, rfi_cuda_fold *fold) {
-    const rfi_cuda_clear clear = {.words = fold->tickets, .count = l->num_tickets, .overlaps = fold->overlaps, .w_borrowed = fold->w_borrowed};
+static rf_status prepare(const rfi_cuda_prepared *p, const layout *l, const piece *piece, char *workspace,
+    cudaStream_t stream, rfi_cuda_fold *fold) {
+    const rfi_cuda_clear clear = {
+        .words = fold->tickets, .count = l->num_tickets, .overlaps = fold->overlaps, .w_borrowed = fold->w_borrowed};
     if (l->choice.uses_terms) {
         const int terms = l->problem.x_terms;
         rfi_cuda_split split = {
@@ -174,15 +182,22 @@ static rf_status prepare(const rfi_cuda_prepared *p, const layout *l, const piec
             .irregular = (uint8_t *)(workspace + l->flag),
             .clear = clear,
         };
-        if (l->levels == 2) split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
+        if (l->levels == 2)
+            split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
         rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
         if (status) return status;
         fold->irregular = split.irregular;
         fold->levels = split.levels;
-        if (!l->choice.irregular) status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
+        if (!l->choice.irregular)
+            status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
         fold->x_stored = fold->x;
-        fold->x = (rfi_cuda_rows){.data = split.high, .low = split.low, .least = split.least, .scale = split.scale, .ld = split.ld_terms, .dtype = split.term_dtype,
-                                  .level = l->levels == 2 ? l->depth : 0};
+        fold->x = (rfi_cuda_rows){.data = split.high,
+            .low = split.low,
+            .least = split.least,
+            .scale = split.scale,
+            .ld = split.ld_terms,
+            .dtype = split.term_dtype,
+            .level = l->levels == 2 ? l->depth : 0};
         return status;
     }
     rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
@@ -204,7 +219,8 @@ static rf_status prepare(const rfi_cuda_prepared *p, const layout *l, const piec
     return status;
 }
 
-static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, const piece *piece, char *workspace) {
+static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call,
+    const piece *piece, char *workspace) {
     cudaStream_t stream = call->stream;
     rfi_cuda_fold fold = {
         .x = {.data = piece->x, .ld = piece->ldx, .dtype = call->x_dtype},
@@ -237,8 +253,10 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     return status;
 }
 
-/* Host buffers pass through the device in pieces; what is on the device already is used as it is. The kernel is the same for all pieces. */
-static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call, char *workspace, const stage *s, char *staging) {
+/* Host buffers pass through the device in pieces; what is on the device already is used as it is. The kernel is the
+ * same for all pieces. */
+static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const layout *l, const rfi_forward *call,
+    char *workspace, const stage *s, char *staging) {
     const rfi_plan *plan = &spec->plan;
     int host_x = call->x_memory == RF_MEMORY_HOST, host_y = call->y_memory == RF_MEMORY_HOST;
     size_t x_item = rfi_dtype_size(call->x_dtype), y_item = rfi_dtype_size(call->y_dtype);
@@ -259,13 +277,17 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const lay
             piece.x = staging + s->x;
             piece.ldx = round_up(plan->in_features, 8);
             piece.padded = 1;
-            /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that nothing unwritten is ever read. */
+            /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that
+             * nothing unwritten is ever read. */
             if (piece.ldx != plan->in_features)
-                status = rfi_cuda_status(cudaMemsetAsync(staging + s->x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream), "clearing x's place");
+                status = rfi_cuda_status(
+                    cudaMemsetAsync(staging + s->x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream),
+                    "clearing x's place");
             if (x_width && !status)
-                status = rfi_cuda_status(cudaMemcpy2DAsync(staging + s->x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item, x_width,
-                                                           (size_t)piece.rows, cudaMemcpyHostToDevice, call->stream),
-                                         "copying x to the device");
+                status = rfi_cuda_status(
+                    cudaMemcpy2DAsync(staging + s->x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item,
+                        x_width, (size_t)piece.rows, cudaMemcpyHostToDevice, call->stream),
+                    "copying x to the device");
         }
         if (host_y) {
             piece.y = staging + s->y;
@@ -273,9 +295,9 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const lay
         }
         if (!status) status = run_piece(spec, p, l, call, &piece, workspace);
         if (host_y && !status)
-            status = rfi_cuda_status(cudaMemcpy2DAsync(to, (size_t)call->ldy * y_item, piece.y, y_width, y_width, (size_t)piece.rows, cudaMemcpyDeviceToHost,
-                                                       call->stream),
-                                     "copying y to the host");
+            status = rfi_cuda_status(cudaMemcpy2DAsync(to, (size_t)call->ldy * y_item, piece.y, y_width, y_width,
+                                         (size_t)piece.rows, cudaMemcpyDeviceToHost, call->stream),
+                "copying y to the host");
     }
     if (host_x || host_y) {
         rf_status drained = rfi_cuda_status(cudaStreamSynchronize(call->stream), "waiting for the result");
@@ -291,15 +313,20 @@ static rf_status check_pointer(const char *name, const void *pointer, rf_memory 
     rf_status status = rfi_cuda_status(cudaPointerGetAttributes(&a, pointer), "asking what a pointer is");
     if (status) return status;
     if (a.type == cudaMemoryTypeUnregistered || (a.type == cudaMemoryTypeHost && a.devicePointer != pointer))
-        return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is RF_MEMORY_DEVICE, but %s is memory of the host", name, name);
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "%s_memory is RF_MEMORY_DEVICE, but %s is memory of the host", name, name);
     if (a.type == cudaMemoryTypeDevice && a.device != device)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s is on CUDA device %d; expected the model's, %d", name, a.device, device);
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "%s is on CUDA device %d; expected the model's, %d", name, a.device, device);
     return RF_OK;
 }
 
 /* From the device's pool, in the order of the call's stream. */
-static rf_status allocate(const rfi_cuda_prepared *p, size_t bytes, const rfi_forward *call, const char *what, void **block) {
-    if (bytes == SIZE_MAX) return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
+static rf_status allocate(
+    const rfi_cuda_prepared *p, size_t bytes, const rfi_forward *call, const char *what, void **block) {
+    if (bytes == SIZE_MAX)
+        return rfi_error(
+            RF_OUT_OF_MEMORY, "batch %lld needs more workspace than memory can hold", (long long)call->batch);
     return bytes ? rfi_cuda_status(cudaMallocFromPoolAsync(block, bytes, p->pool, call->stream), what) : RF_OK;
 }
 

@@ -1,7 +1,8 @@
-/* From sums of products in registers to y: scales, bias, steps, the fold of a thread's columns, and the combination of blocks of columns.
+/* From sums of products in registers to y: scales, bias, steps, the fold of a thread's columns, and the combination of
+ * blocks of columns.
  *
- * Registers are what these kernels have least of: a value more that lives here is spilled in the main loop. So steps run on chunks of the accumulators, and
- * states are merged through shared memory. */
+ * Registers are what these kernels have least of: a value more that lives here is spilled in the main loop. So steps
+ * run on chunks of the accumulators, and states are merged through shared memory. */
 #ifndef ROWFOLD_CUDA_HOPPER_EPILOGUE_CUH
 #define ROWFOLD_CUDA_HOPPER_EPILOGUE_CUH
 
@@ -14,13 +15,14 @@ namespace hopper {
 #define CHUNKS(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
 
 /* Copies chunk c of the accumulators out. */
-template <int N, int SIZE> __device__ __forceinline__ void take_chunk(const float (&total)[N], int c, float (&v)[SIZE]) {
+template <int N, int SIZE>
+__device__ __forceinline__ void take_chunk(const float (&total)[N], int c, float (&v)[SIZE]) {
     static_assert(N <= 8 * SIZE, "chunks without a branch");
-#define TAKE(i)                                                                                     \
-    case i:                                                                                         \
-        if constexpr ((i) * SIZE < N) {                                                             \
-            _Pragma("unroll") for (int j = 0; j < SIZE; j++) v[j] = total[((i) * SIZE + j) % N];     \
-        }                                                                                           \
+#define TAKE(i)                                                                                  \
+    case i:                                                                                      \
+        if constexpr ((i) * SIZE < N) {                                                          \
+            _Pragma("unroll") for (int j = 0; j < SIZE; j++) v[j] = total[((i) * SIZE + j) % N]; \
+        }                                                                                        \
         break;
     switch (c) { CHUNKS(TAKE) }
 #undef TAKE
@@ -36,14 +38,16 @@ template <int COLUMNS> __device__ __forceinline__ void load_columns(const float 
     }
 }
 
-/* Sums of products to logits; chunk c of the thread's, or all. Accumulator j is of row j / 2 % 2 and of column j / 4 * 2 + j % 2. */
-template <class C, int N>
-__device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
+/* Sums of products to logits; chunk c of the thread's, or all. Accumulator j is of row j / 2 % 2 and of column j / 4 *
+ * 2 + j % 2. */
+template <class C, int N> __device__ __forceinline__ void scale_and_shift(
+    const rfi_cuda_fold &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
     table += c * N * 2;
     if (C::PRODUCTS > 1 || f.w.scale || f.x.scale) {
 #pragma unroll
         for (int g = 0; g < N / 4; g++) { /* a pair of columns, in both rows */
-            const float2 scale = *reinterpret_cast<const float2 *>(table + g * 8), bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
+            const float2 scale = *reinterpret_cast<const float2 *>(table + g * 8),
+                         bias = *reinterpret_cast<const float2 *>(table + C::BN + g * 8);
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float a = v[4 * g + 2 * r], b = v[4 * g + 2 * r + 1];
@@ -61,7 +65,8 @@ __device__ __forceinline__ void scale_and_shift(const rfi_cuda_fold &f, float (&
     }
 }
 
-template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[SIZE], int c, const float *table) {
+template <class C, int SIZE>
+__device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[SIZE], int c, const float *table) {
     float saved[SIZE] = {};
     int op = f.chain.steps[0].op, vector = f.chain.steps[0].vector;
     float a0 = f.chain.steps[0].a32, b0 = f.chain.steps[0].b32;
@@ -73,15 +78,16 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const r
 #pragma unroll
         for (int j = 0; j < SIZE / 2; j++) a[j] = a0;
         if (vector >= 0) load_columns(table + (2 + vector) * C::BN, c, a);
-        const rfi_cuda_step &next = f.chain.steps[min(i + 1, f.chain.num_pre - 1)]; /* on its way while this one is computed */
+        const rfi_cuda_step &next =
+            f.chain.steps[min(i + 1, f.chain.num_pre - 1)]; /* on its way while this one is computed */
         op = next.op, vector = next.vector, a0 = next.a32, b0 = next.b32;
         switch (now) {
-#define RFI_OP(id, number, name, params, flags, formula, doc)                       \
-    case RFI_CUDA_OP_##id:                                                          \
-        _Pragma("unroll") for (int j = 0; j < SIZE; j++) {                          \
-            v[j] = rfi_op_##id##_f32(v[j], a[j / 4 * 2 + j % 2], b, saved[j]);      \
-            if ((flags) & RFI_OPF_SAVES) saved[j] = v[j];                           \
-        }                                                                           \
+#define RFI_OP(id, number, name, params, flags, formula, doc)                  \
+    case RFI_CUDA_OP_##id:                                                     \
+        _Pragma("unroll") for (int j = 0; j < SIZE; j++) {                     \
+            v[j] = rfi_op_##id##_f32(v[j], a[j / 4 * 2 + j % 2], b, saved[j]); \
+            if ((flags) & RFI_OPF_SAVES) saved[j] = v[j];                      \
+        }                                                                      \
         break;
 #include "ops.def"
 #undef RFI_OP
@@ -89,8 +95,10 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(const r
     }
 }
 
-/* The steps on all accumulators of a thread, in place. SAVES: a step remembers values, of half of the accumulators at a time, for 64 more registers are there, not 128. */
-template <class C, bool SAVES, int N> __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[N], const float *table) {
+/* The steps on all accumulators of a thread, in place. SAVES: a step remembers values, of half of the accumulators at a
+ * time, for 64 more registers are there, not 128. */
+template <class C, bool SAVES, int N>
+__device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[N], const float *table) {
     constexpr int SIZE = SAVES && N > 64 ? 64 : N;
 #pragma unroll
     for (int first = 0; first < N; first += SIZE) {
@@ -100,13 +108,17 @@ template <class C, bool SAVES, int N> __device__ __forceinline__ void apply_affi
             const rfi_cuda_affine &step = f.chain.affine[i];
             const float a = step.a, b = step.b, low = step.low, high = step.high;
             if (step.a_vector >= 0 || step.b_vector >= 0) {
-                const float *as = table + (2 + max(step.a_vector, 0)) * C::BN, *bs = table + (2 + max(step.b_vector, 0)) * C::BN;
+                const float *as = table + (2 + max(step.a_vector, 0)) * C::BN,
+                            *bs = table + (2 + max(step.b_vector, 0)) * C::BN;
 #pragma unroll
                 for (int g = 0; g < SIZE / 4; g++) {
-                    const float2 p = step.a_vector >= 0 ? *reinterpret_cast<const float2 *>(as + first * 2 + g * 8) : float2{a, a};
-                    const float2 q = step.b_vector >= 0 ? *reinterpret_cast<const float2 *>(bs + first * 2 + g * 8) : float2{b, b};
+                    const float2 p =
+                        step.a_vector >= 0 ? *reinterpret_cast<const float2 *>(as + first * 2 + g * 8) : float2{a, a};
+                    const float2 q =
+                        step.b_vector >= 0 ? *reinterpret_cast<const float2 *>(bs + first * 2 + g * 8) : float2{b, b};
 #pragma unroll
-                    for (int j = 4 * g; j < 4 * g + 4; j++) v[first + j] = fmaf(v[first + j], j % 2 ? p.y : p.x, j % 2 ? q.y : q.x);
+                    for (int j = 4 * g; j < 4 * g + 4; j++)
+                        v[first + j] = fmaf(v[first + j], j % 2 ? p.y : p.x, j % 2 ? q.y : q.x);
                 }
             } else if (SAVES && step.addend == RFI_CUDA_ADDS_SAVED) {
 #pragma unroll
@@ -127,28 +139,32 @@ template <class C, bool SAVES, int N> __device__ __forceinline__ void apply_affi
     }
 }
 
-/* Folds columns of this thread into the state of each of its two rows. RAGGED: `width` columns are real, counted from the thread's first. */
-template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(int reduction, const float (&v)[N], int width, rfi_state_f32 (&state)[2]) {
+/* Folds columns of this thread into the state of each of its two rows. RAGGED: `width` columns are real, counted from
+ * the thread's first. */
+template <bool RAGGED, int N>
+__device__ __forceinline__ void fold_columns(int reduction, const float (&v)[N], int width, rfi_state_f32 (&state)[2]) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)            \
-    case number:                                                                                           \
-        _Pragma("unroll") for (int r = 0; r < 2; r++) {                                                    \
-            float m = state[r].m;                                                                          \
-            _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)                               \
-                if (!RAGGED || j / 4 * 8 + j % 2 < width) m = rfi_peak_##id##_f32(m, v[j]);                \
-            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                  \
-            _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)                               \
-                if (!RAGGED || j / 4 * 8 + j % 2 < width) t += rfi_term_##id##_f32(m, v[j]);               \
-            state[r].m = m;                                                                                \
-            state[r].t = t;                                                                                \
-        }                                                                                                  \
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                        \
+    case number:                                                                                                       \
+        _Pragma("unroll") for (int r = 0; r < 2; r++) {                                                                \
+            float m = state[r].m;                                                                                      \
+            _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1) if (!RAGGED || j / 4 * 8 + j % 2 < width) \
+                m = rfi_peak_##id##_f32(m, v[j]);                                                                      \
+            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                              \
+            _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1) if (!RAGGED || j / 4 * 8 + j % 2 < width) \
+                t += rfi_term_##id##_f32(m, v[j]);                                                                     \
+            state[r].m = m;                                                                                            \
+            state[r].t = t;                                                                                            \
+        }                                                                                                              \
         break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
 }
 
-__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) { return f.irregular && f.irregular[row]; }
+__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) {
+    return f.irregular && f.irregular[row];
+}
 
 /* Two neighbouring values of y, in one store where `paired`. */
 template <class T> struct alignas(2 * sizeof(T)) Pair {
@@ -158,7 +174,8 @@ template <class T> __device__ __forceinline__ T rounded(float v) { return (T)v; 
 template <> __device__ __forceinline__ __half rounded(float v) { return __float2half_rn(v); }
 template <> __device__ __forceinline__ __nv_bfloat16 rounded(float v) { return __float2bfloat16_rn(v); }
 
-template <class T, int SIZE> __device__ __forceinline__ void store_typed(const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
+template <class T, int SIZE> __device__ __forceinline__ void store_typed(
+    const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
     const bool paired = (uintptr_t)f.y % sizeof(Pair<T>) == 0 && f.ldy % 2 == 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -177,7 +194,8 @@ template <class T, int SIZE> __device__ __forceinline__ void store_typed(const r
     }
 }
 
-template <int SIZE> __device__ __forceinline__ void store_logits(const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
+template <int SIZE> __device__ __forceinline__ void store_logits(
+    const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
     switch (f.y_dtype) {
     case RF_FLOAT64: store_typed<double>(f, v, row, column); break;
     case RF_FLOAT16: store_typed<__half>(f, v, row, column); break;
@@ -186,19 +204,22 @@ template <int SIZE> __device__ __forceinline__ void store_logits(const rfi_cuda_
     }
 }
 
-/* Merges the states of LANES neighbouring lanes, a power of two, for each of ROWS rows: the common peak first, then every total once. All get the same bits. */
-template <int LANES, int ROWS> __device__ __forceinline__ void merge_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
+/* Merges the states of LANES neighbouring lanes, a power of two, for each of ROWS rows: the common peak first, then
+ * every total once. All get the same bits. */
+template <int LANES, int ROWS>
+__device__ __forceinline__ void merge_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                                           \
-    case number:                                                                                                                          \
-        _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                                                                \
-            float m = state[r].m;                                                                                                         \
-            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) m = rfi_peak_##id##_f32(m, __shfl_xor_sync(~0u, m, step));       \
-            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                                                 \
-            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) t += __shfl_xor_sync(~0u, t, step);                             \
-            state[r].m = m;                                                                                                               \
-            state[r].t = t;                                                                                                               \
-        }                                                                                                                                 \
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)               \
+    case number:                                                                                              \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                                    \
+            float m = state[r].m;                                                                             \
+            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) m =                                 \
+                rfi_peak_##id##_f32(m, __shfl_xor_sync(~0u, m, step));                                        \
+            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                     \
+            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) t += __shfl_xor_sync(~0u, t, step); \
+            state[r].m = m;                                                                                   \
+            state[r].t = t;                                                                                   \
+        }                                                                                                     \
         break;
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -206,18 +227,19 @@ template <int LANES, int ROWS> __device__ __forceinline__ void merge_lanes(int r
 }
 
 /* Merges the first `count` of BLOCK states into one: the common peak first, then every total once. */
-template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(int reduction, rfi_state_f32 state, const float2 (&block)[BLOCK], int count) {
+template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(
+    int reduction, rfi_state_f32 state, const float2 (&block)[BLOCK], int count) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                        \
-    case number: {                                                                                                     \
-        float m = state.m;                                                                                             \
-        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;       \
-        double t = (double)state.t * rfi_rescale_##id##_f32(state.m, m); /* few additions, but of large numbers */      \
-        _Pragma("unroll") for (int i = 0; i < BLOCK; i++)                                                              \
-            if (i < count) t = fma((double)block[i].y, (double)rfi_rescale_##id##_f32(block[i].x, m), t);              \
-        state.m = m;                                                                                                   \
-        state.t = (float)t;                                                                                            \
-        break;                                                                                                         \
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                    \
+    case number: {                                                                                                 \
+        float m = state.m;                                                                                         \
+        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;  \
+        double t = (double)state.t * rfi_rescale_##id##_f32(state.m, m); /* few additions, but of large numbers */ \
+        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) if (i < count) t =                                       \
+            fma((double)block[i].y, (double)rfi_rescale_##id##_f32(block[i].x, m), t);                             \
+        state.m = m;                                                                                               \
+        state.t = (float)t;                                                                                        \
+        break;                                                                                                     \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -225,8 +247,10 @@ template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(int re
     return state;
 }
 
-/* Merges states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result. All loads of a round are on their way at once. */
-__device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, const float2 *states, int first, int count) {
+/* Merges states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result.
+ * All loads of a round are on their way at once. */
+__device__ __forceinline__ rfi_state_f32 combine_states(
+    const rfi_cuda_fold &f, const float2 *states, int first, int count) {
     constexpr int BLOCK = GROUP / 2;
     const int half = threadIdx.x % 2;
     rfi_state_f32 state = rfi_state_empty_f32(f.chain.reduction);
@@ -249,8 +273,8 @@ __device__ __forceinline__ rfi_state_f32 combine_states(const rfi_cuda_fold &f, 
     return all[0];
 }
 
-/* Draws a ticket for what one thread or several wrote before a barrier that this one has passed. True for the last of `holders`; everything the others wrote
- * before theirs is then visible to this thread, and to those that it tells. */
+/* Draws a ticket for what one thread or several wrote before a barrier that this one has passed. True for the last of
+ * `holders`; everything the others wrote before theirs is then visible to this thread, and to those that it tells. */
 __device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
     __threadfence();
     const bool last = atomicAdd(ticket, 1u) == (unsigned)holders - 1;
@@ -273,7 +297,8 @@ __device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, 
 struct Slot {
     int64_t first_row;
     int block, slot, groups, group, first, count; /* first and count: the slots of its group */
-    bool there; /* a part beyond the last row or column has none, but goes the same way: the compiler must see that all threads do */
+    bool there; /* a part beyond the last row or column has none, but goes the same way: the compiler must see that all
+                   threads do */
 };
 
 template <class C> __device__ __forceinline__ Slot slot_of(const Parameters &p, Tile tile, int warpgroup) {
@@ -289,26 +314,32 @@ template <class C> __device__ __forceinline__ Slot slot_of(const Parameters &p, 
     return s;
 }
 
-__device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Slot &s) { return f.tickets + (int64_t)s.block * (s.groups + 1); }
+__device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Slot &s) {
+    return f.tickets + (int64_t)s.block * (s.groups + 1);
+}
 
-/* The states of a tile go to memory. The last warpgroup to finish one of a group of tiles side by side merges the group's, the last to finish a group merges the
- * groups', always in the order of the columns: the result does not depend on who is last, and nobody has many to merge. */
-template <class C>
-__device__ __forceinline__ void write_states(const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
+/* The states of a tile go to memory. The last warpgroup to finish one of a group of tiles side by side merges the
+ * group's, the last to finish a group merges the groups', always in the order of the columns: the result does not
+ * depend on who is last, and nobody has many to merge. */
+template <class C> __device__ __forceinline__ void write_states(
+    const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
     float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
     merge_lanes<4>(f.chain.reduction, state);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = at.row + r * 8;
-        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch && !(*sh.irregular && is_irregular(f, s.first_row + row)))
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch &&
+            !(*sh.irregular && is_irregular(f, s.first_row + row)))
             states[row * f.num_partials + s.slot] = {state[r].m, state[r].t};
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
-/* A ticket takes two microseconds to draw: a warp of the producer's does it for a consumer, while that one multiplies the next tile. */
-template <class C> __device__ __forceinline__ void draw_tickets(const Parameters &p, const Shared<C> &sh, int rank, int warpgroup) {
+/* A ticket takes two microseconds to draw: a warp of the producer's does it for a consumer, while that one multiplies
+ * the next tile. */
+template <class C>
+__device__ __forceinline__ void draw_tickets(const Parameters &p, const Shared<C> &sh, int rank, int warpgroup) {
     rfi_wait_for_previous();
     for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
         const Slot s = slot_of<C>(p, walk.of<C>(rank), warpgroup);
@@ -321,8 +352,10 @@ template <class C> __device__ __forceinline__ void draw_tickets(const Parameters
     }
 }
 
-/* What is left to do for a tile once its ticket is drawn. `phase` is 0 for the first tile of this consumer, 1 for the second, and so on in turn. */
-template <class C> __device__ __forceinline__ void finish_tile(const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<C> &sh) {
+/* What is left to do for a tile once its ticket is drawn. `phase` is 0 for the first tile of this consumer, 1 for the
+ * second, and so on in turn. */
+template <class C> __device__ __forceinline__ void finish_tile(
+    const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
@@ -344,9 +377,10 @@ template <class C> __device__ __forceinline__ void finish_tile(const Parameters 
     if (mine) finish_row(f, row, all);
 }
 
-/* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its first column. */
-template <class C, int N>
-__device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N], int64_t row, int64_t column, const float *table, rfi_state_f32 (&state)[2]) {
+/* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its
+ * first column. */
+template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N],
+    int64_t row, int64_t column, const float *table, rfi_state_f32 (&state)[2]) {
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.chain.reduction;
     float row_scale[2] = {1, 1};
@@ -356,7 +390,8 @@ __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)
     }
     state[0] = state[1] = rfi_state_empty_f32(reduction);
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
-    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE && column / 8 * 8 + 2 * N <= f.out_features) {
+    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE &&
+        column / 8 * 8 + 2 * N <= f.out_features) {
         scale_and_shift<C>(f, total, 0, table, row_scale);
         if (f.chain.affine_saves) apply_affine<C, true>(f, total, table);
         else apply_affine<C, false>(f, total, table);

@@ -1,5 +1,5 @@
-/* Rows that terms do not represent, by plain multiply-adds from the stored values of x, in the kernel that leaves them out of its tiles: a launch that mostly finds
- * none would keep the next one waiting. */
+/* Rows that terms do not represent, by plain multiply-adds from the stored values of x, in the kernel that leaves them
+ * out of its tiles: a launch that mostly finds none would keep the next one waiting. */
 #ifndef ROWFOLD_CUDA_HOPPER_IRREGULAR_CUH
 #define ROWFOLD_CUDA_HOPPER_IRREGULAR_CUH
 
@@ -20,7 +20,8 @@ __device__ __forceinline__ bool sees_irregular(const rfi_cuda_fold &f, int threa
 __device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t row, int lane) {
     const rfi_state_f32 *states = (const rfi_state_f32 *)f.partials + row * f.num_partials;
     rfi_state_f32 all[1] = {rfi_state_empty_f32(f.chain.reduction)};
-    for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32) all[0] = rfi_state_merge_f32(f.chain.reduction, all[0], rfi_read_state(states, i));
+    for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32)
+        all[0] = rfi_state_merge_f32(f.chain.reduction, all[0], rfi_read_state(states, i));
     __syncwarp();
     merge_lanes<32>(f.chain.reduction, all);
     if (lane == 0) finish_row(f, row, all[0]);
@@ -29,20 +30,23 @@ __device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t
 constexpr int IRREGULAR_THREADS = fma_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
-/* By the consumers of every block, once all its tiles are done: blocks share out the columns, the last to finish merges the states. `shared` is memory that
- * nothing uses any more, `barrier` one by name that those threads may use. */
-static __device__ __noinline__ void compute_irregular(const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
+/* By the consumers of every block, once all its tiles are done: blocks share out the columns, the last to finish merges
+ * the states. `shared` is memory that nothing uses any more, `barrier` one by name that those threads may use. */
+static __device__ __noinline__ void compute_irregular(
+    const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
     constexpr int ROWS = fma_tile::ROWS, COLUMNS = fma_tile::COLUMNS, WINDOW = fma_tile::WINDOW;
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
     int *list = (int *)shared, *counter = list + WINDOW;
     uint8_t *tile = (uint8_t *)(counter + 4);
     for (int64_t window = 0; window < f.batch; window += WINDOW) {
         const int count = fma_tile::list_irregular(f, window, list, counter, thread, sync);
-        for (int64_t column0 = (int64_t)blockIdx.x * COLUMNS; column0 < f.out_features; column0 += (int64_t)gridDim.x * COLUMNS)
+        for (int64_t column0 = (int64_t)blockIdx.x * COLUMNS; column0 < f.out_features;
+            column0 += (int64_t)gridDim.x * COLUMNS)
             for (int first = 0; first < count; first += ROWS) {
                 const int rows = min(ROWS, count - first);
                 fma_tile::multiply<float>(f, f.x_stored, tile, 0, rows, column0, list + first, thread, sync);
-                rfi_fold_tile(f, (const float *)tile, fma_tile::TILE_LD, 0, rows, column0, COLUMNS, list + first, thread, IRREGULAR_THREADS / 32);
+                rfi_fold_tile(f, (const float *)tile, fma_tile::TILE_LD, 0, rows, column0, COLUMNS, list + first,
+                    thread, IRREGULAR_THREADS / 32);
                 sync(); /* the tile is read, its states are written */
             }
     }

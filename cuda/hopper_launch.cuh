@@ -1,4 +1,5 @@
-/* Launching a Hopper kernel: its tensor maps and its grid. Each tile has a file of its own, for they take long to compile. */
+/* Launching a Hopper kernel: its tensor maps and its grid. Each tile has a file of its own, for they take long to
+ * compile. */
 #ifndef ROWFOLD_CUDA_HOPPER_LAUNCH_CUH
 #define ROWFOLD_CUDA_HOPPER_LAUNCH_CUH
 
@@ -13,11 +14,13 @@ namespace {
 
 using Encode = PFN_cuTensorMapEncodeTiled_v12000;
 
-/* libcuda is not linked with: the library must load on machines without a driver. NULL if the driver has no such function. */
+/* libcuda is not linked with: the library must load on machines without a driver. NULL if the driver has no such
+ * function. */
 Encode find_encode() {
     void *symbol = NULL;
     cudaDriverEntryPointQueryResult result;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000, cudaEnableDefault, &result);
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000, cudaEnableDefault, &result);
     return !error && result == cudaDriverEntryPointSuccess ? (Encode)symbol : NULL;
 }
 
@@ -32,28 +35,36 @@ struct Map {
 cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) {
     static const Encode encode = find_encode();
     if (!encode) return cudaErrorNotSupported;
-    const CUtensorMapDataType type = dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type =
+        dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const cuuint32_t step[3] = {1, 1, 1};
-    CUresult result = encode(map, type, m.dimensions, const_cast<void *>(data), m.size, m.stride, m.box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle,
-                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = encode(map, type, m.dimensions, const_cast<void *>(data), m.size, m.stride, m.box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* Boxes of `box_rows` rows of `row_bytes` bytes, 32, 64 or 128, of a matrix, swizzled as wgmma reads them; one more dimension of one where `dimensions` is 3. Reads outside of the
- * matrix give zeros. */
-cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns, int row_bytes, int box_rows, int dimensions) {
+/* Boxes of `box_rows` rows of `row_bytes` bytes, 32, 64 or 128, of a matrix, swizzled as wgmma reads them; one more
+ * dimension of one where `dimensions` is 3. Reads outside of the matrix give zeros. */
+cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns,
+    int row_bytes, int box_rows, int dimensions) {
     const cuuint64_t row = (cuuint64_t)matrix.ld * 2;
     return encode(map, data, matrix.dtype,
-                  {dimensions, {(cuuint64_t)columns, (cuuint64_t)rows, 1}, {row, row * (cuuint64_t)rows}, {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows, 1},
-                   row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_32B});
+        {dimensions, {(cuuint64_t)columns, (cuuint64_t)rows, 1}, {row, row * (cuuint64_t)rows},
+            {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows, 1},
+            row_bytes == 128      ? CU_TENSOR_MAP_SWIZZLE_128B
+                : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                  : CU_TENSOR_MAP_SWIZZLE_32B});
 }
 
-/* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and block. A box is of whole blocks. */
+/* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and
+ * block. A box is of whole blocks. */
 cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
-    const cuuint64_t panel = (cuuint64_t)w.panel, blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
+    const cuuint64_t panel = (cuuint64_t)w.panel,
+                     blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
     return encode(map, data, w.dtype,
-                  {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, (cuuint64_t)rfi_block_values(w.panel) * 2}, {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
-                   CU_TENSOR_MAP_SWIZZLE_NONE});
+        {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
+            {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS}, CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 
 const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
@@ -75,17 +86,21 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::ROW, p->x_rows, 2);
+    for (int i = 0; i < C::X_TERMS && !error; i++)
+        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::ROW, p->x_rows, 2);
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
     for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = f.w.panel ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, W_PART)
-                          : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
+        error = f.w.panel
+            ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, W_PART)
+            : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
     return error;
 }
 
-/* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters. The kernel is to call rfi_wait_for_previous. */
-cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster, int threads, int shared, cudaStream_t stream) {
+/* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters. The kernel is to call
+ * rfi_wait_for_previous. */
+cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster,
+    int threads, int shared, cudaStream_t stream) {
     int device, most;
     cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     if (!error) error = cudaGetDevice(&device);
@@ -104,8 +119,9 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
     config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream;
     config.attrs = attributes;
-    /* W is read before what is in front has finished. If it is the caller's, that must be a launch of the library's own, which lets this one begin once all of the
-     * caller's have finished: there is one where there are tickets to clear or terms to make. */
+    /* W is read before what is in front has finished. If it is the caller's, that must be a launch of the library's
+     * own, which lets this one begin once all of the caller's have finished: there is one where there are tickets to
+     * clear or terms to make. */
     config.numAttrs = !f.w_borrowed || f.tickets || f.x.scale ? 2 : 1;
     void *arguments[] = {parameters};
     return cudaLaunchKernelExC(&config, kernel, arguments);
@@ -114,12 +130,16 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
     Parameters p;
     cudaError_t error = fill<C>(&p, f);
-    const int64_t clusters = (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
-    return error ? error : launch_blocks((const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS, C::SHARED, stream);
+    const int64_t clusters =
+        (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
+    return error ? error
+                 : launch_blocks((const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS,
+                       C::SHARED, stream);
 }
 
 /* By the terms that x and W are in. */
-template <int BM, int BN, int CLUSTER_M, int CLUSTER_N> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
+template <int BM, int BN, int CLUSTER_M, int CLUSTER_N>
+cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
     const bool bf16 = f.w.dtype == RF_BFLOAT16;
     if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N>>(f, stream);

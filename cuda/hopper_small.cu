@@ -14,16 +14,20 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->tiles = (int32_t)rfi_tiles(f.out_features, FEATURES);
     p->w_panel = f.w.panel ? f.w.ld * (f.w.panel * C::W_TERMS * 2) : 0;
     cudaError_t error = cudaSuccess;
-    for (int i = 0; i < C::X_TERMS && !error; i++) error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), BOX_ROW, (int)f.batch, 2);
+    for (int i = 0; i < C::X_TERMS && !error; i++)
+        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), BOX_ROW, (int)f.batch, 2);
     if (f.w.panel) return error; /* read without a map */
-    for (int i = 0; i < C::W_TERMS && !error; i++) error = encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::W_ROW, FEATURES, 2);
+    for (int i = 0; i < C::W_TERMS && !error; i++)
+        error = encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::W_ROW, FEATURES, 2);
     return error;
 }
 
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
     Parameters p;
     cudaError_t error = fill<C>(&p, f);
-    return error ? error : launch_blocks((const void *)small_kernel<C>, &p, f, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream);
+    return error
+        ? error
+        : launch_blocks((const void *)small_kernel<C>, &p, f, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream);
 }
 
 /* By the terms that x and W are in. */
@@ -44,12 +48,13 @@ template <int ROWS, int CLUSTER> cudaError_t launch_for(const rfi_cuda_fold &f, 
 } // namespace small
 } // namespace hopper
 
-/* The more rows, the more it costs that every block reads all of x from the L2: pairs of blocks read it once. Larger clusters leave multiprocessors out. */
+/* The more rows, the more it costs that every block reads all of x from the L2: pairs of blocks read it once. Larger
+ * clusters leave multiprocessors out. */
 cudaError_t rfi_cuda_fold_hopper_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
     using namespace hopper::small;
     if (fold->batch > 64) return cudaErrorInvalidConfiguration;
-    return fold->batch > 32   ? launch_for<64, 2>(*fold, stream)
-           : fold->batch > 16 ? launch_for<32, 2>(*fold, stream)
-           : fold->batch > 8  ? launch_for<16, 1>(*fold, stream)
-                              : launch_for<8, 1>(*fold, stream);
+    return fold->batch > 32 ? launch_for<64, 2>(*fold, stream)
+        : fold->batch > 16  ? launch_for<32, 2>(*fold, stream)
+        : fold->batch > 8   ? launch_for<16, 1>(*fold, stream)
+                            : launch_for<8, 1>(*fold, stream);
 }

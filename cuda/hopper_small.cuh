@@ -1,11 +1,13 @@
 /* Up to 64 rows on Hopper, at the speed of reading W once.
  *
- * W is the operand that wgmma takes 64 rows of, the batch its narrow side: a block multiplies tiles of 64 features with all rows of x, and shared memory
- * gives a value of W to the tensor cores once for each of its terms. The terms of x lie behind one another in a stage and are one operand as many times as wide.
+ * W is the operand that wgmma takes 64 rows of, the batch its narrow side: a block multiplies tiles of 64 features with
+ * all rows of x, and shared memory gives a value of W to the tensor cores once for each of its terms. The terms of x
+ * lie behind one another in a stage and are one operand as many times as wide.
  *
- * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and a warp whose elected lane drives TMA round a ring of stages. It is
- * persistent: the ring is filled for the next tile while this one is folded. All that is loaded before the kernel in front has finished is W: a whole ring of
- * it. The blocks of a cluster work on tiles side by side and share x: each loads some of its boxes and multicasts them. */
+ * A block is two warpgroups, which take every other stage of a tile and add their sums at its end, and a warp whose
+ * elected lane drives TMA round a ring of stages. It is persistent: the ring is filled for the next tile while this one
+ * is folded. All that is loaded before the kernel in front has finished is W: a whole ring of it. The blocks of a
+ * cluster work on tiles side by side and share x: each loads some of its boxes and multicasts them. */
 #ifndef ROWFOLD_CUDA_HOPPER_SMALL_CUH
 #define ROWFOLD_CUDA_HOPPER_SMALL_CUH
 
@@ -16,42 +18,51 @@
 namespace hopper {
 namespace small {
 
-constexpr int FEATURES = 64;             /* of a tile */
+constexpr int FEATURES = 64; /* of a tile */
 constexpr int CONSUMER_THREADS = 2 * 128;
 constexpr int BLOCK_THREADS = CONSUMER_THREADS + 32;
 constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box of x, and its bytes a row: the width of the swizzle */
-constexpr int RING_BYTES = 200 * 1024;   /* at most */
-constexpr int PREFETCHED = 8;            /* stages behind the ring's first round that are fetched to the L2: 16 MB of it, by all blocks */
-constexpr int TILE_LD = FEATURES + 4;    /* see rfi_fold_tile */
+constexpr int RING_BYTES = 200 * 1024;     /* at most */
+constexpr int PREFETCHED =
+    8; /* stages behind the ring's first round that are fetched to the L2: 16 MB of it, by all blocks */
+constexpr int TILE_LD = FEATURES + 4;          /* see rfi_fold_tile */
 constexpr int MOST_STATES = RFI_HOPPER_BLOCKS; /* of a row that are merged at a time */
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
 struct Parameters {
-    CUtensorMap x[3], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows outside would cost as much as others */
+    CUtensorMap x[3], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows
+                               outside would cost as much as others */
     int32_t stages, tiles;  /* stages of a tile, for each level of x */
     int64_t w_panel;        /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
 };
 
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struct Config {
-    static constexpr int X_TERMS = X_TERMS_, W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
+    static constexpr int X_TERMS = X_TERMS_,
+                         W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
     static constexpr bool LEVELS = !BF16;
-    static constexpr int ROWS = ROWS_;       /* of x, a multiple of 8: those behind the batch are multiplied as they are, and nobody reads the result */
+    static constexpr int ROWS = ROWS_; /* of x, a multiple of 8: those behind the batch are multiplied as they are, and
+                                          nobody reads the result */
     static constexpr int CLUSTER = CLUSTER_;
-    static constexpr int PIECES = W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
+    static constexpr int PIECES =
+        W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
     static constexpr int K = PIECES * BOX;
     static constexpr int W_COLUMNS = W_TERMS == 2 ? 32 : 64, W_ROW = 2 * W_COLUMNS; /* of a box of W: of a panel */
-    static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW, W_BOXES = K / W_COLUMNS * W_TERMS; /* in the order of a block, the terms of a panel in turn */
+    static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW,
+                         W_BOXES = K / W_COLUMNS * W_TERMS; /* in the order of a block, the terms of a panel in turn */
     static constexpr int W_BYTES = W_BOXES * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
-    /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had the round before; it would take that round,
-     * while its bytes are still on their way, for the one behind: a parity tells apart two rounds, not three. */
+    /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had
+     * the round before; it would take that round, while its bytes are still on their way, for the one behind: a parity
+     * tells apart two rounds, not three. */
     static constexpr int STAGES = RING_BYTES / STAGE / 2 * 2;
     static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
     static constexpr int SUMS = ROWS / 2; /* of a thread */
-    static constexpr bool PROMOTE = X_TERMS + W_TERMS > 2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
+    static constexpr bool PROMOTE = X_TERMS + W_TERMS >
+        2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
     static constexpr int W_BLOCK = W_BYTES / 2; /* bytes of a block of W: a stage is two, as they lie in memory */
-    static_assert(W_BLOCK == 2 * 64 * RFI_BLOCK_ROWS && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS, "a stage is two blocks");
+    static_assert(W_BLOCK == 2 * 64 * RFI_BLOCK_ROWS && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS,
+        "a stage is two blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
     static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
 };
@@ -59,19 +70,21 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
 /* Barriers and stages by address. */
 struct Shared {
     uint32_t ring, full, empty;
-    float *x_scale; /* (ROWS) */
-    float *ratio;   /* (ROWS), of the levels: see rfi_cuda_levels */
-    uint32_t known; /* the barrier of `wide` */
-    bool *wide;     /* whether a row has two levels */
-    float *tile;    /* (ROWS, TILE_LD) */
-    bool *last;     /* whether this block is the last to finish */
-    bool *irregular; /* whether there are rows for compute_irregular */
-    float2 *states; /* (2, ROWS): of each row this block's, and that of the block behind it in the cluster */
-    uint32_t theirs; /* the barrier of the second */
-    rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the first time no slower */
+    float *x_scale;      /* (ROWS) */
+    float *ratio;        /* (ROWS), of the levels: see rfi_cuda_levels */
+    uint32_t known;      /* the barrier of `wide` */
+    bool *wide;          /* whether a row has two levels */
+    float *tile;         /* (ROWS, TILE_LD) */
+    bool *last;          /* whether this block is the last to finish */
+    bool *irregular;     /* whether there are rows for compute_irregular */
+    float2 *states;      /* (2, ROWS): of each row this block's, and that of the block behind it in the cluster */
+    uint32_t theirs;     /* the barrier of the second */
+    rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the
+                            first time no slower */
 };
 
-/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. A tile has `stages`, those of each level. */
+/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. A tile has `stages`,
+ * those of each level. */
 template <class C> struct Walk {
     int tile, k, slot, round, stages;
     __device__ __forceinline__ void advance() {
@@ -85,7 +98,8 @@ __device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank
 
 /* The first block of a stage of W, which the second follows a panel behind. */
 template <class C> __device__ __forceinline__ const char *blocks_of(const Parameters &p, const Walk<C> &at) {
-    const int tile = min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
+    const int tile =
+        min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
     return (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k % p.stages * (2 * p.w_panel);
 }
 
@@ -100,11 +114,14 @@ template <class C> __device__ __forceinline__ void load_w(const Parameters &p, c
     }
 #pragma unroll
     for (int i = 0; i < C::W_BOXES; i++)
-        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k % p.stages * C::K + i / C::W_TERMS * C::W_COLUMNS, at.tile * FEATURES);
+        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full,
+            at.k % p.stages * C::K + i / C::W_TERMS * C::W_COLUMNS, at.tile * FEATURES);
 }
 
 /* Block r of a cluster loads boxes r, r + CLUSTER, ... of x, counted from the first slot of the ring on. */
-template <class C> __device__ __forceinline__ bool loads_box(int slot, int box, int rank) { return (slot * C::X_BOXES + box - rank) % C::CLUSTER == 0; }
+template <class C> __device__ __forceinline__ bool loads_box(int slot, int box, int rank) {
+    return (slot * C::X_BOXES + box - rank) % C::CLUSTER == 0;
+}
 
 template <class C> __device__ __forceinline__ bool loads_x(int slot, int rank) {
     bool loads = false;
@@ -113,16 +130,19 @@ template <class C> __device__ __forceinline__ bool loads_x(int slot, int rank) {
     return loads;
 }
 
-template <class C> __device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, int rank) {
+template <class C>
+__device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, int rank) {
     const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE + C::W_BYTES;
     const int column = at.k % p.stages * C::K + (at.stages - at.k > p.stages ? (int)p.fold.x.level : 0);
 #pragma unroll
     for (int i = 0; i < C::X_BOXES; i++)
         if (loads_box<C>(at.slot, i, rank))
-            load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, column + i / C::X_TERMS * BOX, 0, (1 << C::CLUSTER) - 1);
+            load_part(C::CLUSTER > 1, to + i * C::X_BOX, &p.x[i % C::X_TERMS], full, column + i / C::X_TERMS * BOX, 0,
+                (1 << C::CLUSTER) - 1);
 }
 
-/* Stages whose W is loaded before x is there: as many as the ring takes, of the first tile, for it is not known yet how many that has. */
+/* Stages whose W is loaded before x is there: as many as the ring takes, of the first tile, for it is not known yet how
+ * many that has. */
 template <class C> __device__ __forceinline__ int stages_ahead(const Parameters &p) { return min(p.stages, C::STAGES); }
 
 /* W of these, and what comes next to the L2, while memory would have nothing to do. */
@@ -159,7 +179,8 @@ template <class C> __device__ __forceinline__ void produce(const Parameters &p, 
     }
 }
 
-/* A warp has read a slot: so says it to the producers that write there, its own block's with W and those of the cluster that load what lies there of x. */
+/* A warp has read a slot: so says it to the producers that write there, its own block's with W and those of the cluster
+ * that load what lies there of x. */
 template <class C> __device__ __forceinline__ void release(const Shared &sh, int slot, int rank) {
     const int lane = threadIdx.x % 32;
     const uint32_t empty = sh.empty + 8 * slot;
@@ -168,7 +189,8 @@ template <class C> __device__ __forceinline__ void release(const Shared &sh, int
     } else if (lane < C::CLUSTER && (lane == rank || loads_x<C>(slot, lane))) mbarrier_arrive_remote(empty, lane);
 }
 
-/* Keeps uses of the sums behind the wait for them: the compiler does not know that they are still being written before it. */
+/* Keeps uses of the sums behind the wait for them: the compiler does not know that they are still being written before
+ * it. */
 template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
@@ -184,10 +206,11 @@ template <int SUMS> __device__ __forceinline__ void change_level(float (&total)[
     }
 }
 
-/* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor cores add the products of one stage, plain additions the
- * stages: those of W's low term are small enough to stay in the tensor cores, which truncate when they add. */
-template <class C>
-__device__ __forceinline__ void sum_products(float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
+/* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor
+ * cores add the products of one stage, plain additions the stages: those of W's low term are small enough to stay in
+ * the tensor cores, which truncate when they add. */
+template <class C> __device__ __forceinline__ void sum_products(
+    float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
     const uint64_t w0 = wgmma_descriptor<C::W_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
     const int levels = C::LEVELS && *sh.wide ? 2 : 1;
     float low[C::SUMS];
@@ -242,9 +265,10 @@ template <int FIRST, int SUMS> __device__ __forceinline__ void leave_half(float 
     for (int i = FIRST; i < FIRST + SUMS / 2; i++) to[tile_offset(i)] = total[i];
 }
 
-/* Half of the tile, from sum FIRST of a thread on: its own sums and what the other warpgroup left there. `x_scale` begins at the thread's first row. */
-template <int FIRST, int SUMS>
-__device__ __forceinline__ void finish_half(const rfi_cuda_fold &f, float *to, const float (&total)[SUMS], const float (&w_scale)[2], const float *x_scale) {
+/* Half of the tile, from sum FIRST of a thread on: its own sums and what the other warpgroup left there. `x_scale`
+ * begins at the thread's first row. */
+template <int FIRST, int SUMS> __device__ __forceinline__ void finish_half(
+    const rfi_cuda_fold &f, float *to, const float (&total)[SUMS], const float (&w_scale)[2], const float *x_scale) {
 #pragma unroll
     for (int i = FIRST; i < FIRST + SUMS / 2; i++) {
         float *at = to + tile_offset(i);
@@ -253,9 +277,10 @@ __device__ __forceinline__ void finish_half(const rfi_cuda_fold &f, float *to, c
     }
 }
 
-/* The sums of both warpgroups to the tile in shared memory: each finishes half of it. The barriers are in one place for both, as synccheck wants it. */
-template <int SUMS>
-__device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared &sh, const float (&total)[SUMS], int warpgroup, const float (&w_scale)[2]) {
+/* The sums of both warpgroups to the tile in shared memory: each finishes half of it. The barriers are in one place for
+ * both, as synccheck wants it. */
+template <int SUMS> __device__ __forceinline__ void store_tile(
+    const rfi_cuda_fold &f, const Shared &sh, const float (&total)[SUMS], int warpgroup, const float (&w_scale)[2]) {
     const int thread = threadIdx.x % 128, lane = thread % 32, row = lane % 4 * 2;
     float *to = sh.tile + row * TILE_LD + thread / 32 * 16 + lane / 4;
     if (warpgroup == 0) leave_half<SUMS / 2>(to, total);
@@ -266,12 +291,14 @@ __device__ __forceinline__ void store_tile(const rfi_cuda_fold &f, const Shared 
     barrier_sync(1, CONSUMER_THREADS);
 }
 
-/* Copies of each row the states first, first + step, ..., `count` of them, to where the ring was. One after the other, they may be another block's: past the first-level
- * cache. Those further apart are this block's own. */
-__device__ __forceinline__ void fetch_states(const rfi_cuda_fold &f, const Shared &sh, float2 *kept, int first, int count, int step) {
+/* Copies of each row the states first, first + step, ..., `count` of them, to where the ring was. One after the other,
+ * they may be another block's: past the first-level cache. Those further apart are this block's own. */
+__device__ __forceinline__ void fetch_states(
+    const rfi_cuda_fold &f, const Shared &sh, float2 *kept, int first, int count, int step) {
     const int width = step == 1 ? 2 : 1; /* of a copy */
     const bool irregular = *sh.irregular;
-    for (int row = threadIdx.x / 32; row < (int)f.batch; row += CONSUMER_THREADS / 32) { /* a warp a row: no division, and no copy of what is not there */
+    for (int row = threadIdx.x / 32; row < (int)f.batch;
+        row += CONSUMER_THREADS / 32) { /* a warp a row: no division, and no copy of what is not there */
         if (irregular && is_irregular(f, row)) continue;
         const uint32_t to = rfi_shared_address(kept + row * STATES_LD);
         const float2 *from = (const float2 *)f.partials + row * f.num_partials + first;
@@ -285,32 +312,35 @@ __device__ __forceinline__ void fetch_states(const rfi_cuda_fold &f, const Share
     rfi_copy_wait<0>();
 }
 
-/* Merges into a state every LANES-th of `count`, from the thread's own on: first the common peak, then every total once, added in double, for they are few but large.
- * Some at once, without a branch: their latencies are what this takes. */
-template <int LANES> __device__ __forceinline__ rfi_state_f32 merge_kept(int reduction, rfi_state_f32 state, const float2 *kept, int count) {
+/* Merges into a state every LANES-th of `count`, from the thread's own on: first the common peak, then every total
+ * once, added in double, for they are few but large. Some at once, without a branch: their latencies are what this
+ * takes. */
+template <int LANES>
+__device__ __forceinline__ rfi_state_f32 merge_kept(int reduction, rfi_state_f32 state, const float2 *kept, int count) {
     constexpr int AT_ONCE = 8;
     const int mine = threadIdx.x % LANES;
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                                                 \
-    case number: {                                                                                                                              \
-        float m = state.m;                                                                                                                      \
-        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                                                               \
-            float peaks[AT_ONCE];                                                                                                               \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) peaks[j] = i + j * LANES < count ? kept[i + j * LANES].x : rfi_peak0_##id##_f32(); \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) m = rfi_peak_##id##_f32(m, peaks[j]);                                            \
-        }                                                                                                                                       \
-        double t[2] = {state.t * rfi_rescale_##id##_f32(state.m, m), 0};                                                                        \
-        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                                                               \
-            float terms[AT_ONCE];                                                                                                               \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) {                                                                               \
-                const float2 s = i + j * LANES < count ? kept[i + j * LANES] : float2{m, 0};                                                    \
-                terms[j] = s.y * rfi_rescale_##id##_f32(s.x, m);                                                                                \
-            }                                                                                                                                   \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) t[j % 2] += terms[j];                                                           \
-        }                                                                                                                                       \
-        state.m = m;                                                                                                                            \
-        state.t = (float)(t[0] + t[1]);                                                                                                         \
-        break;                                                                                                                                  \
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)       \
+    case number: {                                                                                    \
+        float m = state.m;                                                                            \
+        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                     \
+            float peaks[AT_ONCE];                                                                     \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) peaks[j] =                            \
+                i + j * LANES < count ? kept[i + j * LANES].x : rfi_peak0_##id##_f32();               \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) m = rfi_peak_##id##_f32(m, peaks[j]); \
+        }                                                                                             \
+        double t[2] = {state.t * rfi_rescale_##id##_f32(state.m, m), 0};                              \
+        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                     \
+            float terms[AT_ONCE];                                                                     \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) {                                     \
+                const float2 s = i + j * LANES < count ? kept[i + j * LANES] : float2{m, 0};          \
+                terms[j] = s.y * rfi_rescale_##id##_f32(s.x, m);                                      \
+            }                                                                                         \
+            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) t[j % 2] += terms[j];                 \
+        }                                                                                             \
+        state.m = m;                                                                                  \
+        state.t = (float)(t[0] + t[1]);                                                               \
+        break;                                                                                        \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -318,9 +348,11 @@ template <int LANES> __device__ __forceinline__ rfi_state_f32 merge_kept(int red
     return state;
 }
 
-/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and ROWS alone. put(row, state) gets them from one
- * thread a row: all of at most ROWS rows at once. All consumers of the block. */
-template <class C, class Put> __device__ __forceinline__ void merge_rows(const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
+/* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and
+ * ROWS alone. put(row, state) gets them from one thread a row: all of at most ROWS rows at once. All consumers of the
+ * block. */
+template <class C, class Put> __device__ __forceinline__ void merge_rows(
+    const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
     constexpr int LANES = C::ROWS > 32 ? 4 : 8;
     static_assert(C::ROWS <= CONSUMER_THREADS / LANES, "one round");
     static_assert(C::ROWS * STATES_LD * (int)sizeof(float2) <= C::STAGES * C::STAGE, "states fit where the ring was");
@@ -345,29 +377,36 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(const r
 struct Put {
     float2 *states;
     bool single;
-    __device__ __forceinline__ void operator()(const rfi_cuda_fold &f, int64_t row, int64_t index, float m, float t) const {
+    __device__ __forceinline__ void operator()(
+        const rfi_cuda_fold &f, int64_t row, int64_t index, float m, float t) const {
         if (single) states[row] = {m, t};
         else rfi_to_partials()(f, row, index, m, t);
     }
 };
 
-/* A block merges what it has of each row, and a pair of blocks what both have, before a ticket is drawn, so that the last to finish has few to merge. All states of
- * its tiles are written, and all consumers know it. */
+/* A block merges what it has of each row, and a pair of blocks what both have, before a ticket is drawn, so that the
+ * last to finish has few to merge. All states of its tiles are written, and all consumers know it. */
 template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
     const bool single = p.tiles <= gridDim.x;
     const int row = threadIdx.x, clusters = gridDim.x / C::CLUSTER;
-    const int merged = single ? 0 : (p.tiles + 1) / 2 * 2; /* where the states of clusters go: not in the place of a tile's, which its block may have to read yet */
+    const int merged = single ? 0
+                              : (p.tiles + 1) / 2 *
+            2; /* where the states of clusters go: not in the place of a tile's, which its block may have to read yet */
     if (!single) {
-        merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x, [=, &sh](int row, rfi_state_f32 state) { sh.states[row] = {state.m, state.t}; });
+        merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x,
+            [=, &sh](int row, rfi_state_f32 state) { sh.states[row] = {state.m, state.t}; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (C::CLUSTER > 1 && rank > 0) {
-        if (row < f.batch && blockIdx.x < p.tiles) store_remote(shared_address(sh.states + C::ROWS + row), *(const uint64_t *)&sh.states[row], sh.theirs, 0);
+        if (row < f.batch && blockIdx.x < p.tiles)
+            store_remote(shared_address(sh.states + C::ROWS + row), *(const uint64_t *)&sh.states[row], sh.theirs, 0);
         return;
     }
     const bool paired = C::CLUSTER > 1 && blockIdx.x + 1 < p.tiles;
-    if (paired) mbarrier_wait(sh.theirs, 0); /* whatever the rows are: this block must not leave while states are on their way to it */
+    if (paired)
+        mbarrier_wait(
+            sh.theirs, 0); /* whatever the rows are: this block must not leave while states are on their way to it */
     if (row < f.batch && !(*sh.irregular && is_irregular(f, row))) {
         rfi_state_f32 state = {sh.states[row].x, sh.states[row].y};
         if (paired) state = merge_kept<1>(f.chain.reduction, state, sh.states + C::ROWS + row, 1);
@@ -377,10 +416,13 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
     if (threadIdx.x == 0) *sh.last = draw(f.tickets, clusters);
     barrier_sync(1, CONSUMER_THREADS);
     const int count = min((p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters);
-    if (*sh.last) merge_rows<C>(f, sh, merged, merged + count, 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+    if (*sh.last)
+        merge_rows<C>(
+            f, sh, merged, merged + count, 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
 }
 
-/* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp reads one at a time. */
+/* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp
+ * reads one at a time. */
 __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to) {
     const uint64_t *from = (const uint64_t *)&f;
     asm volatile("" : "+l"(from));
@@ -390,8 +432,10 @@ __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda
 
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
-    /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers. */
-    const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0), feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
+     */
+    const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0),
+              feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     int slot = 0, round = 0;
     copy_parameters(f, sh.fold);
     rfi_wait_for_previous();
@@ -409,18 +453,22 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         float w_scale[2] = {1, 1}, total[C::SUMS];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (f.w.scale && column0 + feature + i * 8 < f.out_features) w_scale[i] = f.w.scale[column0 + feature + i * 8];
-        if (threadIdx.x < FEATURES && column0 + threadIdx.x < f.out_features) { /* what the fold reads is then near, when it waits for nothing else */
+            if (f.w.scale && column0 + feature + i * 8 < f.out_features)
+                w_scale[i] = f.w.scale[column0 + feature + i * 8];
+        if (threadIdx.x < FEATURES &&
+            column0 + threadIdx.x <
+                f.out_features) { /* what the fold reads is then near, when it waits for nothing else */
             prefetch_l1((const float *)f.bias + column0 + threadIdx.x);
-            for (int v = 0; v < f.num_vectors; v++) prefetch_l1((const float *)f.vectors + v * f.out_features + column0 + threadIdx.x);
+            for (int v = 0; v < f.num_vectors; v++)
+                prefetch_l1((const float *)f.vectors + v * f.out_features + column0 + threadIdx.x);
         }
         sum_products<C>(total, p, sh, warpgroup, slot, round, rank);
         slot += stages;
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f, sh, total, warpgroup, w_scale);
-        rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put>(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch, column0, FEATURES, nullptr, threadIdx.x,
-                                                          CONSUMER_THREADS / 32, {sh.states, p.tiles <= gridDim.x});
+        rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put>(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch,
+            column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32, {sh.states, p.tiles <= gridDim.x});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
     if (f.tickets) finish<C>(p, sh, rank);
@@ -428,7 +476,8 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     if (*sh.irregular) compute_irregular(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 
-template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
+template <class C>
+__global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
@@ -437,10 +486,12 @@ template <class C> __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_ker
     __shared__ bool last, irregular, wide;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, ratio, shared_address(&known), &wide, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE),
-                       &last, &irregular, states, shared_address(&theirs), &fold};
+    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, ratio, shared_address(&known), &wide,
+        (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, states,
+        shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
-    const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) == CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
+    const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) ==
+        CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
         irregular = wide = false;

@@ -1,4 +1,5 @@
-/* What the host side and the kernels say to each other: parameter structs, and launchers that return CUDA's own status. Plain C. */
+/* What the host side and the kernels say to each other: parameter structs, and launchers that return CUDA's own status.
+ * Plain C. */
 #ifndef ROWFOLD_CUDA_KERNELS_H
 #define ROWFOLD_CUDA_KERNELS_H
 
@@ -45,20 +46,24 @@ typedef struct rfi_cuda_chain {
 
 /* Rows of x or W as a kernel reads them, K values each:
  *   data alone               values of `dtype`
- *   data, scale, ...         terms of `dtype`: value = (data + low + least) * scale[row], `low` and `least` NULL where there are fewer terms, `scale` NULL for 1
- * binary16 has one term or two, bfloat16 two or three. A scale is a power of two, so that the product with it is exact, but for rows that are not finite: NaN where a
- * value is NaN; infinity where one value is infinite, whose term is then a power of two with its sign and all others zero.
+ *   data, scale, ...         terms of `dtype`: value = (data + low + least) * scale[row], `low` and `least` NULL where
+ * there are fewer terms, `scale` NULL for 1 binary16 has one term or two, bfloat16 two or three. A scale is a power of
+ * two, so that the product with it is exact, but for rows that are not finite: NaN where a value is NaN; infinity where
+ * one value is infinite, whose term is then a power of two with its sign and all others zero.
  *
- * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the second begin `level` values behind those of the first.
+ * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the
+ * second begin `level` values behind those of the first.
  *
- * W of 16-bit values may lie in blocks instead of rows, for the kernels of sm_90a: RFI_BLOCK_ROWS rows and `panel` columns of all terms, in rfi_block_values(panel) values
- * that lie one behind the other in the order in which wgmma reads them from shared memory: a matrix a term, its pieces of 16 bytes permuted (see rfi_place). The blocks of a
- * panel, that is of the same columns, lie one behind the other, then come the next columns. A copy by address brings a block to shared memory, which memory serves faster
- * than a tensor map's rows. */
+ * W of 16-bit values may lie in blocks instead of rows, for the kernels of sm_90a: RFI_BLOCK_ROWS rows and `panel`
+ * columns of all terms, in rfi_block_values(panel) values that lie one behind the other in the order in which wgmma
+ * reads them from shared memory: a matrix a term, its pieces of 16 bytes permuted (see rfi_place). The blocks of a
+ * panel, that is of the same columns, lie one behind the other, then come the next columns. A copy by address brings a
+ * block to shared memory, which memory serves faster than a tensor map's rows. */
 typedef struct rfi_cuda_rows {
     const void *data, *low, *least;
     const float *scale;
-    int64_t ld;    /* values from a row to the next; of blocks, the rows of a panel: what is behind the last row and column is zeros */
+    int64_t ld; /* values from a row to the next; of blocks, the rows of a panel: what is behind the last row and column
+                   is zeros */
     int32_t dtype; /* rf_dtype */
     int32_t panel; /* its columns: 64 of one term, 32 of two, 16 of three; 0: rows */
     int64_t level; /* columns of a level; 0: there is one */
@@ -69,16 +74,21 @@ typedef struct rfi_cuda_rows {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-static inline int rfi_terms_of(rfi_cuda_rows rows) { return 1 + (rows.low != NULL) + (rows.least != NULL); }
+    static inline int rfi_terms_of(rfi_cuda_rows rows) {
+    return 1 + (rows.low != NULL) + (rows.least != NULL);
+}
 
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-static inline int rfi_block_values(int panel) { return RFI_BLOCK_ROWS * (panel == 16 ? 48 : 64); }
+    static inline int rfi_block_values(int panel) {
+    return RFI_BLOCK_ROWS * (panel == 16 ? 48 : 64);
+}
 
-/* Which rows of x have a second level: what a binary16 term or two leave of the values far below the row's largest, in terms and a scale of their own. A kernel sums
- * the products of the second level first, multiplies the sum of each row by its `ratio`, and goes on with the first; the sum of a row without one starts anew there,
- * whatever lies in the place of its second level. */
+/* Which rows of x have a second level: what a binary16 term or two leave of the values far below the row's largest, in
+ * terms and a scale of their own. A kernel sums the products of the second level first, multiplies the sum of each row
+ * by its `ratio`, and goes on with the first; the sum of a row without one starts anew there, whatever lies in the
+ * place of its second level. */
 typedef struct rfi_cuda_levels {
     uint8_t *wide; /* of each row, and zeros up to a multiple of RFI_LEVEL_ROWS; NULL: no row has two levels */
     float *ratio;  /* of the second level's scale to the first's; 0 for a row that has one level */
@@ -88,9 +98,10 @@ typedef struct rfi_cuda_levels {
 
 /* One forward, as every fold kernel gets it.
  *
- * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile, `fold_columns` columns
- * to a partial state (m, t) of the compute type. The last block of a row of tiles, known by the ticket it draws, merges the partial states
- * of its rows in column order and writes y: the result does not depend on which block comes last. */
+ * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
+ * `fold_columns` columns to a partial state (m, t) of the compute type. The last block of a row of tiles, known by the
+ * ticket it draws, merges the partial states of its rows in column order and writes y: the result does not depend on
+ * which block comes last. */
 typedef struct rfi_cuda_fold {
     rfi_cuda_rows x, w;
     int64_t batch, in_features, out_features;
@@ -101,18 +112,22 @@ typedef struct rfi_cuda_fold {
     int64_t ldy;
     int32_t y_dtype;
     int32_t fold_columns; /* of this kernel: a multiple of RFI_FOLD_COLUMNS. Irregular rows: RFI_FOLD_COLUMNS */
-    void *partials;       /* (batch, num_partials) states, num_partials = max(1, ceil(N / RFI_FOLD_COLUMNS)). Feature j is in state
-                             j / fold_columns * (fold_columns / RFI_FOLD_COLUMNS) */
+    void *partials; /* (batch, num_partials) states, num_partials = max(1, ceil(N / RFI_FOLD_COLUMNS)). Feature j is in
+                       state j / fold_columns * (fold_columns / RFI_FOLD_COLUMNS) */
     int64_t num_partials;
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
-    unsigned *tickets;         /* one for each row of tiles, zero before the launch; NULL without a reduction */
-    unsigned *next_tile;       /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each block has a fixed share of them */
-    rfi_cuda_levels levels;    /* of x */
-    const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
-    rfi_cuda_rows x_stored;    /* x as it came, from which a Hopper kernel computes flagged rows once it has computed the others */
+    unsigned *tickets;        /* one for each row of tiles, zero before the launch; NULL without a reduction */
+    unsigned *next_tile;      /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each
+                                 block has a fixed share of them */
+    rfi_cuda_levels levels;   /* of x */
+    const uint8_t *irregular; /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
+    rfi_cuda_rows
+        x_stored; /* x as it came, from which a Hopper kernel computes flagged rows once it has computed the others */
     unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
-    int32_t overlaps;          /* kernels may be launched before the one in front has finished: see launch.cuh, and rfi_cuda_overlaps */
-    int32_t w_borrowed;        /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's, and does not change */
+    int32_t overlaps;           /* kernels may be launched before the one in front has finished: see launch.cuh, and
+                                   rfi_cuda_overlaps */
+    int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
+                           and does not change */
     rfi_cuda_chain chain;
 } rfi_cuda_fold;
 
@@ -130,14 +145,17 @@ typedef struct rfi_cuda_split {
     int64_t rows, columns, ld;
     int32_t dtype;
     int32_t terms, term_dtype;
-    void *high, *low, *least; /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed up to `depth` */
+    void *high, *low, *least; /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
+                                 up to `depth` */
     int64_t ld_terms, depth;
-    int32_t panel; /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
+    int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int64_t panel_rows;
     float *scale;
-    rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio NULL: a row has one level, whatever that loses */
-    uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the stored values; NULL: nobody asks */
+    rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
+                               NULL: a row has one level, whatever that loses */
+    uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the
+                               stored values; NULL: nobody asks */
     rfi_cuda_clear clear;
 } rfi_cuda_split;
 
@@ -157,7 +175,8 @@ typedef struct rfi_cuda_survey {
     unsigned *lost; /* (columns): how many rows would lose the value there */
 } rfi_cuda_survey;
 
-/* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last are zeroed. */
+/* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last
+ * are zeroed. */
 typedef struct rfi_cuda_copy {
     const void *from;
     void *to;
@@ -175,8 +194,8 @@ typedef struct rfi_cuda_pack {
     int32_t panel;
 } rfi_cuda_pack;
 
-/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple of 8. Of `fold` it uses what says x, y, the
- * chain and, for rows that must take the full path, W as it is. */
+/* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple
+ * of 8. Of `fold` it uses what says x, y, the chain and, for rows that must take the full path, W as it is. */
 typedef struct rfi_cuda_collapse {
     rfi_cuda_fold fold;
     const double *weight_sum;
@@ -193,11 +212,12 @@ cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stre
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream);
 
-/* Whether the current device runs the portable kernels as they are compiled for sm_90 or newer. From older PTX a new device makes kernels that do not wait
- * for the one in front: they must not be launched to overlap with it. */
+/* Whether the current device runs the portable kernels as they are compiled for sm_90 or newer. From older PTX a new
+ * device makes kernels that do not wait for the one in front: they must not be launched to overlap with it. */
 cudaError_t rfi_cuda_overlaps(int32_t *overlaps);
 
-/* The rows flagged in fold->irregular alone, from the stored values of x: their partial states, or their logits to y. Follows the split that flags them. */
+/* The rows flagged in fold->irregular alone, from the stored values of x: their partial states, or their logits to y.
+ * Follows the split that flags them. */
 cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Fold kernels. Each launcher is valid for what choose.c says of it. */
@@ -210,11 +230,13 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even number on, there is room for RFI_HOPPER_BLOCKS. */
+/* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even
+ * number on, there is room for RFI_HOPPER_BLOCKS. */
 cudaError_t rfi_cuda_fold_hopper_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on; `num_partials` is even, for 16-byte copies of two states.
- * For each 64 rows there are a ticket for each RFI_HOPPER_GROUP partial states and one more. */
+/* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on;
+ * `num_partials` is even, for 16-byte copies of two states. For each 64 rows there are a ticket for each
+ * RFI_HOPPER_GROUP partial states and one more. */
 cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_hopper_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_hopper_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);

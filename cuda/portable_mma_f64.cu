@@ -1,8 +1,9 @@
-/* float64 on the tensor cores, or on what stands for them. The pattern of portable_mma.cu: stages by cp.async, zeros beyond the edges.
+/* float64 on the tensor cores, or on what stands for them. The pattern of portable_mma.cu: stages by cp.async, zeros
+ * beyond the edges.
  *
- * A row of a stage is 128 bytes, four units of four values, permuted by the row's number, so that the four rows by one unit that half a warp reads at once lie in
- * different banks. Blocks are small, three a multiprocessor, and a warp loads one half of a stage while it multiplies the other: so the tensor cores do not wait for
- * barriers and loads. */
+ * A row of a stage is 128 bytes, four units of four values, permuted by the row's number, so that the four rows by one
+ * unit that half a warp reads at once lie in different banks. Blocks are small, three a multiprocessor, and a warp
+ * loads one half of a stage while it multiplies the other: so the tensor cores do not wait for barriers and loads. */
 #include "epilogue.cuh"
 #include "launch.cuh"
 #include "ptx.cuh"
@@ -13,7 +14,8 @@ namespace {
 constexpr int ROWS = 64, COLUMNS = 64, BLOCKS = 3; /* of a multiprocessor, by registers */
 constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M_TILES = WARP_ROWS / 16, N_TILES = WARP_COLUMNS / 8;
 constexpr int THREADS = ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) * 32;
-constexpr int DEPTH = 16, ROW_BYTES = DEPTH * 8, X_BYTES = ROWS * ROW_BYTES, STAGES = 4, STAGE = X_BYTES + COLUMNS * ROW_BYTES, RING = STAGES * STAGE;
+constexpr int DEPTH = 16, ROW_BYTES = DEPTH * 8, X_BYTES = ROWS * ROW_BYTES, STAGES = 4,
+              STAGE = X_BYTES + COLUMNS * ROW_BYTES, RING = STAGES * STAGE;
 constexpr int TILE_LD = COLUMNS + 4;
 static_assert(ROW_BYTES == 128 && RING >= ROWS * TILE_LD * 8, "four units a row; the tile takes the ring's place");
 
@@ -23,7 +25,8 @@ template <bool WHOLE_PIECES> struct shape {
     static constexpr bool whole_pieces = WHOLE_PIECES;
 };
 
-/* Byte offset of byte `at` of row `row` in a stage's part of x or W. The permutation depends on the row modulo 4 alone. */
+/* Byte offset of byte `at` of row `row` in a stage's part of x or W. The permutation depends on the row modulo 4 alone.
+ */
 __device__ __forceinline__ int place(int row, int at) { return row * ROW_BYTES + (at ^ (row & 3) << 5); }
 
 /* The copies of a thread. */
@@ -36,7 +39,8 @@ template <class S> struct pipeline {
 };
 
 /* Starts the copy of an operand's part of the next stage, and moves on. */
-template <class S, int TILE_ROWS> __device__ __forceinline__ void copy_operand(source<S> &from, uint32_t to, int bytes) {
+template <class S, int TILE_ROWS>
+__device__ __forceinline__ void copy_operand(source<S> &from, uint32_t to, int bytes) {
     copy_tile<S, TILE_ROWS>(to, from.term[0], from.stride, from.rows, bytes);
     from.term[0] += S::row_bytes;
 }
@@ -82,11 +86,13 @@ __device__ __forceinline__ void multiply(double (&sum)[M_TILES][N_TILES][4], con
         for (int n = 0; n < N_TILES; n++) rfi_mma_f64(sum[m][n], f.a[m], f.b[n]);
 }
 
-template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
+template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
+    fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(128) uint8_t ring[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS, warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
+    const int warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
+              warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
     const int steps = (int)((p.in_features + DEPTH - 1) / DEPTH), piece = threadIdx.x % S::pieces;
     pipeline<S> pipe = {
         .x = source_of<S>(p.x, row0, p.batch),
@@ -124,7 +130,8 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mma_f
         for (int n = 0; n < N_TILES; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                tile[(warp_row + m * 16 + i / 2 * 8 + lane / 4) * TILE_LD + warp_column + n * 8 + lane % 4 * 2 + i % 2] = sum[m][n][i];
+                tile[(warp_row + m * 16 + i / 2 * 8 + lane / 4) * TILE_LD + warp_column + n * 8 + lane % 4 * 2 +
+                    i % 2] = sum[m][n][i];
     __syncthreads(); /* the tile is written */
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
     rfi_fold_tile(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
@@ -135,8 +142,12 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS) fold_mma_f
 
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / DEPTH > INT32_MAX - STAGES) return cudaErrorInvalidConfiguration;
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / DEPTH > INT32_MAX - STAGES)
+        return cudaErrorInvalidConfiguration;
     /* As in forward.c, but what lies beside a row is not known here. */
-    const auto in_pieces = [&](const rfi_cuda_rows &rows) { return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0; };
-    return rfi_launch(in_pieces(fold->x) && in_pieces(fold->w) ? fold_mma_f64<shape<true>> : fold_mma_f64<shape<false>>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, RING, stream);
+    const auto in_pieces = [&](const rfi_cuda_rows &rows) {
+        return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0;
+    };
+    return rfi_launch(in_pieces(fold->x) && in_pieces(fold->w) ? fold_mma_f64<shape<true>> : fold_mma_f64<shape<false>>,
+        fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, RING, stream);
 }

@@ -1,4 +1,5 @@
-/* What comes before a fold: rows in terms of 16 bits, copies that kernels can read in 16-byte pieces, and cleared tickets; and what is asked of W before it is prepared. */
+/* What comes before a fold: rows in terms of 16 bits, copies that kernels can read in 16-byte pieces, and cleared
+ * tickets; and what is asked of W before it is prepared. */
 #include "launch.cuh"
 #include "ptx.cuh"
 #include "typed.cuh"
@@ -8,10 +9,13 @@ namespace {
 constexpr int THREADS = 256;
 
 __device__ __forceinline__ void clear_words(const rfi_cuda_clear &clear) {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < clear.count; i += (int64_t)gridDim.x * blockDim.x) clear.words[i] = 0;
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < clear.count;
+        i += (int64_t)gridDim.x * blockDim.x)
+        clear.words[i] = 0;
 }
 
-/* The fold that follows fetches W as soon as it runs: the model's W at any time, the caller's once all that is in front of this kernel has finished. */
+/* The fold that follows fetches W as soon as it runs: the model's W at any time, the caller's once all that is in front
+ * of this kernel has finished. */
 __device__ __forceinline__ void begin(const rfi_cuda_clear &clear) {
     if (!clear.w_borrowed) rfi_release_next();
     rfi_wait_for_previous();
@@ -34,11 +38,12 @@ template <int WARPS, class T, class Combine> __device__ T block_all(T v, T *scra
     return v;
 }
 
-/* binary16: scaling so that the largest finite magnitude lies in [2^14, 2^15) leaves 2^15 of headroom above the subnormals for the second term: high + low is exact to
- * 22 bits down to 2^-17 of the largest, and to 2^-40 of it below. The inverse must be a float, subnormals included, so that a row of the smallest subnormals is scaled by
- * 2^149 only: its values are then small integers, which the terms hold exactly. What is binary16 already is never scaled down, and so held exactly.
- * bfloat16 has the range of float32: only rows whose last terms would be subnormal are scaled, to no more than what no product overflows with, and rows that rounding
- * would make infinite. */
+/* binary16: scaling so that the largest finite magnitude lies in [2^14, 2^15) leaves 2^15 of headroom above the
+ * subnormals for the second term: high + low is exact to 22 bits down to 2^-17 of the largest, and to 2^-40 of it
+ * below. The inverse must be a float, subnormals included, so that a row of the smallest subnormals is scaled by 2^149
+ * only: its values are then small integers, which the terms hold exactly. What is binary16 already is never scaled
+ * down, and so held exactly. bfloat16 has the range of float32: only rows whose last terms would be subnormal are
+ * scaled, to no more than what no product overflows with, and rows that rounding would make infinite. */
 template <bool BF16> __device__ __forceinline__ int scale_exponent(float largest, int dtype) {
     if (largest == 0) return 0;
     const int exponent = ilogbf(largest);
@@ -46,7 +51,8 @@ template <bool BF16> __device__ __forceinline__ int scale_exponent(float largest
     return dtype == RF_FLOAT16 ? max(14 - exponent, 0) : min(14 - exponent, 149);
 }
 
-/* A power of two; one beyond float's range in two factors. Products with both are exact wherever the result is normal, and subnormal results do not occur
+/* A power of two; one beyond float's range in two factors. Products with both are exact wherever the result is normal,
+ * and subnormal results do not occur
  * (|v| 2^e < 2^15 and e >= -113). */
 struct power {
     float a, b;
@@ -57,11 +63,13 @@ struct power {
     }
 };
 
-/* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two passes over it; what is behind is read
- * twice. So many blocks of one row of 8192 values then have theirs on the way that memory is busy all the time, which registers do not have room for. */
+/* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two
+ * passes over it; what is behind is read twice. So many blocks of one row of 8192 values then have theirs on the way
+ * that memory is busy all the time, which registers do not have room for. */
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
-/* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through shared memory takes longer. Their blocks are as large as
- * can be, for there is one a multiprocessor, and its latencies are hidden by nothing else. */
+/* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through
+ * shared memory takes longer. Their blocks are as large as can be, for there is one a multiprocessor, and its latencies
+ * are hidden by nothing else. */
 constexpr int PIECES = 2, FEW_ROWS = 128, FEW_THREADS = 1024;
 
 /* Values [i, i + WIDTH) of `data`, all at once. */
@@ -77,8 +85,10 @@ __device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtyp
     for (int j = 0; j < WIDTH; j++) v[j] = rfi_load_as<float>(bits, dtype, j);
 }
 
-/* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. `whole`: rows can be read WIDTH values at a time. */
-__device__ __forceinline__ void load_values(const rfi_cuda_split &p, int64_t first, int64_t i, int dtype, bool whole, float (&v)[WIDTH]) {
+/* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. `whole`: rows can be read
+ * WIDTH values at a time. */
+__device__ __forceinline__ void load_values(
+    const rfi_cuda_split &p, int64_t first, int64_t i, int dtype, bool whole, float (&v)[WIDTH]) {
     if (whole && i + WIDTH <= p.columns) {
         load_whole(p.data, first + i, dtype, v);
         return;
@@ -94,9 +104,11 @@ __device__ __forceinline__ float largest_of(const float (&v)[WIDTH], float large
     return largest;
 }
 
-/* What terms of binary16 do to a scaled row, see doc/kernels/accuracy.md. A value is poor if they leave more than POOR of it, which none does that is not below
- * poor_below. */
-template <int TERMS> __host__ __device__ constexpr float poor_share(int dtype) { return TERMS == 1 && dtype == RF_FLOAT32 ? 0x1p-10f : 0x1p-20f; }
+/* What terms of binary16 do to a scaled row, see doc/kernels/accuracy.md. A value is poor if they leave more than POOR
+ * of it, which none does that is not below poor_below. */
+template <int TERMS> __host__ __device__ constexpr float poor_share(int dtype) {
+    return TERMS == 1 && dtype == RF_FLOAT32 ? 0x1p-10f : 0x1p-20f;
+}
 template <int TERMS> __host__ __device__ constexpr float poor_below(int dtype) {
     return dtype == RF_FLOAT16 ? 0 : TERMS == 2 ? 0x1p-5f : dtype == RF_FLOAT32 ? 0x1p-15f : 0x1p-17f;
 }
@@ -128,13 +140,15 @@ template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (
     }
 }
 
-template <int TERMS> __device__ __forceinline__ void store_terms(const rfi_cuda_split &p, int64_t at, const uint2 (&term)[TERMS]) {
+template <int TERMS>
+__device__ __forceinline__ void store_terms(const rfi_cuda_split &p, int64_t at, const uint2 (&term)[TERMS]) {
     *(uint2 *)((uint16_t *)p.high + at) = term[0];
     if (TERMS > 1) *(uint2 *)((uint16_t *)p.low + at) = term[TERMS > 1];
     if (TERMS > 2) *(uint2 *)((uint16_t *)p.least + at) = term[TERMS > 2 ? 2 : 0];
 }
 
-/* A value of W that is not zero has a term that is not: infinity times it must not become NaN. `v` is what the terms leave of the scaled values. */
+/* A value of W that is not zero has a term that is not: infinity times it must not become NaN. `v` is what the terms
+ * leave of the scaled values. */
 template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)[WIDTH], uint2 (&term)[TERMS]) {
     uint16_t *last = (uint16_t *)&term[TERMS - 1];
     const uint16_t *first = (const uint16_t *)&term[0];
@@ -144,8 +158,8 @@ template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)
 }
 
 /* SINGLE: scale.b is 1, as it nearly always is. Returns how many values are poor. */
-template <int TERMS, bool BF16, bool SINGLE>
-__device__ __forceinline__ int write_terms(const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype) {
+template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int write_terms(
+    const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype) {
     float v[WIDTH], least = INFINITY;
     uint2 term[TERMS];
 #pragma unroll
@@ -177,7 +191,8 @@ template <int TERMS> __device__ __forceinline__ void rest_of(float (&v)[WIDTH]) 
         if (fabsf(whole[j]) >= subnormal_below<TERMS>()) v[j] = 0;
 }
 
-/* A row as a thread goes through it, STEP values apart: first what it has in registers (FEW) or has copied to shared memory, then the rest. */
+/* A row as a thread goes through it, STEP values apart: first what it has in registers (FEW) or has copied to shared
+ * memory, then the rest. */
 template <bool FEW> struct row_walk {
     static constexpr int BLOCK = FEW ? FEW_THREADS : THREADS, STEP = BLOCK * WIDTH;
     const rfi_cuda_split &p;
@@ -187,7 +202,8 @@ template <bool FEW> struct row_walk {
     int copied;    /* how many from there on are in shared memory */
     int dtype;
     bool whole;
-    /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`. */
+    /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`.
+     */
     template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
         const int mine = threadIdx.x * WIDTH;
         int i = mine;
@@ -212,22 +228,27 @@ template <bool FEW> struct row_walk {
     }
 };
 
-__host__ __device__ inline int item_of(int dtype) { return dtype == RF_FLOAT32 ? 4 : 2; } /* but for float64, which is read value by value */
+__host__ __device__ inline int item_of(int dtype) {
+    return dtype == RF_FLOAT32 ? 4 : 2;
+} /* but for float64, which is read value by value */
 
 /* Whether rows can be read WIDTH values at a time. */
 __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
     return p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item_of(p.dtype) * WIDTH) == 0 && p.ld % WIDTH == 0;
 }
 
-/* A row that is not finite: its terms, from the second pass on. Returns its scale, and in *irregular whether that does not say what the row is. */
-template <bool FEW> __device__ __forceinline__ float find_infinity(const row_walk<FEW> &walk, float *scratch, int64_t *place, bool *irregular) {
+/* A row that is not finite: its terms, from the second pass on. Returns its scale, and in *irregular whether that does
+ * not say what the row is. */
+template <bool FEW> __device__ __forceinline__ float find_infinity(
+    const row_walk<FEW> &walk, float *scratch, int64_t *place, bool *irregular) {
     constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
     float nans = 0, infinities = 0, at = -1;
-    walk.each(walk.p.columns, [&](int64_t i, const float(&v)[WIDTH]) {
+    walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
 #pragma unroll
         for (int j = 0; j < WIDTH; j++) {
             nans += v[j] != v[j];
-            if (fabsf(v[j]) == INFINITY) infinities += 1, at = (float)(i + j); /* the kernels' depth is below 2^24, or the row is irregular */
+            if (fabsf(v[j]) == INFINITY)
+                infinities += 1, at = (float)(i + j); /* the kernels' depth is below 2^24, or the row is irregular */
         }
     });
     const auto add = [](float x, float y) { return x + y; };
@@ -239,18 +260,19 @@ template <bool FEW> __device__ __forceinline__ float find_infinity(const row_wal
     return nans > 0 ? NAN : INFINITY;
 }
 
-/* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left. *irregular: even so the row loses too much. */
-template <int TERMS, bool FEW>
-__device__ __forceinline__ float write_rest(const row_walk<FEW> &walk, float *scratch, int64_t to, power scale, float counted, bool *irregular) {
+/* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left.
+ * *irregular: even so the row loses too much. */
+template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
+    const row_walk<FEW> &walk, float *scratch, int64_t to, power scale, float counted, bool *irregular) {
     constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
     const rfi_cuda_split &p = walk.p;
     const int mine = threadIdx.x * WIDTH;
     float top = 0, poor = 0;
-    const auto scaled = [&](const float(&stored)[WIDTH], float(&v)[WIDTH]) {
+    const auto scaled = [&](const float (&stored)[WIDTH], float (&v)[WIDTH]) {
 #pragma unroll
         for (int j = 0; j < WIDTH; j++) v[j] = stored[j] * scale.a * scale.b;
     };
-    walk.each(p.columns, [&](int64_t, const float(&stored)[WIDTH]) {
+    walk.each(p.columns, [&](int64_t, const float (&stored)[WIDTH]) {
         float v[WIDTH];
         scaled(stored, v);
         rest_of<TERMS>(v);
@@ -259,7 +281,7 @@ __device__ __forceinline__ float write_rest(const row_walk<FEW> &walk, float *sc
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
     const int exponent = top > 0 ? min(14 - ilogbf(top), 126) : 0;
     const float up = scalbnf(1.0f, exponent), down = scalbnf(1.0f, -exponent);
-    walk.each(p.depth, [&](int64_t i, const float(&stored)[WIDTH]) {
+    walk.each(p.depth, [&](int64_t i, const float (&stored)[WIDTH]) {
         float v[WIDTH];
         uint2 term[TERMS];
         scaled(stored, v);
@@ -269,22 +291,28 @@ __device__ __forceinline__ float write_rest(const row_walk<FEW> &walk, float *sc
         to_terms<TERMS, false>(v, term);
         store_terms<TERMS>(p, to + p.depth + i - mine, term);
 #pragma unroll
-        for (int j = 0; j < WIDTH; j++) poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
+        for (int j = 0; j < WIDTH; j++)
+            poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
     });
     poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
-    *irregular |= p.strict ? poor > 0 : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
+    *irregular |= p.strict
+        ? poor > 0
+        : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
     return top > 0 ? down : 0;
 }
 
-/* A block a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32, the usual case, without a question in its loops. */
-template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_bounds__(row_walk<FEW>::BLOCK, FEW ? 1 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+/* A block a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32, the
+ * usual case, without a question in its loops. */
+template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_bounds__(
+    row_walk<FEW>::BLOCK, FEW ? 1 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
     constexpr int STEP = row_walk<FEW>::STEP, WARPS = row_walk<FEW>::BLOCK / 32;
     __shared__ float scratch[WARPS];
     const int64_t row = blockIdx.x, first = row * p.ld;
     const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = threadIdx.x * WIDTH;
     const bool whole = PLAIN || is_whole(p);
-    /* A thread's columns are STEP apart, whole panels, so that from column to column its terms are a constant number of values apart. */
+    /* A thread's columns are STEP apart, whole panels, so that from column to column its terms are a constant number of
+     * values apart. */
     static_assert(STEP % 64 == 0, "whole panels");
     const int64_t to = p.panel ? rfi_place(p.panel, p.panel_rows, row, mine) : row * p.ld_terms + mine;
     const int64_t apart = p.panel ? p.panel_rows / RFI_BLOCK_ROWS * rfi_block_values(p.panel) / p.panel : 1;
@@ -305,7 +333,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     clear_words(p.clear);
     rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
     float top = 0;
-    walk.each(p.columns, [&](int64_t, const float(&v)[WIDTH]) { top = largest_of(v, top); });
+    walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { top = largest_of(v, top); });
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
     const int exponent = top < INFINITY ? scale_exponent<BF16>(top, dtype) : 0;
     const power scale(exponent);
@@ -315,31 +343,43 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     if (!(top < INFINITY)) {
         int64_t place = -1;
         row_scale = find_infinity(walk, scratch, &place, &irregular);
-        for (int64_t i = mine; i < p.depth; i += STEP) { /* terms that are not used are multiplied all the same: zeros */
+        for (int64_t i = mine; i < p.depth;
+            i += STEP) { /* terms that are not used are multiplied all the same: zeros */
             __align__(8) uint16_t value[WIDTH];
 #pragma unroll
             for (int j = 0; j < WIDTH; j++) {
                 const bool negative = i + j == place && rfi_load_as<float>(p.data, p.dtype, first + i + j) < 0;
-                value[j] = i + j != place ? 0 : (BF16 ? 0x5d80 : 0x3c00) | (negative ? 0x8000 : 0); /* 2^60: times a subnormal it is none; 1 */
+                value[j] = i + j != place
+                    ? 0
+                    : (BF16 ? 0x5d80 : 0x3c00) | (negative ? 0x8000 : 0); /* 2^60: times a subnormal it is none; 1 */
             }
             uint2 term[TERMS] = {*(const uint2 *)value};
             store_terms<TERMS>(p, to + (i - mine) * apart, term);
         }
-    } else if (scale.b == 1) walk.each(p.depth, [&](int64_t i, const float(&v)[WIDTH]) { poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype); });
-    else walk.each(p.depth, [&](int64_t i, const float(&v)[WIDTH]) { poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype); });
+    } else if (scale.b == 1)
+        walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+            poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype);
+        });
+    else
+        walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+            poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype);
+        });
     if (!BF16 && p.levels.ratio && __syncthreads_or(poor > 0)) {
         float counted = 0;
-        walk.each(p.columns, [&](int64_t, const float(&v)[WIDTH]) {
+        walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) {
 #pragma unroll
             for (int j = 0; j < WIDTH; j++) counted += v[j] != 0;
         });
         const auto add = [](float x, float y) { return x + y; };
         const float all_poor = block_all<WARPS>((float)poor, scratch, add);
         counted = block_all<WARPS>(counted, scratch, add);
-        if (p.strict || all_poor * FEW_POOR > counted) ratio = write_rest<TERMS, FEW>(walk, scratch, to, scale, counted, &irregular);
+        if (p.strict || all_poor * FEW_POOR > counted)
+            ratio = write_rest<TERMS, FEW>(walk, scratch, to, scale, counted, &irregular);
     }
     if (p.levels.wide && row == p.rows - 1)
-        for (int64_t i = p.rows + threadIdx.x; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS; i += blockDim.x) p.levels.wide[i] = 0;
+        for (int64_t i = p.rows + threadIdx.x; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
+            i += blockDim.x)
+            p.levels.wide[i] = 0;
     if (threadIdx.x) return;
     p.scale[row] = row_scale;
     if (p.irregular) p.irregular[row] = irregular;
@@ -348,7 +388,8 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     p.levels.wide[row] = ratio != 0;
 }
 
-/* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost, doc/kernels/accuracy.md says. */
+/* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost,
+ * doc/kernels/accuracy.md says. */
 __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ rfi_cuda_survey p) {
     constexpr int WARPS = THREADS / 32;
     __shared__ float scratch[WARPS];
@@ -411,25 +452,33 @@ template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __
 } // namespace
 
 template <int TERMS, bool BF16> static void (*split_kernel(bool few, bool plain))(rfi_cuda_split) {
-    return few ? plain ? split_rows<TERMS, BF16, true, true> : split_rows<TERMS, BF16, true, false>
-               : plain ? split_rows<TERMS, BF16, false, true> : split_rows<TERMS, BF16, false, false>;
+    return few  ? plain ? split_rows<TERMS, BF16, true, true> : split_rows<TERMS, BF16, true, false>
+         : plain ? split_rows<TERMS, BF16, false, true>
+                : split_rows<TERMS, BF16, false, false>;
 }
 
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
-    const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split), bf16 = split->term_dtype == RF_BFLOAT16;
-    const int64_t row = split->columns * item_of(split->dtype), kept = few || split->dtype == RF_FLOAT64 ? 0 : row < KEPT_BYTES ? row : KEPT_BYTES;
+    const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split),
+               bf16 = split->term_dtype == RF_BFLOAT16;
+    const int64_t row = split->columns * item_of(split->dtype),
+                  kept = few || split->dtype == RF_FLOAT64 ? 0
+        : row < KEPT_BYTES                                 ? row
+                                                           : KEPT_BYTES;
     const auto kernel = split->terms == 3 ? split_kernel<3, true>(few, plain)
-                        : bf16            ? split_kernel<2, true>(few, plain)
-                        : split->terms == 2 ? split_kernel<2, false>(few, plain)
-                                            : split_kernel<1, false>(few, plain);
-    return rfi_launch(kernel, split, dim3((unsigned)split->rows), few ? FEW_THREADS : THREADS, (size_t)kept, stream, split->clear.overlaps);
+        : bf16                            ? split_kernel<2, true>(few, plain)
+        : split->terms == 2               ? split_kernel<2, false>(few, plain)
+                                          : split_kernel<1, false>(few, plain);
+    return rfi_launch(kernel, split, dim3((unsigned)split->rows), few ? FEW_THREADS : THREADS, (size_t)kept, stream,
+        split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_survey(const rfi_cuda_survey *survey, cudaStream_t stream) {
     if (survey->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
-    return survey->rows && survey->columns ? rfi_launch(survey_rows, survey, dim3((unsigned)survey->rows), THREADS, 0, stream) : cudaSuccess;
+    return survey->rows && survey->columns
+        ? rfi_launch(survey_rows, survey, dim3((unsigned)survey->rows), THREADS, 0, stream)
+        : cudaSuccess;
 }
 
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
@@ -438,7 +487,8 @@ cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stre
 
 cudaError_t rfi_cuda_overlaps(int32_t *overlaps) {
     cudaFuncAttributes attributes;
-    cudaError_t error = cudaFuncGetAttributes(&attributes, clear_all); /* all portable files are compiled for the same architectures */
+    cudaError_t error =
+        cudaFuncGetAttributes(&attributes, clear_all); /* all portable files are compiled for the same architectures */
     *overlaps = !error && attributes.ptxVersion >= 90;
     return error;
 }

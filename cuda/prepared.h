@@ -9,18 +9,19 @@
 typedef struct rfi_cuda_prepared {
     int device;
     rfi_cuda_figures figures;
-    int32_t overlaps;   /* see rfi_cuda_overlaps */
-    int forced;         /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
-    int w_terms;        /* 0 if W is kept as it is stored */
-    int w_nonfinite;    /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times infinity is NaN */
-    int strict;         /* no value of x may be lost: see rfi_cuda_split */
+    int32_t overlaps; /* see rfi_cuda_overlaps */
+    int forced;       /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
+    int w_terms;      /* 0 if W is kept as it is stored */
+    int w_nonfinite;  /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
+                         infinity is NaN */
+    int strict;       /* no value of x may be lost: see rfi_cuda_split */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;
-    void *weight;       /* owned: W in either form, with its scales; NULL if W is borrowed */
-    void *columns;      /* owned: bias, then the vectors */
-    void *vectors;      /* within columns */
+    void *weight;  /* owned: W in either form, with its scales; NULL if W is borrowed */
+    void *columns; /* owned: bias, then the vectors */
+    void *vectors; /* within columns */
     rfi_cuda_chain chain;
-    int collapsed;      /* the chain is a dot product a row: `collapse` but for its fold */
+    int collapsed; /* the chain is a dot product a row: `collapse` but for its fold */
     rfi_cuda_collapse collapse;
     void *sums;         /* owned: what `collapse` points to */
     cudaMemPool_t pool; /* the device's, held: workspaces of calls that bring none */
@@ -29,12 +30,15 @@ typedef struct rfi_cuda_prepared {
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cuda_release(void *prepared);
 
-/* If the plan is collapsible and the weights allow it, sets p->collapsed. Then launches it for the rows that `fold` says. */
-rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes);
+/* If the plan is collapsible and the weights allow it, sets p->collapsed. Then launches it for the rows that `fold`
+ * says. */
+rf_status rfi_cuda_collapse_prepare(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes);
 rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* The problem that a forward of `batch` rows is. `prepared` may be NULL. */
-rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype);
+rfi_cuda_problem rfi_cuda_problem_of(
+    const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype);
 
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes);
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);

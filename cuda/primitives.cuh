@@ -1,7 +1,8 @@
-/* The primitives of ops.h for nvcc: CUDA's full-accuracy functions. None of the files here is compiled with --use_fast_math, so expf is within
- * 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming Guide, mathematical functions), divisions and square roots are
- * rounded correctly and subnormals are kept. The terms of a logsumexp alone take
- * the special function unit as it is: 2^-22 of a term, and 2^-24 of one for each unit that its exponent lies below the largest, which the sum does not show. */
+/* The primitives of ops.h for nvcc: CUDA's full-accuracy functions. None of the files here is compiled with
+ * --use_fast_math, so expf is within 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming
+ * Guide, mathematical functions), divisions and square roots are rounded correctly and subnormals are kept. The terms
+ * of a logsumexp alone take the special function unit as it is: 2^-22 of a term, and 2^-24 of one for each unit that
+ * its exponent lies below the largest, which the sum does not show. */
 #ifndef ROWFOLD_CUDA_PRIMITIVES_CUH
 #define ROWFOLD_CUDA_PRIMITIVES_CUH
 

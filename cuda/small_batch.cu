@@ -1,26 +1,33 @@
-/* Up to eight rows: plain multiply-adds at the speed of reading W once. x is read as it is stored, so no row is irregular and nothing is prepared.
+/* Up to eight rows: plain multiply-adds at the speed of reading W once. x is read as it is stored, so no row is
+ * irregular and nothing is prepared.
  *
- * A block computes RFI_FOLD_COLUMNS features, a warp four of them. Its lanes share out K by eights, hold the sums of four features by all rows, and load
- * the next piece of W while they work on one; that keeps about 64 KB a multiprocessor on their way. x lies in shared memory as float32, a piece of K at a
- * time, permuted so that a quarter of a warp reads every bank once. */
+ * A block computes RFI_FOLD_COLUMNS features, a warp four of them. Its lanes share out K by eights, hold the sums of
+ * four features by all rows, and load the next piece of W while they work on one; that keeps about 64 KB a
+ * multiprocessor on their way. x lies in shared memory as float32, a piece of K at a time, permuted so that a quarter
+ * of a warp reads every bank once. */
 #include "epilogue.cuh"
 #include "launch.cuh"
 
 namespace {
 
-constexpr int THREADS = 512, WARP_COLUMNS = 4, COLUMNS = THREADS / 32 * WARP_COLUMNS, LANE_DEPTH = 8, WARP_DEPTH = 32 * LANE_DEPTH;
+constexpr int THREADS = 512, WARP_COLUMNS = 4, COLUMNS = THREADS / 32 * WARP_COLUMNS, LANE_DEPTH = 8,
+              WARP_DEPTH = 32 * LANE_DEPTH;
 constexpr int X_DEPTH = 2048; /* of x in shared memory */
 constexpr int TILE_LD = COLUMNS + 4;
 static_assert(COLUMNS == RFI_FOLD_COLUMNS, "a block folds to one partial state a row");
 
-/* Where value k of a piece of x lies: within WARP_DEPTH values, first the lower four of every lane, then the upper four. */
-__device__ __forceinline__ int place(int k) { return k / WARP_DEPTH * WARP_DEPTH + k % 8 / 4 * (WARP_DEPTH / 2) + k % WARP_DEPTH / 8 * 4 + k % 4; }
+/* Where value k of a piece of x lies: within WARP_DEPTH values, first the lower four of every lane, then the upper
+ * four. */
+__device__ __forceinline__ int place(int k) {
+    return k / WARP_DEPTH * WARP_DEPTH + k % 8 / 4 * (WARP_DEPTH / 2) + k % WARP_DEPTH / 8 * 4 + k % 4;
+}
 
 template <int TERMS> struct piece {
     uint4 term[TERMS][WARP_COLUMNS]; /* eight values each */
 };
 
-/* Eight values of a row from k on, zero beyond its end: only there are they read one by one, since what follows may not be the library's. */
+/* Eight values of a row from k on, zero beyond its end: only there are they read one by one, since what follows may not
+ * be the library's. */
 __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int64_t k, int64_t depth) {
     if (k + 8 <= depth) return __ldg((const uint4 *)(row + k));
     uint32_t v[4] = {};
@@ -29,17 +36,20 @@ __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int64_t k, int6
     return make_uint4(v[0], v[1], v[2], v[3]);
 }
 
-template <int TERMS> __device__ __forceinline__ void load(piece<TERMS> &w, const rfi_cuda_fold &p, const int64_t (&row)[WARP_COLUMNS], int64_t k) {
+template <int TERMS> __device__ __forceinline__ void load(
+    piece<TERMS> &w, const rfi_cuda_fold &p, const int64_t (&row)[WARP_COLUMNS], int64_t k) {
 #pragma unroll
     for (int c = 0; c < WARP_COLUMNS; c++) {
         w.term[0][c] = load_eight((const uint16_t *)p.w.data + row[c], k, p.in_features);
         if (TERMS > 1) w.term[TERMS > 1][c] = load_eight((const uint16_t *)p.w.low + row[c], k, p.in_features);
-        if (TERMS > 2) w.term[TERMS > 2 ? 2 : 0][c] = load_eight((const uint16_t *)p.w.least + row[c], k, p.in_features);
+        if (TERMS > 2)
+            w.term[TERMS > 2 ? 2 : 0][c] = load_eight((const uint16_t *)p.w.least + row[c], k, p.in_features);
     }
 }
 
 /* Eight values of W, scaled back: unscaled they might overflow in the sum. All exact, unless they are subnormal. */
-template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[8], const piece<TERMS> &w, int c, float scale) {
+template <class E, int TERMS>
+__device__ __forceinline__ void unpack(float (&v)[8], const piece<TERMS> &w, int c, float scale) {
     const uint32_t high[4] = {w.term[0][c].x, w.term[0][c].y, w.term[0][c].z, w.term[0][c].w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -60,8 +70,8 @@ template <class E, int TERMS> __device__ __forceinline__ void unpack(float (&v)[
     }
 }
 
-template <class E, int TERMS, int ROWS>
-__device__ __forceinline__ void multiply(float (&sum)[WARP_COLUMNS][ROWS], const piece<TERMS> &w, const float (&scale)[WARP_COLUMNS], const float *x, int k) {
+template <class E, int TERMS, int ROWS> __device__ __forceinline__ void multiply(float (&sum)[WARP_COLUMNS][ROWS],
+    const piece<TERMS> &w, const float (&scale)[WARP_COLUMNS], const float *x, int k) {
     const float4 *at = (const float4 *)(x + k) + threadIdx.x % 32;
     float v[WARP_COLUMNS][8];
 #pragma unroll
@@ -77,7 +87,8 @@ __device__ __forceinline__ void multiply(float (&sum)[WARP_COLUMNS][ROWS], const
     }
 }
 
-/* Four values of row r of x from k on, zero beyond the last row and column. `whole`: read at once where all are there. */
+/* Four values of row r of x from k on, zero beyond the last row and column. `whole`: read at once where all are there.
+ */
 __device__ __forceinline__ float4 load_four(const rfi_cuda_fold &p, int r, int64_t k, bool whole) {
     float v[4] = {};
     const int64_t at = r * p.x.ld + k;
@@ -101,7 +112,8 @@ template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_
     for (int r = 0; r < ROWS; r++) *(float4 *)&x[r * X_DEPTH + place(k)] = v[r];
 }
 
-template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREADS, 1) fold_stream(const __grid_constant__ rfi_cuda_fold p) {
+template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREADS, 1)
+    fold_stream(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) float x[];
     __shared__ __align__(16) float tile[ROWS < 4 ? 4 : ROWS][TILE_LD]; /* the fold takes four rows at a time */
     const int lane = threadIdx.x % 32, warp_column = threadIdx.x / 32 * WARP_COLUMNS;
@@ -141,21 +153,24 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
 }
 
 template <class E, int TERMS, int ROWS> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return rfi_launch(fold_stream<E, TERMS, ROWS>, fold, dim3((unsigned)rfi_tiles(fold->out_features, COLUMNS)), THREADS, sizeof(float) * ROWS * X_DEPTH, stream);
+    return rfi_launch(fold_stream<E, TERMS, ROWS>, fold, dim3((unsigned)rfi_tiles(fold->out_features, COLUMNS)),
+        THREADS, sizeof(float) * ROWS * X_DEPTH, stream);
 }
 
 /* A row's bits do not depend on how many there are: only what is computed beside it does. */
 template <class E, int TERMS> cudaError_t launch_rows(const rfi_cuda_fold *fold, cudaStream_t stream) {
     if (fold->batch > 8 || !fold->out_features) return cudaErrorInvalidConfiguration;
-    return fold->batch > 4   ? launch<E, TERMS, 8>(fold, stream)
-           : fold->batch > 2 ? launch<E, TERMS, 4>(fold, stream)
-           : fold->batch > 1 ? launch<E, TERMS, 2>(fold, stream)
-                             : launch<E, TERMS, 1>(fold, stream);
+    return fold->batch > 4 ? launch<E, TERMS, 8>(fold, stream)
+        : fold->batch > 2  ? launch<E, TERMS, 4>(fold, stream)
+        : fold->batch > 1  ? launch<E, TERMS, 2>(fold, stream)
+                           : launch<E, TERMS, 1>(fold, stream);
 }
 
 } // namespace
 
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (fold->w.dtype == RF_BFLOAT16) return fold->w.least ? launch_rows<__nv_bfloat16, 3>(fold, stream) : launch_rows<__nv_bfloat16, 1>(fold, stream);
+    if (fold->w.dtype == RF_BFLOAT16)
+        return fold->w.least ? launch_rows<__nv_bfloat16, 3>(fold, stream)
+                             : launch_rows<__nv_bfloat16, 1>(fold, stream);
     return fold->w.low ? launch_rows<__half, 2>(fold, stream) : launch_rows<__half, 1>(fold, stream);
 }

@@ -1,4 +1,5 @@
-/* In place of the CUDA backend in a library that was configured without one: it stays in the list and says why it cannot run. */
+/* In place of the CUDA backend in a library that was configured without one: it stays in the list and says why it
+ * cannot run. */
 #include "backend.h"
 
 static int available(const char **reason) {

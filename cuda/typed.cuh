@@ -14,41 +14,46 @@ template <> struct rfi_typed<float> {
     typedef rfi_state_f32 state;
     static __device__ __forceinline__ float a(const rfi_cuda_step &step) { return step.a32; }
     static __device__ __forceinline__ float b(const rfi_cuda_step &step) { return step.b32; }
-    static __device__ float apply(int kind, float x, float a, float b, float s) { return rfi_op_apply_f32(kind, x, a, b, s); }
+    static __device__ float apply(int kind, float x, float a, float b, float s) {
+        return rfi_op_apply_f32(kind, x, a, b, s);
+    }
     static __device__ float finish(int kind, state p, float n) { return rfi_state_finish_f32(kind, p, n); }
 };
 template <> struct rfi_typed<double> {
     typedef rfi_state_f64 state;
     static __device__ __forceinline__ double a(const rfi_cuda_step &step) { return step.a64; }
     static __device__ __forceinline__ double b(const rfi_cuda_step &step) { return step.b64; }
-    static __device__ double apply(int kind, double x, double a, double b, double s) { return rfi_op_apply_f64(kind, x, a, b, s); }
+    static __device__ double apply(int kind, double x, double a, double b, double s) {
+        return rfi_op_apply_f64(kind, x, a, b, s);
+    }
     static __device__ double finish(int kind, state p, double n) { return rfi_state_finish_f64(kind, p, n); }
 };
 
-#define RFI_OP(id, number, name, params, flags, formula, doc)                                                              \
-    RFI_FN float rfi_op_##id(float x, float a, float b, float s) { return rfi_op_##id##_f32(x, a, b, s); }                 \
+#define RFI_OP(id, number, name, params, flags, formula, doc)                                              \
+    RFI_FN float rfi_op_##id(float x, float a, float b, float s) { return rfi_op_##id##_f32(x, a, b, s); } \
     RFI_FN double rfi_op_##id(double x, double a, double b, double s) { return rfi_op_##id##_f64(x, a, b, s); }
 #include "ops.def"
 #undef RFI_OP
 
 /* A reduction as a type, for code that is compiled once for each. */
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                            \
-    struct rfi_reduction_##id {                                                                                            \
-        static __device__ __forceinline__ void peak0(float &m) { m = rfi_peak0_##id##_f32(); }                             \
-        static __device__ __forceinline__ void peak0(double &m) { m = rfi_peak0_##id##_f64(); }                            \
-        static __device__ __forceinline__ float peak(float m, float x) { return rfi_peak_##id##_f32(m, x); }               \
-        static __device__ __forceinline__ double peak(double m, double x) { return rfi_peak_##id##_f64(m, x); }            \
-        static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(m, x); }               \
-        static __device__ __forceinline__ double term(double m, double x) { return rfi_term_##id##_f64(m, x); }            \
-        static __device__ __forceinline__ float rescale(float m, float x) { return rfi_rescale_##id##_f32(m, x); }         \
-        static __device__ __forceinline__ double rescale(double m, double x) { return rfi_rescale_##id##_f64(m, x); }      \
+#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                       \
+    struct rfi_reduction_##id {                                                                                       \
+        static __device__ __forceinline__ void peak0(float &m) { m = rfi_peak0_##id##_f32(); }                        \
+        static __device__ __forceinline__ void peak0(double &m) { m = rfi_peak0_##id##_f64(); }                       \
+        static __device__ __forceinline__ float peak(float m, float x) { return rfi_peak_##id##_f32(m, x); }          \
+        static __device__ __forceinline__ double peak(double m, double x) { return rfi_peak_##id##_f64(m, x); }       \
+        static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(m, x); }          \
+        static __device__ __forceinline__ double term(double m, double x) { return rfi_term_##id##_f64(m, x); }       \
+        static __device__ __forceinline__ float rescale(float m, float x) { return rfi_rescale_##id##_f32(m, x); }    \
+        static __device__ __forceinline__ double rescale(double m, double x) { return rfi_rescale_##id##_f64(m, x); } \
     };
 #include "reductions.def"
 #undef RFI_REDUCTION
 
-/* A sum of what tensor cores summed up in pieces. They truncate when they add: measured, pieces of 32 products lose 0.6 (signs mixed) to 0.9 (all equal) units of
- * a float's last place on average, always towards zero, which a sum over the columns shows. An odd last place is rounded away from zero, half a unit on
- * average; a sum short enough to have been exact is even, and left alone. Finite sums only: the bits of a NaN would overflow. */
+/* A sum of what tensor cores summed up in pieces. They truncate when they add: measured, pieces of 32 products lose 0.6
+ * (signs mixed) to 0.9 (all equal) units of a float's last place on average, always towards zero, which a sum over the
+ * columns shows. An odd last place is rounded away from zero, half a unit on average; a sum short enough to have been
+ * exact is even, and left alone. Finite sums only: the bits of a NaN would overflow. */
 static __device__ __forceinline__ float rfi_unbiased(float sum) {
     const uint32_t bits = __float_as_uint(sum);
     return __uint_as_float(bits + (bits & 1));
@@ -56,7 +61,9 @@ static __device__ __forceinline__ float rfi_unbiased(float sum) {
 
 /* Two values of a 16-bit type. */
 template <class E> static __device__ __forceinline__ float2 rfi_widen(uint32_t two);
-template <> __device__ __forceinline__ float2 rfi_widen<__half>(uint32_t two) { return __half22float2(*(const __half2 *)&two); }
+template <> __device__ __forceinline__ float2 rfi_widen<__half>(uint32_t two) {
+    return __half22float2(*(const __half2 *)&two);
+}
 template <> __device__ __forceinline__ float2 rfi_widen<__nv_bfloat16>(uint32_t two) {
     return make_float2(__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u));
 }
@@ -71,16 +78,23 @@ template <class T> static __device__ __forceinline__ T rfi_load_as(const void *d
     }
 }
 
-/* Where value `i` of a row lies in blocks, counted from its term in the first one. The lowest bits of the number of a 16-byte piece are turned over by those of the row:
- * so the swizzle of 128, 64 or 32 bytes wants it in shared memory. */
+/* Where value `i` of a row lies in blocks, counted from its term in the first one. The lowest bits of the number of a
+ * 16-byte piece are turned over by those of the row: so the swizzle of 128, 64 or 32 bytes wants it in shared memory.
+ */
 static __device__ __forceinline__ int64_t rfi_place(int panel, int64_t panel_rows, int64_t row, int64_t i) {
-    const int turn = panel == 64 ? row & 7 : panel == 32 ? row >> 1 & 3 : row >> 2 & 1, shift = panel == 64 ? 6 : panel == 32 ? 5 : 4;
+    const int turn = panel == 64 ? row & 7
+        : panel == 32            ? row >> 1 & 3
+                                 : row >> 2 & 1,
+              shift = panel == 64 ? 6
+        : panel == 32             ? 5
+                                  : 4;
     const int64_t block = (i >> shift) * (panel_rows / RFI_BLOCK_ROWS) + row / RFI_BLOCK_ROWS;
     return block * rfi_block_values(panel) + (int)(row % RFI_BLOCK_ROWS) * panel + (((int)i & (panel - 1)) ^ turn << 3);
 }
 
 /* Value `i` of row `row` of x or W, of x with one level. */
-template <class T> static __device__ __forceinline__ T rfi_load_rows(const rfi_cuda_rows &rows, int64_t row, int64_t i) {
+template <class T>
+static __device__ __forceinline__ T rfi_load_rows(const rfi_cuda_rows &rows, int64_t row, int64_t i) {
     int64_t at = rows.panel ? rfi_place(rows.panel, rows.ld, row, i) : row * rows.ld + i;
     T v = rfi_load_as<T>(rows.data, rows.dtype, at);
     if (rows.low) v += rfi_load_as<T>(rows.low, rows.dtype, at);
@@ -94,7 +108,9 @@ template <class T> static __device__ __forceinline__ void rfi_store_as(void *dat
     switch (dtype) {
     case RF_FLOAT64: ((double *)data)[i] = (double)v; break;
     case RF_FLOAT16: ((__half *)data)[i] = sizeof(T) == 8 ? __double2half((double)v) : __float2half_rn((float)v); break;
-    case RF_BFLOAT16: ((__nv_bfloat16 *)data)[i] = sizeof(T) == 8 ? __double2bfloat16((double)v) : __float2bfloat16_rn((float)v); break;
+    case RF_BFLOAT16:
+        ((__nv_bfloat16 *)data)[i] = sizeof(T) == 8 ? __double2bfloat16((double)v) : __float2bfloat16_rn((float)v);
+        break;
     default: ((float *)data)[i] = (float)v; break;
     }
 }

@@ -30,21 +30,26 @@ void rfi_cuda_release(void *state) {
     free(p);
 }
 
-static rf_status copy_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status copy_columns(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
-    size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype), total = row * (size_t)(1 + plan->num_vectors);
+    size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype),
+           total = row * (size_t)(1 + plan->num_vectors);
     rf_status status = rfi_cuda_status(cudaMalloc(&p->columns, total), "memory for the bias and the vectors");
     if (status || !total) return status;
     p->vectors = (char *)p->columns + row;
-    status = rfi_cuda_status(cudaMemcpyAsync(p->columns, weights->bias, row, cudaMemcpyHostToDevice, weights->stream), "copying the bias");
+    status = rfi_cuda_status(
+        cudaMemcpyAsync(p->columns, weights->bias, row, cudaMemcpyHostToDevice, weights->stream), "copying the bias");
     for (int v = 0; v < plan->num_vectors && !status; v++)
-        status = rfi_cuda_status(cudaMemcpyAsync((char *)p->vectors + (size_t)v * row, weights->vectors[v], row, cudaMemcpyHostToDevice, weights->stream),
-                                 "copying a vector");
+        status = rfi_cuda_status(cudaMemcpyAsync((char *)p->vectors + (size_t)v * row, weights->vectors[v], row,
+                                     cudaMemcpyHostToDevice, weights->stream),
+            "copying a vector");
     *bytes += total;
     return status;
 }
 
-/* The panels of the blocks that W is best kept in, 0 for rows. A collapsed sum needs W for rows close to overflow only, and reads rows. */
+/* The panels of the blocks that W is best kept in, 0 for rows. A collapsed sum needs W for rows close to overflow only,
+ * and reads rows. */
 static int plan_panel(const rfi_cuda_prepared *p, const rfi_spec *spec) {
     const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, 1, spec->x_dtype);
     return p->collapsed ? 0 : rfi_cuda_weight_panel(&problem, &p->figures, p->forced);
@@ -65,14 +70,16 @@ static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight
     s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row / whole * whole;
     if (s->rows < whole) s->rows = whole;
     if (s->rows > n) s->rows = n;
-    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row), found = 256 + (size_t)spec->plan.in_features * sizeof *s->lost;
+    size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row),
+           found = 256 + (size_t)spec->plan.in_features * sizeof *s->lost;
     slice = (slice + 255) / 256 * 256;
     rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + found), "memory to prepare the weights");
     if (status) return status;
     s->slice = s->block;
     s->findings = (rfi_cuda_findings *)(s->block + slice);
     s->lost = (unsigned *)(s->block + slice + 256);
-    return rfi_cuda_status(cudaMemsetAsync(s->findings, 0, found, weights->stream), "clearing what is found out about the weights");
+    return rfi_cuda_status(
+        cudaMemsetAsync(s->findings, 0, found, weights->stream), "clearing what is found out about the weights");
 }
 
 /* Rows of W on the device: what a step of the preparation works on. */
@@ -82,29 +89,36 @@ typedef struct slice {
 } slice;
 
 /* The rows from `first` on that there is room for, host weights copied. */
-static rf_status next_slice(slice *s, int64_t first, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *scratch) {
+static rf_status next_slice(
+    slice *s, int64_t first, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *scratch) {
     const rfi_plan *plan = &spec->plan;
     size_t item = rfi_dtype_size(spec->weight_dtype), width = (size_t)plan->in_features * item;
     int64_t left = plan->out_features - first;
-    *s = (slice){(const char *)weights->weight + (size_t)(first * weights->ld) * item, first, left < scratch->rows ? left : scratch->rows, weights->ld};
+    *s = (slice){(const char *)weights->weight + (size_t)(first * weights->ld) * item, first,
+        left < scratch->rows ? left : scratch->rows, weights->ld};
     if (weights->memory == RF_MEMORY_DEVICE) return RF_OK;
     const void *from = s->data;
     s->data = scratch->slice;
     s->ld = plan->in_features;
-    return rfi_cuda_status(cudaMemcpy2DAsync(scratch->slice, width, from, (size_t)weights->ld * item, width, (size_t)s->rows, cudaMemcpyHostToDevice, weights->stream),
-                           "copying the weights");
+    return rfi_cuda_status(cudaMemcpy2DAsync(scratch->slice, width, from, (size_t)weights->ld * item, width,
+                               (size_t)s->rows, cudaMemcpyHostToDevice, weights->stream),
+        "copying the weights");
 }
 
 /* How far from W's first value row `first` begins: of blocks, the one in the first panel. */
-static size_t place_of(const rfi_cuda_rows *w, int64_t first) { return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * rfi_block_values(w->panel) : first * w->ld); }
+static size_t place_of(const rfi_cuda_rows *w, int64_t first) {
+    return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * rfi_block_values(w->panel) : first * w->ld);
+}
 
 /* Columns of all panels: hopper_small takes two at a time. */
 static int64_t panel_depth(const rfi_plan *plan, int panel) { return round_up(plan->in_features, 2 * panel); }
 
 /* Makes W's place, `terms` of 16-bit values: rows or blocks. */
-static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int terms, rf_dtype dtype, size_t others, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int terms, rf_dtype dtype, size_t others,
+    const rfi_weight_view *weights, size_t *bytes) {
     const int panel = p->w.panel;
-    const int64_t depth = panel ? panel_depth(plan, panel) : round_up(plan->in_features, DEPTH_ALIGN), rows = panel ? round_up(plan->out_features, RFI_BLOCK_ROWS) : plan->out_features;
+    const int64_t depth = panel ? panel_depth(plan, panel) : round_up(plan->in_features, DEPTH_ALIGN),
+                  rows = panel ? round_up(plan->out_features, RFI_BLOCK_ROWS) : plan->out_features;
     const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms;
     rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total + others), "memory for the weights");
     if (status) return status;
@@ -120,11 +134,14 @@ static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int term
     };
     *bytes += total + others;
     /* Rows behind the last are read, though nothing comes of it. */
-    return rows > plan->out_features ? rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory") : RF_OK;
+    return rows > plan->out_features
+        ? rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory")
+        : RF_OK;
 }
 
 /* 16-bit values to blocks. */
-static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status keep_blocks(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     scratch s = {0};
     rf_status status = take_place(p, plan, 1, spec->weight_dtype, 0, weights, bytes);
@@ -149,13 +166,15 @@ static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const r
     return status ? status : drained;
 }
 
-/* W as it is stored: borrowed where rows are whole 16-byte pieces at aligned addresses, else copied to such rows, or to blocks. */
-static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+/* W as it is stored: borrowed where rows are whole 16-byte pieces at aligned addresses, else copied to such rows, or to
+ * blocks. */
+static rf_status keep_stored(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
     p->w = (rfi_cuda_rows){.dtype = spec->weight_dtype};
-    if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 && weights->ld * item % ALIGN == 0 &&
-        plan->in_features * item % ALIGN == 0) {
+    if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 &&
+        weights->ld * item % ALIGN == 0 && plan->in_features * item % ALIGN == 0) {
         p->w.data = weights->weight;
         p->w.ld = weights->ld;
         return RF_OK;
@@ -163,20 +182,23 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
     p->w.panel = plan_panel(p, spec);
     if (p->w.panel) return keep_blocks(p, spec, weights, bytes);
     p->w.ld = round_up(plan->in_features, ALIGN / item);
-    size_t pitch = (size_t)(p->w.ld * item), width = (size_t)(plan->in_features * item), total = pitch * (size_t)plan->out_features;
+    size_t pitch = (size_t)(p->w.ld * item), width = (size_t)(plan->in_features * item),
+           total = pitch * (size_t)plan->out_features;
     if (!total) return RF_OK;
     rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total), "memory for the weights");
-    if (!status && pitch != width) status = rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory");
+    if (!status && pitch != width)
+        status = rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory");
     if (!status)
-        status = rfi_cuda_status(cudaMemcpy2DAsync(p->weight, pitch, weights->weight, (size_t)(weights->ld * item), width, (size_t)plan->out_features,
-                                                   cudaMemcpyDefault, weights->stream),
-                                 "copying the weights");
+        status = rfi_cuda_status(cudaMemcpy2DAsync(p->weight, pitch, weights->weight, (size_t)(weights->ld * item),
+                                     width, (size_t)plan->out_features, cudaMemcpyDefault, weights->stream),
+            "copying the weights");
     p->w.data = p->weight;
     *bytes += total;
     return status;
 }
 
-static rf_status split_slices(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *s) {
+static rf_status split_slices(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, const scratch *s) {
     const rfi_plan *plan = &spec->plan;
     rf_status status = RF_OK;
     slice part;
@@ -209,7 +231,8 @@ static rf_status split_slices(rfi_cuda_prepared *p, const rfi_spec *spec, const 
 static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     scratch s = {0};
     p->w.panel = plan_panel(p, spec);
-    rf_status status = take_place(p, &spec->plan, p->w_terms, p->w_terms == 3 ? RF_BFLOAT16 : RF_FLOAT16, (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
+    rf_status status = take_place(p, &spec->plan, p->w_terms, p->w_terms == 3 ? RF_BFLOAT16 : RF_FLOAT16,
+        (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
     if (!status) status = take_scratch(&s, spec, weights, p->w.panel);
     if (!status) status = split_slices(p, spec, weights, &s);
     if (!status) status = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "preparing the weights");
@@ -217,8 +240,10 @@ static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rf
     return status;
 }
 
-/* Counts what W is like, for `terms` of binary16. *lost: the most rows that would lose the value of one and the same column. */
-static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *weights, int terms, const scratch *s, rfi_cuda_findings *findings, unsigned *lost) {
+/* Counts what W is like, for `terms` of binary16. *lost: the most rows that would lose the value of one and the same
+ * column. */
+static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *weights, int terms, const scratch *s,
+    rfi_cuda_findings *findings, unsigned *lost) {
     const rfi_plan *plan = &spec->plan;
     const size_t columns = (size_t)plan->in_features;
     unsigned *counts = malloc(columns * sizeof *counts);
@@ -227,11 +252,19 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
     slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s->rows) {
         status = next_slice(&part, first, spec, weights, s);
-        const rfi_cuda_survey survey = {part.data, part.rows, plan->in_features, part.ld, spec->weight_dtype, terms, s->findings, s->lost};
-        if (!status) status = rfi_cuda_status(rfi_cuda_launch_survey(&survey, weights->stream), "looking at the weights");
+        const rfi_cuda_survey survey = {
+            part.data, part.rows, plan->in_features, part.ld, spec->weight_dtype, terms, s->findings, s->lost};
+        if (!status)
+            status = rfi_cuda_status(rfi_cuda_launch_survey(&survey, weights->stream), "looking at the weights");
     }
-    if (!status) status = rfi_cuda_status(cudaMemcpyAsync(findings, s->findings, sizeof *findings, cudaMemcpyDeviceToHost, weights->stream), "reading what was found");
-    if (!status) status = rfi_cuda_status(cudaMemcpyAsync(counts, s->lost, columns * sizeof *counts, cudaMemcpyDeviceToHost, weights->stream), "reading what was found");
+    if (!status)
+        status = rfi_cuda_status(
+            cudaMemcpyAsync(findings, s->findings, sizeof *findings, cudaMemcpyDeviceToHost, weights->stream),
+            "reading what was found");
+    if (!status)
+        status = rfi_cuda_status(
+            cudaMemcpyAsync(counts, s->lost, columns * sizeof *counts, cudaMemcpyDeviceToHost, weights->stream),
+            "reading what was found");
     rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "looking at the weights");
     *lost = 0;
     for (size_t i = 0; i < columns && !status && !drained; i++)
@@ -240,7 +273,9 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
     return status ? status : drained;
 }
 
-enum { LENIENT_DEPTH = 512 }; /* with fewer columns no value of x is lost: there are not enough others that one could do without */
+enum {
+    LENIENT_DEPTH = 512
+}; /* with fewer columns no value of x is lost: there are not enough others that one could do without */
 
 /* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
@@ -261,7 +296,8 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     return RF_OK;
 }
 
-static rf_status keep_weights(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status keep_weights(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     p->w_terms = 0;
     rf_status status = spec->plan.out_features && !p->collapsed ? choose_terms(p, spec, weights) : RF_OK;
     if (status) return status;
@@ -303,10 +339,13 @@ static rf_status choose_kernel(rfi_cuda_prepared *p) {
     p->forced = -1;
     if (!name || !*name) return RF_OK;
     p->forced = rfi_cuda_kernel_find(name);
-    return p->forced < 0 ? rfi_error(RF_INVALID_ARGUMENT, "ROWFOLD_CUDA_KERNEL is \"%.40s\", which is no kernel of the CUDA backend", name) : RF_OK;
+    return p->forced < 0 ? rfi_error(RF_INVALID_ARGUMENT,
+                               "ROWFOLD_CUDA_KERNEL is \"%.40s\", which is no kernel of the CUDA backend", name)
+                         : RF_OK;
 }
 
-static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status prepare_on_device(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
     rf_status status = rfi_cuda_get_figures(p->device, &p->figures);
     if (!status) status = rfi_cuda_status(rfi_cuda_overlaps(&p->overlaps), "asking what the kernels are compiled for");
     if (!status) status = rfi_cuda_take_pool(p->device, &p->pool);

@@ -19,7 +19,8 @@ int main(void) {
     rf_model *model = NULL;
     rf_config config = {.size = sizeof config, .chain = "linear(16, 1000) | div(@temperature) | logsumexp"};
     rf_vector vector = {.size = sizeof vector, .name = "temperature", .data = temperature, .length = OUT};
-    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, bias, &vector, 1) || rf_model_forward(model, x, BATCH, y)) {
+    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, bias, &vector, 1) ||
+        rf_model_forward(model, x, BATCH, y)) {
         fprintf(stderr, "rowfold: %s\n", rf_last_error());
         rf_model_destroy(model);
         return 1;

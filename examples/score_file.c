@@ -2,7 +2,8 @@
  *
  *     cc score_file.c $(pkg-config --cflags --libs rowfold) && ./a.out model.safetensors linear.weight linear.bias
  *
- * x is read from standard input, one row of in_features numbers after the other; a line with logsumexp(W x + b) is written for each. */
+ * x is read from standard input, one row of in_features numbers after the other; a line with logsumexp(W x + b) is
+ * written for each. */
 #include <rowfold.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,8 +55,8 @@ int main(int argc, char **argv) {
     rf_file_names names = {.size = sizeof names, .weight = argv[2], .bias = argc > 3 ? argv[3] : NULL};
     rf_model_info info = {.size = sizeof info};
     size_t bytes = 0;
-    if (create(&model, argv[1], argv[2]) || rf_model_load_file(model, argv[1], &names) || rf_model_get_info(model, &info) ||
-        rf_model_workspace_size(model, ROWS, &bytes)) {
+    if (create(&model, argv[1], argv[2]) || rf_model_load_file(model, argv[1], &names) ||
+        rf_model_get_info(model, &info) || rf_model_workspace_size(model, ROWS, &bytes)) {
         fail(rf_last_error());
         rf_model_destroy(model);
         return 1;
@@ -66,7 +67,12 @@ int main(int argc, char **argv) {
     int status = x && workspace && info.in_features > 0 ? 0 : fail("no memory, or a layer without inputs");
     while (!status) {
         double y[ROWS];
-        rf_forward_args args = {.size = sizeof args, .x = x, .y = y, .batch = read_rows(x, wide, info.in_features), .workspace = workspace, .workspace_size = bytes};
+        rf_forward_args args = {.size = sizeof args,
+            .x = x,
+            .y = y,
+            .batch = read_rows(x, wide, info.in_features),
+            .workspace = workspace,
+            .workspace_size = bytes};
         if (rf_model_forward_ex(model, &args)) status = fail(rf_last_error());
         for (int64_t i = 0; !status && i < args.batch; i++) printf("%.9g\n", y[i]);
         if (args.batch < ROWS) break;

@@ -7,11 +7,16 @@
 #include "error.h"
 #include "guard.h"
 
-extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic, rfi_backend_reference;
+extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic,
+    rfi_backend_reference;
 
 /* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. */
 const rfi_backend *const rfi_backends[] = {
-    &rfi_backend_cuda, &rfi_backend_cpu_avx512, &rfi_backend_cpu_avx2, &rfi_backend_cpu_generic, &rfi_backend_reference,
+    &rfi_backend_cuda,
+    &rfi_backend_cpu_avx512,
+    &rfi_backend_cpu_avx2,
+    &rfi_backend_cpu_generic,
+    &rfi_backend_reference,
 };
 
 size_t rf_backend_count(void) { return sizeof rfi_backends / sizeof *rfi_backends; }
@@ -45,7 +50,8 @@ static rf_status parse_device(const char *device, int *cpu, int *cuda, int *inde
             return RF_OK;
         }
     }
-    return rfi_error(RF_INVALID_ARGUMENT, "config.device is \"%.40s\"; expected \"cpu\", \"cuda\" or \"cuda:N\"", device);
+    return rfi_error(
+        RF_INVALID_ARGUMENT, "config.device is \"%.40s\"; expected \"cpu\", \"cuda\" or \"cuda:N\"", device);
 }
 
 /* A model stays on the device that it was created for, whatever becomes the thread's current one. */
@@ -54,11 +60,13 @@ static rf_status settle(rfi_spec *spec, const rfi_backend *backend) {
     return backend->supports(spec);
 }
 
-static rf_status choose_forced(rfi_spec *spec, const char *forced, const char *device, int cpu, int cuda, const rfi_backend **backend) {
+static rf_status choose_forced(
+    rfi_spec *spec, const char *forced, const char *device, int cpu, int cuda, const rfi_backend **backend) {
     for (size_t i = 0; i < rf_backend_count(); i++) {
         const rfi_backend *b = rfi_backends[i];
         if (strcmp(b->name, forced)) continue;
-        if (!(b->is_cuda ? cuda : cpu)) return rfi_error(RF_INVALID_ARGUMENT, "backend \"%s\" does not run on device \"%s\"", forced, device);
+        if (!(b->is_cuda ? cuda : cpu))
+            return rfi_error(RF_INVALID_ARGUMENT, "backend \"%s\" does not run on device \"%s\"", forced, device);
         const char *why = "";
         if (!b->available(&why)) return rfi_error(RF_UNAVAILABLE, "backend \"%s\" is not available: %s", forced, why);
         *backend = b;
@@ -73,7 +81,8 @@ static rf_status choose_forced(rfi_spec *spec, const char *forced, const char *d
 }
 
 /* Whoever did not set the variable has to be told where the name comes from. */
-static rf_status choose_by_environment(rfi_spec *spec, const char *name, int cpu, int cuda, const rfi_backend **backend) {
+static rf_status choose_by_environment(
+    rfi_spec *spec, const char *name, int cpu, int cuda, const rfi_backend **backend) {
     char reason[600];
     rf_status status = choose_forced(spec, name, "any", cpu, cuda, backend);
     if (!status) return RF_OK;

@@ -14,14 +14,16 @@
 /* Largest K and N: sizes stay exact in a double, and a byte count of one row far from overflow. */
 #define MAX_FEATURES ((int64_t)1 << 40)
 
-__attribute__((format(printf, 4, 5))) static rf_status fail(const rf_op *ops, const rfi_chain_place *place, int i, const char *format, ...) {
+__attribute__((format(printf, 4, 5))) static rf_status fail(
+    const rf_op *ops, const rfi_chain_place *place, int i, const char *format, ...) {
     char sentence[600], where[RFI_PLACE_TEXT];
     va_list args;
     va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
     const rfi_op_desc *desc = rfi_op_find(ops[i].kind);
-    if (place) return rfi_error(RF_INVALID_CHAIN, "%s: %s", rfi_chain_column(place->text, place->offsets[i], where), sentence);
+    if (place)
+        return rfi_error(RF_INVALID_CHAIN, "%s: %s", rfi_chain_column(place->text, place->offsets[i], where), sentence);
     if (desc) return rfi_error(RF_INVALID_CHAIN, "ops[%d] (%s): %s", i, desc->name, sentence);
     return rfi_error(RF_INVALID_CHAIN, "ops[%d]: %s", i, sentence);
 }
@@ -37,25 +39,32 @@ static rf_status check_params(const rf_op *ops, const rfi_chain_place *place, in
     const rf_op *op = &ops[i];
     const rfi_op_desc *desc = rfi_op_find(op->kind);
     if (!desc) return fail(ops, place, i, "kind is %d, which is no rf_op_kind", (int)op->kind);
-    if (!vector_name_ok(op->vector)) return fail(ops, place, i, "the vector's name is not letters, digits, _ and ., a letter or _ first, of at most %d", RF_MAX_NAME - 1);
+    if (!vector_name_ok(op->vector))
+        return fail(ops, place, i,
+            "the vector's name is not letters, digits, _ and ., a letter or _ first, of at most %d", RF_MAX_NAME - 1);
     if (op->num_params < 0 || op->num_params > desc->num_params)
-        return fail(ops, place, i, "%s takes at most %d number%s, got %d", desc->name, desc->num_params, desc->num_params == 1 ? "" : "s", (int)op->num_params);
+        return fail(ops, place, i, "%s takes at most %d number%s, got %d", desc->name, desc->num_params,
+            desc->num_params == 1 ? "" : "s", (int)op->num_params);
     if (*op->vector && !desc->accepts_vector) return fail(ops, place, i, "%s takes no vector", desc->name);
-    if (*op->vector && op->num_params) return fail(ops, place, i, "%s takes a number or a vector, got both", desc->name);
+    if (*op->vector && op->num_params)
+        return fail(ops, place, i, "%s takes a number or a vector, got both", desc->name);
     if (!*op->vector && op->num_params < desc->min_params)
-        return fail(ops, place, i, "%s needs its parameter %s%s", desc->name, desc->param_names[0], desc->accepts_vector ? ", a number or an @vector" : "");
+        return fail(ops, place, i, "%s needs its parameter %s%s", desc->name, desc->param_names[0],
+            desc->accepts_vector ? ", a number or an @vector" : "");
     if ((desc->flags & RFI_OPF_ONE_PARAM) && !op->num_params)
         return fail(ops, place, i, "%s needs %s or %s", desc->name, desc->param_names[0], desc->param_names[1]);
     for (int p = 0; p < op->num_params; p++)
-        if (isnan(op->params[p]) && !(desc->flags & RFI_OPF_NAN_PARAMS)) return fail(ops, place, i, "%s of %s is nan", desc->param_names[p], desc->name);
+        if (isnan(op->params[p]) && !(desc->flags & RFI_OPF_NAN_PARAMS))
+            return fail(ops, place, i, "%s of %s is nan", desc->param_names[p], desc->name);
     if ((desc->flags & RFI_OPF_NONZERO_A) && op->num_params && op->params[0] == 0)
         return fail(ops, place, i, "%s of %s is 0; expected another number", desc->param_names[0], desc->name);
     if (desc->flags & RFI_OPF_ORDERED) {
-        double least = op->num_params > 0 ? op->params[0] : desc->param_defaults[0], most = op->num_params > 1 ? op->params[1] : desc->param_defaults[1];
+        double least = op->num_params > 0 ? op->params[0] : desc->param_defaults[0],
+               most = op->num_params > 1 ? op->params[1] : desc->param_defaults[1];
         char numbers[2][RFI_NUMBER_TEXT];
         if (least > most)
-            return fail(ops, place, i, "%s of %s is %s, above its %s %s", desc->param_names[0], desc->name, rfi_number_format(least, numbers[0]), desc->param_names[1],
-                        rfi_number_format(most, numbers[1]));
+            return fail(ops, place, i, "%s of %s is %s, above its %s %s", desc->param_names[0], desc->name,
+                rfi_number_format(least, numbers[0]), desc->param_names[1], rfi_number_format(most, numbers[1]));
     }
     return RF_OK;
 }
@@ -64,13 +73,14 @@ static rf_status check_linear(const rf_op *ops, const rfi_chain_place *place, rf
     const rf_op *op = &ops[0];
     chain->in_features = chain->out_features = -1;
     if (!op->num_params) return RF_OK;
-    if (op->num_params == 1) return fail(ops, place, 0, "linear takes both sizes or none: linear(in_features, out_features)");
+    if (op->num_params == 1)
+        return fail(ops, place, 0, "linear takes both sizes or none: linear(in_features, out_features)");
     for (int p = 0; p < 2; p++) {
         double v = op->params[p];
         char number[RFI_NUMBER_TEXT];
         if (!(v >= 0 && v <= (double)MAX_FEATURES && v == floor(v)))
-            return fail(ops, place, 0, "%s is %s; expected a whole number from 0 to 2^40, and both sizes or none", rfi_op_find(RF_OP_LINEAR)->param_names[p],
-                        rfi_number_format(v, number));
+            return fail(ops, place, 0, "%s is %s; expected a whole number from 0 to 2^40, and both sizes or none",
+                rfi_op_find(RF_OP_LINEAR)->param_names[p], rfi_number_format(v, number));
     }
     chain->in_features = (int64_t)op->params[0];
     chain->out_features = (int64_t)op->params[1];
@@ -86,8 +96,9 @@ static rf_status check_saved(const rf_op *ops, const rfi_chain_place *place, int
         if (!(desc->flags & RFI_OPF_READS_SAVED)) continue;
         if (saved < 0) return fail(ops, place, i, "%s has nothing to read; expected a save before it", desc->name);
         if (reduction >= 0 && saved < reduction && i > reduction)
-            return fail(ops, place, i, "%s cannot read what was saved before %s: saved has out_features columns, the value here has 1", desc->name,
-                        rfi_op_find(ops[reduction].kind)->name);
+            return fail(ops, place, i,
+                "%s cannot read what was saved before %s: saved has out_features columns, the value here has 1",
+                desc->name, rfi_op_find(ops[reduction].kind)->name);
     }
     return RF_OK;
 }
@@ -99,16 +110,19 @@ static rf_status check_chain(const rf_op *ops, size_t num_ops, const rfi_chain_p
         rf_status status = check_params(ops, place, i);
         if (status) return status;
         const rfi_op_desc *desc = rfi_op_find(ops[i].kind);
-        if (!i && desc->op_class != RF_CLASS_LINEAR) return fail(ops, place, i, "a chain begins with linear, not with %s", desc->name);
+        if (!i && desc->op_class != RF_CLASS_LINEAR)
+            return fail(ops, place, i, "a chain begins with linear, not with %s", desc->name);
         if (i && desc->op_class == RF_CLASS_LINEAR) return fail(ops, place, i, "linear stands first, and once");
         if (*ops[i].vector && chain->reduction >= 0)
-            return fail(ops, place, i, "@%s is a per-feature vector, and behind %s the value has 1 column; expected a number", ops[i].vector,
-                        rfi_op_find(ops[chain->reduction].kind)->name);
+            return fail(ops, place, i,
+                "@%s is a per-feature vector, and behind %s the value has 1 column; expected a number", ops[i].vector,
+                rfi_op_find(ops[chain->reduction].kind)->name);
         if (desc->op_class == RF_CLASS_REDUCTION && chain->reduction < 0) chain->reduction = i;
         rf_op *op = &chain->ops[i];
         *op = (rf_op){.kind = ops[i].kind, .num_params = ops[i].num_params};
         strcpy(op->vector, ops[i].vector);
-        for (int p = 0; p < desc->num_params; p++) op->params[p] = p < op->num_params ? ops[i].params[p] : desc->param_defaults[p];
+        for (int p = 0; p < desc->num_params; p++)
+            op->params[p] = p < op->num_params ? ops[i].params[p] : desc->param_defaults[p];
     }
     rf_status status = check_linear(ops, place, chain);
     if (!status) status = check_saved(ops, place, chain->num_ops, chain->reduction);
@@ -126,17 +140,22 @@ rf_status rfi_chain_from_text(const char *text, rfi_chain *chain) {
 
 rf_status rfi_chain_from_ops(const rf_op *ops, size_t num_ops, rfi_chain *chain) {
     if (!ops) return rfi_error(RF_INVALID_ARGUMENT, "ops is NULL");
-    if (!num_ops || num_ops > RF_MAX_OPS) return rfi_error(RF_INVALID_CHAIN, "the chain has %zu operators; expected 1 to %d", num_ops, RF_MAX_OPS);
+    if (!num_ops || num_ops > RF_MAX_OPS)
+        return rfi_error(RF_INVALID_CHAIN, "the chain has %zu operators; expected 1 to %d", num_ops, RF_MAX_OPS);
     return check_chain(ops, num_ops, NULL, chain);
 }
 
 static rf_status settle(const char *name, int64_t given, int64_t *size) {
     if (given < 0 || given > MAX_FEATURES)
-        return rfi_error(RF_INVALID_ARGUMENT, "config.%s is %lld; expected 1 to 2^40, or 0 for what the chain says", name, (long long)given);
+        return rfi_error(RF_INVALID_ARGUMENT, "config.%s is %lld; expected 1 to 2^40, or 0 for what the chain says",
+            name, (long long)given);
     if (given && *size >= 0 && *size != given)
-        return rfi_error(RF_INVALID_ARGUMENT, "config.%s is %lld, but the chain says %lld", name, (long long)given, (long long)*size);
+        return rfi_error(RF_INVALID_ARGUMENT, "config.%s is %lld, but the chain says %lld", name, (long long)given,
+            (long long)*size);
     if (given) *size = given;
-    if (*size < 0) return rfi_error(RF_INVALID_ARGUMENT, "%s is not known; expected it in the config or as linear(in_features, out_features)", name);
+    if (*size < 0)
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "%s is not known; expected it in the config or as linear(in_features, out_features)", name);
     return RF_OK;
 }
 
@@ -147,11 +166,14 @@ rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_
     int64_t elements;
     /* 8 bytes is the widest type. */
     if (__builtin_mul_overflow(chain->in_features, chain->out_features, &elements) || elements > PTRDIFF_MAX / 8)
-        return rfi_error(RF_INVALID_ARGUMENT, "in_features %lld times out_features %lld is more than memory can address", (long long)chain->in_features,
-                         (long long)chain->out_features);
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "in_features %lld times out_features %lld is more than memory can address", (long long)chain->in_features,
+            (long long)chain->out_features);
     if (!chain->out_features && chain->reduction >= 0) {
         const rfi_op_desc *desc = rfi_op_find(chain->ops[chain->reduction].kind);
-        if (!desc->empty_ok) return rfi_error(RF_INVALID_CHAIN, "%s of no columns has no value; expected out_features of 1 or more", desc->name);
+        if (!desc->empty_ok)
+            return rfi_error(
+                RF_INVALID_CHAIN, "%s of no columns has no value; expected out_features of 1 or more", desc->name);
     }
     return RF_OK;
 }
@@ -159,12 +181,15 @@ rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_
 rf_status rf_chain_parse(const char *text, rf_op *ops, size_t capacity, size_t *num_ops) {
     RFI_GUARDED;
     if (!num_ops) return rfi_error(RF_INVALID_ARGUMENT, "num_ops is NULL");
-    if (!ops && capacity) return rfi_error(RF_INVALID_ARGUMENT, "ops is NULL and capacity %zu; expected a buffer, or capacity 0", capacity);
+    if (!ops && capacity)
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "ops is NULL and capacity %zu; expected a buffer, or capacity 0", capacity);
     rfi_chain chain;
     rf_status status = rfi_chain_from_text(text, &chain);
     if (status) return status;
     *num_ops = (size_t)chain.num_ops;
-    if (*num_ops > capacity) return rfi_error(RF_BUFFER_TOO_SMALL, "capacity is %zu; the chain has %d operators", capacity, chain.num_ops);
+    if (*num_ops > capacity)
+        return rfi_error(RF_BUFFER_TOO_SMALL, "capacity is %zu; the chain has %d operators", capacity, chain.num_ops);
     memcpy(ops, chain.ops, *num_ops * sizeof *ops);
     return RF_OK;
 }
@@ -184,8 +209,8 @@ const char *rfi_op_format(const rf_op *op, char text[RFI_OP_TEXT]) {
             named = 1;
             continue;
         }
-        used += snprintf(text + used, RFI_OP_TEXT - (size_t)used, "%s%s%s%s", before, named ? desc->param_names[p] : "", named ? "=" : "",
-                         rfi_number_format(op->params[p], number));
+        used += snprintf(text + used, RFI_OP_TEXT - (size_t)used, "%s%s%s%s", before, named ? desc->param_names[p] : "",
+            named ? "=" : "", rfi_number_format(op->params[p], number));
         before = ", ";
     }
     if (op->num_params) snprintf(text + used, RFI_OP_TEXT - (size_t)used, ")");
@@ -194,7 +219,8 @@ const char *rfi_op_format(const rf_op *op, char text[RFI_OP_TEXT]) {
 
 rf_status rf_chain_format(const rf_op *ops, size_t num_ops, char *text, size_t size, size_t *needed) {
     RFI_GUARDED;
-    if (!text && size) return rfi_error(RF_INVALID_ARGUMENT, "text is NULL and size %zu; expected a buffer, or size 0", size);
+    if (!text && size)
+        return rfi_error(RF_INVALID_ARGUMENT, "text is NULL and size %zu; expected a buffer, or size 0", size);
     rfi_chain chain;
     rf_status status = rfi_chain_from_ops(ops, num_ops, &chain);
     if (status) return status;

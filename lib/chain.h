@@ -15,8 +15,8 @@ typedef struct rfi_op_desc {
     int accepts_vector;
     const char *param_names[RF_MAX_OP_PARAMS];
     double param_defaults[RF_MAX_OP_PARAMS];
-    unsigned flags;   /* RFI_OPF_* */
-    int empty_ok;     /* reductions: a row without columns has a result */
+    unsigned flags; /* RFI_OPF_* */
+    int empty_ok;   /* reductions: a row without columns has a result */
 } rfi_op_desc;
 
 enum {
@@ -30,17 +30,18 @@ enum {
     RFI_OPF_ORDERED = 128
 };
 
-const rfi_op_desc *rfi_op_find(int kind); /* NULL if there is none */
+const rfi_op_desc *rfi_op_find(int kind);   /* NULL if there is none */
 const rfi_op_desc *rfi_op_at(size_t index); /* of rf_op_count() */
 
 typedef struct rfi_chain {
     int64_t in_features, out_features; /* -1 where nobody has said */
     int num_ops;                       /* ops[0] is the linear layer */
     rf_op ops[RF_MAX_OPS];             /* params filled with their defaults */
-    int reduction;                     /* index of the op that folds the columns, or -1. Reductions behind it see a width of 1 */
+    int reduction; /* index of the op that folds the columns, or -1. Reductions behind it see a width of 1 */
 } rfi_chain;
 
-/* Both check everything that does not need K and N. Errors: RF_INVALID_CHAIN with the column (text) or index (ops), RF_INVALID_ARGUMENT for NULL. */
+/* Both check everything that does not need K and N. Errors: RF_INVALID_CHAIN with the column (text) or index (ops),
+ * RF_INVALID_ARGUMENT for NULL. */
 rf_status rfi_chain_from_text(const char *text, rfi_chain *chain);
 rf_status rfi_chain_from_ops(const rf_op *ops, size_t num_ops, rfi_chain *chain);
 

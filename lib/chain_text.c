@@ -91,7 +91,8 @@ static int edit_distance(word w, const char *name) {
             int best = last[j - 1] + cost;
             if (last[j] + 1 < best) best = last[j] + 1;
             if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && lower(w.start[i - 1]) == name[j - 2] && lower(w.start[i - 2]) == name[j - 1] && before[j - 2] + 1 < best)
+            if (i > 1 && j > 1 && lower(w.start[i - 1]) == name[j - 2] && lower(w.start[i - 2]) == name[j - 1] &&
+                before[j - 2] + 1 < best)
                 best = before[j - 2] + 1;
             now[j] = best;
         }
@@ -109,8 +110,10 @@ static rf_status unknown_operator(const parser *p, word name) {
         if (distance < least) least = distance, nearest = rfi_op_at(i)->name;
     }
     int length = name.length < 40 ? (int)name.length : 40;
-    if (nearest) return fail(p, name.start, "there is no operator \"%.*s\"; did you mean \"%s\"?", length, name.start, nearest);
-    return fail(p, name.start, "there is no operator \"%.*s\"; rf_op_get_info (Python: rowfold.ops) lists them", length, name.start);
+    if (nearest)
+        return fail(p, name.start, "there is no operator \"%.*s\"; did you mean \"%s\"?", length, name.start, nearest);
+    return fail(p, name.start, "there is no operator \"%.*s\"; rf_op_get_info (Python: rowfold.ops) lists them", length,
+        name.start);
 }
 
 static const rfi_op_desc *find_operator(word name) {
@@ -126,7 +129,8 @@ static const rfi_op_desc *find_variant(const rfi_op_desc *base, const word *vari
         const char *name = rfi_op_at(i)->name;
         if (strncmp(name, base->name, length) || name[length] != '(') continue;
         const word inner = {name + length + 1, strlen(name) - length - 2};
-        if (!variant || (inner.length == variant->length && !memcmp(inner.start, variant->start, inner.length))) return rfi_op_at(i);
+        if (!variant || (inner.length == variant->length && !memcmp(inner.start, variant->start, inner.length)))
+            return rfi_op_at(i);
     }
     return NULL;
 }
@@ -135,8 +139,8 @@ static const rfi_op_desc *find_variant(const rfi_op_desc *base, const word *vari
 typedef struct arguments {
     const rfi_op_desc *desc;
     rf_op *op;
-    int next;       /* the parameter that the next argument without a keyword sets */
-    int keywords;   /* a keyword was seen */
+    int next;     /* the parameter that the next argument without a keyword sets */
+    int keywords; /* a keyword was seen */
     int seen[RF_MAX_OP_PARAMS];
 } arguments;
 
@@ -165,9 +169,11 @@ static rf_status read_vector(parser *p, arguments *args, int index) {
     name.length = (size_t)(p->at - name.start);
     if (!name.length) {
         char text[FOUND_TEXT];
-        return fail(p, p->at, "expected the name of a vector behind @, a letter or _ first, found %s", found(p->at, text));
+        return fail(
+            p, p->at, "expected the name of a vector behind @, a letter or _ first, found %s", found(p->at, text));
     }
-    if (name.length >= RF_MAX_NAME) return fail(p, name.start, "the vector's name has %zu letters; at most %d fit", name.length, RF_MAX_NAME - 1);
+    if (name.length >= RF_MAX_NAME)
+        return fail(p, name.start, "the vector's name has %zu letters; at most %d fit", name.length, RF_MAX_NAME - 1);
     if (!args->desc->accepts_vector || index) return fail(p, at, "%s takes numbers only, no vector", args->desc->name);
     memcpy(args->op->vector, name.start, name.length);
     args->op->vector[name.length] = 0;
@@ -204,9 +210,10 @@ static rf_status no_such_keyword(const parser *p, const arguments *args, word ke
     const rfi_op_desc *desc = args->desc;
     int length = keyword.length < 40 ? (int)keyword.length : 40;
     if (desc->num_params == 2)
-        return fail(p, keyword.start, "%s has no parameter \"%.*s\"; expected %s or %s", desc->name, length, keyword.start, desc->param_names[0],
-                    desc->param_names[1]);
-    return fail(p, keyword.start, "%s has no parameter \"%.*s\"; expected %s", desc->name, length, keyword.start, desc->param_names[0]);
+        return fail(p, keyword.start, "%s has no parameter \"%.*s\"; expected %s or %s", desc->name, length,
+            keyword.start, desc->param_names[0], desc->param_names[1]);
+    return fail(p, keyword.start, "%s has no parameter \"%.*s\"; expected %s", desc->name, length, keyword.start,
+        desc->param_names[0]);
 }
 
 /* Which parameter the argument at p->at sets; steps over `keyword=`. */
@@ -226,7 +233,9 @@ static rf_status choose_parameter(parser *p, arguments *args, int *index) {
         *index = i;
     } else {
         if (args->keywords) return fail(p, at, "an argument without a keyword behind one with; expected keyword=value");
-        if (args->next == desc->num_params) return fail(p, at, "%s takes at most %d argument%s", desc->name, desc->num_params, desc->num_params == 1 ? "" : "s");
+        if (args->next == desc->num_params)
+            return fail(p, at, "%s takes at most %d argument%s", desc->name, desc->num_params,
+                desc->num_params == 1 ? "" : "s");
         *index = args->next++;
     }
     if (args->seen[*index]++) return fail(p, at, "%s is given twice", desc->param_names[*index]);
@@ -262,7 +271,9 @@ static rf_status read_variant(parser *p, arguments *args) {
     const rfi_op_desc *variant = name.length ? find_variant(base, &name) : NULL;
     if (!variant) {
         char text[FOUND_TEXT];
-        if (some) return fail(p, at, "expected %s, %s or %s(none), found %s", base->name, some->name, base->name, found(at, text));
+        if (some)
+            return fail(
+                p, at, "expected %s, %s or %s(none), found %s", base->name, some->name, base->name, found(at, text));
         return fail(p, at, "%s takes no arguments, found %s", base->name, found(at, text));
     }
     args->op->kind = variant->kind;
@@ -289,7 +300,8 @@ static rf_status read_operator(parser *p, rf_op *op) {
         skip_space(p);
     }
     if (*p->at != ')')
-        return fail(p, p->at, "expected %s\")\" to close %s(, found %s", desc->num_params ? "\",\" or " : "", desc->name, found(p->at, text));
+        return fail(p, p->at, "expected %s\")\" to close %s(, found %s", desc->num_params ? "\",\" or " : "",
+            desc->name, found(p->at, text));
     p->at++;
     skip_space(p);
     return RF_OK;
@@ -303,7 +315,8 @@ static rf_status find_preset(const parser *p, word name, const char **chain) {
         if (word_is(name, preset)) return RF_OK;
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", preset);
     }
-    return fail(p, name.start, "there is no preset \"%.*s\"; there are %s", name.length < 40 ? (int)name.length : 40, name.start, known);
+    return fail(p, name.start, "there is no preset \"%.*s\"; there are %s", name.length < 40 ? (int)name.length : 40,
+        name.start, known);
 }
 
 rf_status rfi_chain_read(const char *text, rf_op ops[RF_MAX_OPS], size_t *num_ops, rfi_chain_place *place) {

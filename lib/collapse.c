@@ -8,7 +8,8 @@
 #include "dtype.h"
 #include "error.h"
 
-/* The value of one column as an affine function of its logit, and how far it can be from 0: |value| <= reach * max|x| + rest. */
+/* The value of one column as an affine function of its logit, and how far it can be from 0: |value| <= reach * max|x| +
+ * rest. */
 typedef struct column {
     double scale, shift;
     int sign; /* of an infinite logit's image: 1, -1, or 0 for NaN */
@@ -35,14 +36,16 @@ static void add(column *v, const column *s) {
 }
 
 /* Runs the steps for column j; raises out's bounds to what they reach on the way. */
-static void run_steps(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype compute_dtype, int64_t j, column *v, rfi_collapse *out) {
+static void run_steps(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype compute_dtype, int64_t j,
+    column *v, rfi_collapse *out) {
     column saved = *v;
     for (int i = 0;; i++) {
         if (v->reach > out->slope) out->slope = v->reach;
         if (v->rest > out->offset) out->offset = v->rest;
         if (i == plan->num_pre) return;
         const rfi_step *step = &plan->pre[i];
-        double a = step->vector < 0 ? step->a : rfi_load(weights->vectors[step->vector], compute_dtype, j), scale, shift;
+        double a = step->vector < 0 ? step->a : rfi_load(weights->vectors[step->vector], compute_dtype, j), scale,
+               shift;
         if (compute_dtype != RF_FLOAT64) a = (float)a; /* as the full path sees it */
         if (step->kind == RF_OP_SAVE) {
             saved = *v;
@@ -72,7 +75,8 @@ static double load_row(const rfi_weight_view *weights, rf_dtype dtype, int64_t j
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* total + error += value, with the rounding error of the addition kept (Knuth's two-sum): N may be large and the sum may cancel. */
+/* total + error += value, with the rounding error of the addition kept (Knuth's two-sum): N may be large and the sum
+ * may cancel. */
 static inline void add_exactly(double *total, double *error, double value) {
     double sum = *total + value, back = sum - *total;
     *error += (*total - (sum - back)) + (value - back);
@@ -88,12 +92,15 @@ static void add_row(rfi_collapse *out, double *error, const double *row, const c
 }
 
 /* One pass over W. Returns why the collapse cannot be used, or NULL. */
-static const char *sum_columns(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype weight_dtype, rf_dtype compute_dtype, double *error,
-                               double *row, rfi_collapse *out) {
+static const char *sum_columns(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype weight_dtype,
+    rf_dtype compute_dtype, double *error, double *row, rfi_collapse *out) {
     double constant_error = 0, reach = 0, rest = 0;
     for (int64_t j = 0; j < plan->out_features; j++) {
         double bias = rfi_load(weights->bias, compute_dtype, j);
-        column v = {.scale = 1, .sign = 1, .reach = load_row(weights, weight_dtype, j, plan->in_features, row), .rest = fabs(bias)};
+        column v = {.scale = 1,
+            .sign = 1,
+            .reach = load_row(weights, weight_dtype, j, plan->in_features, row),
+            .rest = fabs(bias)};
         if (!isfinite(v.reach)) return "the weights hold infinities or NaN, or overflow when summed";
         if (!isfinite(bias)) return "the bias holds infinities or NaN";
         run_steps(plan, weights, compute_dtype, j, &v, out);
@@ -119,15 +126,19 @@ void rfi_collapse_release(rfi_collapse *collapse) {
     collapse->sign = NULL;
 }
 
-rf_status rfi_collapse_prepare(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype weight_dtype, rf_dtype compute_dtype, rfi_collapse *out) {
+rf_status rfi_collapse_prepare(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype weight_dtype,
+    rf_dtype compute_dtype, rfi_collapse *out) {
     size_t k = (size_t)plan->in_features;
-    *out = (rfi_collapse){.in_features = plan->in_features, .divisor = plan->reduction == RF_OP_MEAN ? (double)plan->out_features : 1};
-    /* Every operation of the full path rounds up by at most a factor of 1 + 2^-24; a quarter of the range leaves room for 2^24 of them in a row. */
+    *out = (rfi_collapse){
+        .in_features = plan->in_features, .divisor = plan->reduction == RF_OP_MEAN ? (double)plan->out_features : 1};
+    /* Every operation of the full path rounds up by at most a factor of 1 + 2^-24; a quarter of the range leaves room
+     * for 2^24 of them in a row. */
     out->limit = (compute_dtype == RF_FLOAT64 ? DBL_MAX : FLT_MAX) / 4;
     out->weight_sum = calloc(k + 1, sizeof(double));
     out->sign = calloc(k + 1, 1);
     double *error = calloc(k + 1, sizeof(double)), *row = malloc((k + 1) * sizeof(double));
-    if (out->weight_sum && out->sign && error && row) out->reason = sum_columns(plan, weights, weight_dtype, compute_dtype, error, row, out);
+    if (out->weight_sum && out->sign && error && row)
+        out->reason = sum_columns(plan, weights, weight_dtype, compute_dtype, error, row, out);
     int enough = out->weight_sum && out->sign && error && row;
     free(error);
     free(row);
@@ -149,7 +160,8 @@ static void add_special(const rfi_collapse *collapse, int64_t k, double v, row_s
 }
 
 /* The inputs from k on, some of which are not finite. */
-static void add_one_by_one(const rfi_collapse *collapse, int64_t k, const void *x, rf_dtype dtype, int64_t count, row_sum *row) {
+static void add_one_by_one(
+    const rfi_collapse *collapse, int64_t k, const void *x, rf_dtype dtype, int64_t count, row_sum *row) {
     for (int64_t i = 0; i < count; i++) {
         double v = rfi_load(x, dtype, i);
         if (!isfinite(v)) {
@@ -163,7 +175,8 @@ static void add_one_by_one(const rfi_collapse *collapse, int64_t k, const void *
 
 enum { BLOCK = 512 }; /* inputs widened at a time */
 
-double rfi_collapse_row(const rfi_collapse *collapse, const rfi_collapse_kernel *kernel, const void *x, rf_dtype x_dtype, int *full) {
+double rfi_collapse_row(
+    const rfi_collapse *collapse, const rfi_collapse_kernel *kernel, const void *x, rf_dtype x_dtype, int *full) {
     row_sum row = {.sum = collapse->constant};
     for (int64_t k = 0; k < collapse->in_features; k += BLOCK) {
         double widened[BLOCK], largest;

@@ -1,5 +1,6 @@
-/* Chains whose result is the same for all finite inputs: almost always a mistake in the model. Follows what is known of the value through the
- * steps: an interval that holds it, and whether it is affine in some earlier value, so that x - x is seen to be 0. Says nothing in doubt. */
+/* Chains whose result is the same for all finite inputs: almost always a mistake in the model. Follows what is known of
+ * the value through the steps: an interval that holds it, and whether it is affine in some earlier value, so that x - x
+ * is seen to be 0. Says nothing in doubt. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,15 +11,15 @@
 
 /* What is known of a value, overflow left aside. */
 typedef struct known {
-    double low, high;     /* it lies between; equal, or both NaN: it is constant */
-    int base;             /* which unknown it is affine in */
-    double scale, shift;  /* value = scale * unknown + shift */
+    double low, high;    /* it lies between; equal, or both NaN: it is constant */
+    int base;            /* which unknown it is affine in */
+    double scale, shift; /* value = scale * unknown + shift */
 } known;
 
 typedef struct search {
     known x, s;
-    int bases;  /* unknowns so far */
-    int cause;  /* the op behind which the value is constant, or -1 */
+    int bases; /* unknowns so far */
+    int cause; /* the op behind which the value is constant, or -1 */
 } search;
 
 static int is_constant(const known *v) { return v->low == v->high || (isnan(v->low) && isnan(v->high)); }
@@ -62,18 +63,22 @@ static known after(search *at, const rfi_step *step) {
     const rfi_op_desc *desc = rfi_op_find(step->kind);
     const known *x = &at->x, *s = &at->s;
     double scale, shift;
-    if (desc->op_class == RF_CLASS_REDUCTION) return rfi_reduction_width_one(step->kind) == RFI_WIDTH_ONE_OTHER ? unknown(at) : *x;
+    if (desc->op_class == RF_CLASS_REDUCTION)
+        return rfi_reduction_width_one(step->kind) == RFI_WIDTH_ONE_OTHER ? unknown(at) : *x;
     if (step->kind == RF_OP_SAVE) return *x;
     if (step->vector >= 0) return unknown(at);
     if ((desc->flags & RFI_OPF_NAN_PARAMS) && (isnan(step->a) || isnan(step->b))) return exactly(NAN);
     int reads = (desc->flags & RFI_OPF_READS_SAVED) != 0;
-    if (is_constant(x) && (!reads || is_constant(s))) return exactly(rfi_op_apply_f64(step->kind, x->low, step->a, step->b, s->low));
+    if (is_constant(x) && (!reads || is_constant(s)))
+        return exactly(rfi_op_apply_f64(step->kind, x->low, step->a, step->b, s->low));
     if (step->kind == RF_OP_ADD_SAVED) return sum_of(at, x, s);
     if (step->kind == RF_OP_MUL_SAVED) return product(at, x, s);
-    if (rfi_step_affine(step, step->a, &scale, &shift) && isfinite(scale) && isfinite(shift)) return affine(x, scale, shift);
+    if (rfi_step_affine(step, step->a, &scale, &shift) && isfinite(scale) && isfinite(shift))
+        return affine(x, scale, shift);
     int increasing = (desc->flags & RFI_OPF_INCREASING) || ((desc->flags & RFI_OPF_INCREASING_A) && step->a >= 0);
     if (!increasing) return unknown(at);
-    double low = rfi_op_apply_f64(step->kind, x->low, step->a, step->b, 0), high = rfi_op_apply_f64(step->kind, x->high, step->a, step->b, 0);
+    double low = rfi_op_apply_f64(step->kind, x->low, step->a, step->b, 0),
+           high = rfi_op_apply_f64(step->kind, x->high, step->a, step->b, 0);
     return low == high ? exactly(low) : between(at, low, high);
 }
 
@@ -109,6 +114,7 @@ void rfi_plan_find_constant(rfi_plan *plan) {
     }
     if (!is_constant(&at.x)) return;
     char number[RFI_NUMBER_TEXT], op[RFI_OP_TEXT];
-    snprintf(plan->constant, sizeof plan->constant, "rounding and overflow aside, the result is %s for every finite input: behind %s (operator %d) nothing of the input is left",
-             rfi_number_format(at.x.low, number), rfi_op_format(&plan->chain.ops[at.cause], op), at.cause);
+    snprintf(plan->constant, sizeof plan->constant,
+        "rounding and overflow aside, the result is %s for every finite input: behind %s (operator %d) nothing of the input is left",
+        rfi_number_format(at.x.low, number), rfi_op_format(&plan->chain.ops[at.cause], op), at.cause);
 }

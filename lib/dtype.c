@@ -39,7 +39,8 @@ static uint16_t half_of_double(double d) {
     double a = fabs(d);
     if (d != d) return sign | 0x7e00;
     if (a >= 65520) return sign | 0x7c00;
-    /* Below 2^-14 halves are multiples of 2^-24; above, of 2^(e-10). nearbyint in the default mode rounds ties to even. */
+    /* Below 2^-14 halves are multiples of 2^-24; above, of 2^(e-10). nearbyint in the default mode rounds ties to even.
+     */
     if (a < 0x1p-14) return sign | (uint16_t)nearbyint(a * 0x1p24);
     int e;
     frexp(a, &e);
@@ -48,7 +49,8 @@ static uint16_t half_of_double(double d) {
 
 uint16_t rfi_half_of_float(float f) { return half_of_double(f); }
 
-/* Rounding through float first would round twice: a float that is inexact is nudged to odd, so that the second rounding sees which side it came from. */
+/* Rounding through float first would round twice: a float that is inexact is nudged to odd, so that the second rounding
+ * sees which side it came from. */
 static float float_to_odd(double d) {
     float f = (float)d;
     if ((double)f == d || f != f) return f;

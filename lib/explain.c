@@ -8,8 +8,10 @@
 #include "explain_parts.h"
 
 static const char *const math_names[] = {[RF_MATH_F32] = "f32", [RF_MATH_TF32] = "tf32", [RF_MATH_BF16] = "bf16"};
-static const char *const simplify_names[] = {
-    [RF_SIMPLIFY_DEFAULT] = "default", [RF_SIMPLIFY_NONE] = "none", [RF_SIMPLIFY_EXACT] = "exact", [RF_SIMPLIFY_ALGEBRAIC] = "algebraic"};
+static const char *const simplify_names[] = {[RF_SIMPLIFY_DEFAULT] = "default",
+    [RF_SIMPLIFY_NONE] = "none",
+    [RF_SIMPLIFY_EXACT] = "exact",
+    [RF_SIMPLIFY_ALGEBRAIC] = "algebraic"};
 
 static void tell_step(rfi_explanation *about, const rfi_step *step, rfi_place place) {
     rfi_story *story = &about->story[step->source];
@@ -49,9 +51,13 @@ static rfi_cost unfused_cost(const rfi_explanation *about) {
     const rfi_spec *spec = about->spec;
     const rfi_plan *plan = &spec->plan;
     double rows = (double)about->batch, k = (double)plan->in_features, n = (double)plan->out_features;
-    double item = (double)rfi_dtype_size(spec->x_dtype == spec->weight_dtype ? spec->weight_dtype : spec->compute_dtype);
-    double values = rows * n, inputs = rows * k * (double)rfi_dtype_size(spec->x_dtype) + n * k * (double)rfi_dtype_size(spec->weight_dtype) + n * item;
-    rfi_cost cost = {.flops = 2 * values * k + values, .bytes = inputs + values * item, .memory = values * item, .seconds = -1};
+    double item =
+        (double)rfi_dtype_size(spec->x_dtype == spec->weight_dtype ? spec->weight_dtype : spec->compute_dtype);
+    double values = rows * n,
+           inputs = rows * k * (double)rfi_dtype_size(spec->x_dtype) +
+        n * k * (double)rfi_dtype_size(spec->weight_dtype) + n * item;
+    rfi_cost cost = {
+        .flops = 2 * values * k + values, .bytes = inputs + values * item, .memory = values * item, .seconds = -1};
     for (int i = 1; i < plan->chain.num_ops; i++) {
         const rfi_op_desc *desc = rfi_op_find(plan->chain.ops[i].kind);
         double results = desc->op_class == RF_CLASS_REDUCTION ? rows : values;
@@ -78,7 +84,8 @@ static int work_of(const rfi_step *steps, int count) {
 static rfi_cost fused_cost(const rfi_explanation *about) {
     const rfi_spec *spec = about->spec;
     const rfi_plan *plan = &spec->plan;
-    double rows = (double)about->batch, k = (double)plan->in_features, n = (double)plan->out_features, width = (double)plan->width;
+    double rows = (double)about->batch, k = (double)plan->in_features, n = (double)plan->out_features,
+           width = (double)plan->width;
     double item = (double)rfi_dtype_size(spec->compute_dtype), y = rows * width * (double)rfi_dtype_size(spec->y_dtype);
     double x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
     rfi_cost cost = {.memory = y + (double)about->workspace, .seconds = -1};
@@ -95,8 +102,8 @@ static rfi_cost fused_cost(const rfi_explanation *about) {
     return cost;
 }
 
-rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace, int64_t batch, rf_format format,
-                      char **text) {
+rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace,
+    int64_t batch, rf_format format, char **text) {
     rfi_explanation about = {
         .spec = spec,
         .backend = backend,

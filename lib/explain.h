@@ -5,7 +5,7 @@
 #include "backend.h"
 
 /* *text is malloc'd, the caller frees it. `workspace` is the bytes a forward of `batch` rows takes. */
-rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace, int64_t batch, rf_format format,
-                      char **text);
+rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace,
+    int64_t batch, rf_format format, char **text);
 
 #endif

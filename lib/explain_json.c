@@ -4,8 +4,11 @@
 #include "dtype.h"
 #include "explain_parts.h"
 
-static const char *const place_names[] = {
-    [RFI_PLACE_TILE] = "tile", [RFI_PLACE_REDUCTION] = "reduction", [RFI_PLACE_ROW] = "row", [RFI_PLACE_COLLAPSED] = "collapsed", [RFI_PLACE_REMOVED] = "removed"};
+static const char *const place_names[] = {[RFI_PLACE_TILE] = "tile",
+    [RFI_PLACE_REDUCTION] = "reduction",
+    [RFI_PLACE_ROW] = "row",
+    [RFI_PLACE_COLLAPSED] = "collapsed",
+    [RFI_PLACE_REMOVED] = "removed"};
 
 /* Every json_ function takes NULL and fails, and `new` ones eat their argument: one check at the end is enough. */
 static json_t *known_or_null(double value) { return value >= 0 ? json_real(value) : json_null(); }
@@ -16,15 +19,16 @@ static json_t *text_or_null(const char *text) { return *text ? json_string(text)
 static json_t *count(double value) { return value < 0x1p62 ? json_integer((json_int_t)value) : json_real(value); }
 
 static json_t *cost_of(const rfi_cost *cost) {
-    return json_pack("{s:o, s:o, s:o, s:o}", "flops", count(cost->flops), "bytes", count(cost->bytes), "memory_bytes", count(cost->memory), "seconds",
-                     known_or_null(cost->seconds));
+    return json_pack("{s:o, s:o, s:o, s:o}", "flops", count(cost->flops), "bytes", count(cost->bytes), "memory_bytes",
+        count(cost->memory), "seconds", known_or_null(cost->seconds));
 }
 
 /* The rules that concerned operator i, in the order they were applied. */
 static json_t *rules_of(const rfi_plan *plan, int i) {
     json_t *list = json_array();
     for (int r = 0; r < plan->num_rewrites; r++)
-        if (rfi_rewrite_concerns(&plan->rewrites[r], i)) json_array_append_new(list, json_string(plan->rewrites[r].rule));
+        if (rfi_rewrite_concerns(&plan->rewrites[r], i))
+            json_array_append_new(list, json_string(plan->rewrites[r].rule));
     return list;
 }
 
@@ -32,8 +36,10 @@ static json_t *operators_of(const rfi_explanation *about) {
     json_t *list = json_array();
     for (int i = 0; i < about->spec->plan.chain.num_ops; i++) {
         const rfi_story *story = &about->story[i];
-        json_array_append_new(list, json_pack("{s:i, s:s, s:s, s:o, s:o}", "index", i, "operator", story->written, "place", place_names[story->place], "computed_as",
-                                              text_or_null(story->now), "rules", rules_of(&about->spec->plan, i)));
+        json_array_append_new(list,
+            json_pack("{s:i, s:s, s:s, s:o, s:o}", "index", i, "operator", story->written, "place",
+                place_names[story->place], "computed_as", text_or_null(story->now), "rules",
+                rules_of(&about->spec->plan, i)));
     }
     return list;
 }
@@ -42,8 +48,9 @@ static json_t *rewrites_of(const rfi_plan *plan) {
     json_t *list = json_array();
     for (int r = 0; r < plan->num_rewrites; r++) {
         const rfi_rewrite *rewrite = &plan->rewrites[r];
-        json_array_append_new(list, json_pack("{s:s, s:b, s:i, s:i, s:s}", "rule", rewrite->rule, "algebraic", rewrite->algebraic, "first", rewrite->first, "last",
-                                              rewrite->last, "text", rewrite->text));
+        json_array_append_new(list,
+            json_pack("{s:s, s:b, s:i, s:i, s:s}", "rule", rewrite->rule, "algebraic", rewrite->algebraic, "first",
+                rewrite->first, "last", rewrite->last, "text", rewrite->text));
     }
     return list;
 }
@@ -51,8 +58,8 @@ static json_t *rewrites_of(const rfi_plan *plan) {
 static json_t *machine_of(const rfi_estimate *estimate) {
     if (!estimate) return json_null();
     return json_pack("{s:o, s:o, s:o}", "description", text_or_null(estimate->machine), "flops_per_second",
-                     known_or_null(estimate->flops_per_second > 0 ? estimate->flops_per_second : -1), "bytes_per_second",
-                     known_or_null(estimate->bytes_per_second > 0 ? estimate->bytes_per_second : -1));
+        known_or_null(estimate->flops_per_second > 0 ? estimate->flops_per_second : -1), "bytes_per_second",
+        known_or_null(estimate->bytes_per_second > 0 ? estimate->bytes_per_second : -1));
 }
 
 char *rfi_explain_json(const rfi_explanation *about) {
@@ -62,11 +69,12 @@ char *rfi_explain_json(const rfi_explanation *about) {
     char chain[RF_MAX_OPS * (RFI_OP_TEXT + 3)];
     if (rf_chain_format(plan->chain.ops, (size_t)plan->chain.num_ops, chain, sizeof chain, &needed)) return NULL;
     json_t *root = json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I}", "chain", chain, "backend", about->backend, "kernel",
-                             text_or_null(about->estimate ? about->estimate->kernel : ""), "batch", (json_int_t)about->batch, "in_features",
-                             (json_int_t)plan->in_features, "out_features", (json_int_t)plan->out_features, "output_features", (json_int_t)plan->width);
-    json_t *types = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "x_dtype", rfi_dtype_name(spec->x_dtype), "weight_dtype", rfi_dtype_name(spec->weight_dtype),
-                              "compute_dtype", rfi_dtype_name(spec->compute_dtype), "y_dtype", rfi_dtype_name(spec->y_dtype), "math", about->math, "simplify",
-                              about->simplify);
+        text_or_null(about->estimate ? about->estimate->kernel : ""), "batch", (json_int_t)about->batch, "in_features",
+        (json_int_t)plan->in_features, "out_features", (json_int_t)plan->out_features, "output_features",
+        (json_int_t)plan->width);
+    json_t *types = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "x_dtype", rfi_dtype_name(spec->x_dtype),
+        "weight_dtype", rfi_dtype_name(spec->weight_dtype), "compute_dtype", rfi_dtype_name(spec->compute_dtype),
+        "y_dtype", rfi_dtype_name(spec->y_dtype), "math", about->math, "simplify", about->simplify);
     int failed = json_object_update(root, types);
     failed |= json_object_set_new(root, "operators", operators_of(about));
     failed |= json_object_set_new(root, "rewrites", rewrites_of(plan));
@@ -74,7 +82,8 @@ char *rfi_explain_json(const rfi_explanation *about) {
     failed |= json_object_set_new(root, "collapsed", json_boolean(about->collapsed));
     failed |= json_object_set_new(root, "constant", text_or_null(plan->constant));
     failed |= json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)about->workspace));
-    failed |= json_object_set_new(root, "weight_reads", known_count(about->estimate ? about->estimate->weight_reads : 0));
+    failed |=
+        json_object_set_new(root, "weight_reads", known_count(about->estimate ? about->estimate->weight_reads : 0));
     failed |= json_object_set_new(root, "block_rows", known_count(about->estimate ? about->estimate->block_rows : 0));
     failed |= json_object_set_new(root, "fused", cost_of(&about->fused));
     failed |= json_object_set_new(root, "unfused", cost_of(&about->unfused));

@@ -15,15 +15,15 @@ typedef enum rfi_place {
 
 typedef struct rfi_story {
     rfi_place place;
-    char written[RFI_OP_TEXT];  /* the operator as the chain has it */
-    char now[RFI_OP_TEXT];      /* as it is computed; empty if removed */
+    char written[RFI_OP_TEXT]; /* the operator as the chain has it */
+    char now[RFI_OP_TEXT];     /* as it is computed; empty if removed */
 } rfi_story;
 
 /* Of one forward. Negative: unknown. */
 typedef struct rfi_cost {
-    double flops;   /* an elementwise operator counts as one a value */
-    double bytes;   /* read and written in memory */
-    double memory;  /* held beside x and the weights, y included */
+    double flops;  /* an elementwise operator counts as one a value */
+    double bytes;  /* read and written in memory */
+    double memory; /* held beside x and the weights, y included */
     double seconds;
 } rfi_cost;
 
@@ -33,14 +33,16 @@ typedef struct rfi_explanation {
     const rfi_estimate *estimate; /* or NULL */
     int64_t batch;
     size_t workspace;
-    int collapsed;                /* the plan is collapsible and the backend makes use of it */
-    const char *math, *simplify;  /* names */
-    rfi_story story[RF_MAX_OPS];  /* by index in the chain */
+    int collapsed;               /* the plan is collapsible and the backend makes use of it */
+    const char *math, *simplify; /* names */
+    rfi_story story[RF_MAX_OPS]; /* by index in the chain */
     rfi_cost fused, unfused;
 } rfi_explanation;
 
 /* Did the rewrite change or remove operator i, or make that possible? */
-static inline int rfi_rewrite_concerns(const rfi_rewrite *rewrite, int i) { return !rewrite->algebraic && (rewrite->first == i || rewrite->last == i); }
+static inline int rfi_rewrite_concerns(const rfi_rewrite *rewrite, int i) {
+    return !rewrite->algebraic && (rewrite->first == i || rewrite->last == i);
+}
 
 /* malloc'd, or NULL without memory. */
 char *rfi_explain_text(const rfi_explanation *about);

@@ -11,7 +11,8 @@
 enum { QUANTITY_TEXT = 48 };
 
 /* Four digits and a unit, each `step` times the one before: "137.4 GFLOP". The first unit is for 1. */
-static const char *quantity(double value, double step, const char *const units[], int num_units, char text[QUANTITY_TEXT]) {
+static const char *quantity(
+    double value, double step, const char *const units[], int num_units, char text[QUANTITY_TEXT]) {
     char number[RFI_NUMBER_TEXT];
     int u = 0;
     while (u + 1 < num_units && value >= step) value /= step, u++;
@@ -58,7 +59,8 @@ static void say_operator(FILE *out, const rfi_explanation *about, int i, int wid
     const rfi_story *story = &about->story[i];
     fprintf(out, "  %2d  %-*s  ", i, width, story->written);
     if (!i && story->place == RFI_PLACE_TILE) {
-        fprintf(out, "tile by tile; the (%lld, %lld) logits are never stored", (long long)about->batch, (long long)plan->out_features);
+        fprintf(out, "tile by tile; the (%lld, %lld) logits are never stored", (long long)about->batch,
+            (long long)plan->out_features);
     } else {
         fputs(words[story->place], out);
         int changed = story->place != RFI_PLACE_REMOVED && strcmp(story->now, story->written);
@@ -87,13 +89,18 @@ static void say_rewrites(FILE *out, const rfi_explanation *about) {
         const rfi_rewrite *rewrite = &plan->rewrites[r];
         char operators[16];
         if (rewrite->first == rewrite->last) snprintf(operators, sizeof operators, "%d", rewrite->first);
-        else snprintf(operators, sizeof operators, rewrite->algebraic ? "%d-%d" : "%d, %d", rewrite->first, rewrite->last);
-        fprintf(out, "  %-6s  %-19s  %-9s  %s\n", operators, rewrite->rule, rewrite->algebraic ? "algebraic" : "exact", rewrite->text);
+        else
+            snprintf(
+                operators, sizeof operators, rewrite->algebraic ? "%d-%d" : "%d, %d", rewrite->first, rewrite->last);
+        fprintf(out, "  %-6s  %-19s  %-9s  %s\n", operators, rewrite->rule, rewrite->algebraic ? "algebraic" : "exact",
+            rewrite->text);
     }
-    if (plan->collapsible && !about->collapsed) fprintf(out, "  This backend does not make use of collapse: it computes every column.\n");
+    if (plan->collapsible && !about->collapsed)
+        fprintf(out, "  This backend does not make use of collapse: it computes every column.\n");
     if (about->collapsed)
-        fprintf(out, "  The column sums are taken in float64 when the weights are loaded: O(in_features) a row instead of O(in_features * out_features).\n"
-                     "  Weights that are not finite, and rows where a logit might overflow, take the full way.\n");
+        fprintf(out,
+            "  The column sums are taken in float64 when the weights are loaded: O(in_features) a row instead of O(in_features * out_features).\n"
+            "  Weights that are not finite, and rows where a logit might overflow, take the full way.\n");
 }
 
 /* Why the fused way may read more than the unfused one. */
@@ -101,11 +108,15 @@ static void say_weight_reads(FILE *out, const rfi_explanation *about) {
     const rfi_estimate *estimate = about->estimate;
     if (!estimate || estimate->weight_reads < 2) return;
     const rfi_plan *plan = &about->spec->plan;
-    const double weight = (double)plan->in_features * (double)plan->out_features * (double)rfi_dtype_size(about->spec->weight_dtype);
-    if ((double)(estimate->weight_reads - 1) * weight < 0.1 * estimate->bytes) return; /* nothing that anyone would notice */
+    const double weight =
+        (double)plan->in_features * (double)plan->out_features * (double)rfi_dtype_size(about->spec->weight_dtype);
+    if ((double)(estimate->weight_reads - 1) * weight < 0.1 * estimate->bytes)
+        return; /* nothing that anyone would notice */
     const int hidden = estimate->flops * estimate->bytes_per_second > estimate->bytes * estimate->flops_per_second;
-    fprintf(out, "  The fused way reads W %lld times, once for each block of %lld rows, to keep a block's logits in the cache%s.\n", (long long)estimate->weight_reads,
-            (long long)estimate->block_rows, hidden ? "; the reading hides behind the arithmetic" : "");
+    fprintf(out,
+        "  The fused way reads W %lld times, once for each block of %lld rows, to keep a block's logits in the cache%s.\n",
+        (long long)estimate->weight_reads, (long long)estimate->block_rows,
+        hidden ? "; the reading hides behind the arithmetic" : "");
 }
 
 static void say_costs(FILE *out, const rfi_explanation *about) {
@@ -115,11 +126,16 @@ static void say_costs(FILE *out, const rfi_explanation *about) {
     fprintf(out, "\n  %-32s %-16s %s\n", "", "fused", "unfused: an operator at a time, each over its whole matrix");
     fprintf(out, "  %-32s %-16s %s\n", "arithmetic", flops(fused->flops, one), flops(unfused->flops, two));
     fprintf(out, "  %-32s %-16s %s\n", "memory read and written", bytes(fused->bytes, one), bytes(unfused->bytes, two));
-    fprintf(out, "  %-32s %-16s %s\n", "memory held beside x and weights", bytes(fused->memory, one), bytes(unfused->memory, two));
+    fprintf(out, "  %-32s %-16s %s\n", "memory held beside x and weights", bytes(fused->memory, one),
+        bytes(unfused->memory, two));
     if (fused->seconds >= 0 && unfused->seconds >= 0) {
-        fprintf(out, "  %-32s %-16s %s\n", "expected time", seconds(fused->seconds, one), seconds(unfused->seconds, two));
-        fprintf(out, "  Expected times rest on: %s.\n", *estimate->machine ? estimate->machine : "the backend's own figures");
-        if (about->collapsed) fprintf(out, "  The difference to the unfused way is algebraic: work that was removed, no kernel's speed.\n");
+        fprintf(
+            out, "  %-32s %-16s %s\n", "expected time", seconds(fused->seconds, one), seconds(unfused->seconds, two));
+        fprintf(out, "  Expected times rest on: %s.\n",
+            *estimate->machine ? estimate->machine : "the backend's own figures");
+        if (about->collapsed)
+            fprintf(
+                out, "  The difference to the unfused way is algebraic: work that was removed, no kernel's speed.\n");
     } else {
         fprintf(out, "  Expected times: not known for this backend.\n");
     }
@@ -130,10 +146,13 @@ static void say(FILE *out, const rfi_explanation *about) {
     const rfi_spec *spec = about->spec;
     const rfi_plan *plan = &spec->plan;
     for (int i = 0; i < plan->chain.num_ops; i++) fprintf(out, "%s%s", i ? " | " : "", about->story[i].written);
-    fprintf(out, "\nx (%lld, %lld) %s, W (%lld, %lld) %s -> y (%lld, %lld) %s; steps in %s, math %s\n", (long long)about->batch, (long long)plan->in_features,
-            rfi_dtype_name(spec->x_dtype), (long long)plan->out_features, (long long)plan->in_features, rfi_dtype_name(spec->weight_dtype),
-            (long long)about->batch, (long long)plan->width, rfi_dtype_name(spec->y_dtype), rfi_dtype_name(spec->compute_dtype), about->math);
-    fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "", about->estimate ? about->estimate->kernel : "");
+    fprintf(out, "\nx (%lld, %lld) %s, W (%lld, %lld) %s -> y (%lld, %lld) %s; steps in %s, math %s\n",
+        (long long)about->batch, (long long)plan->in_features, rfi_dtype_name(spec->x_dtype),
+        (long long)plan->out_features, (long long)plan->in_features, rfi_dtype_name(spec->weight_dtype),
+        (long long)about->batch, (long long)plan->width, rfi_dtype_name(spec->y_dtype),
+        rfi_dtype_name(spec->compute_dtype), about->math);
+    fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "",
+        about->estimate ? about->estimate->kernel : "");
     if (*plan->constant) fprintf(out, "\nWARNING: %s. This is almost always a mistake in the model.\n", plan->constant);
     say_operators(out, about);
     say_rewrites(out, about);

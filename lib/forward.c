@@ -7,7 +7,8 @@
 
 static rf_status check_ready(const rf_model *model, int64_t batch) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    if (!model->prepared) return rfi_error(RF_NOT_LOADED, "the model has no weights yet; call rf_model_load_weights first");
+    if (!model->prepared)
+        return rfi_error(RF_NOT_LOADED, "the model has no weights yet; call rf_model_load_weights first");
     if (batch < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch is %lld; expected 0 or more", (long long)batch);
     return RF_OK;
 }
@@ -29,25 +30,33 @@ typedef struct rows {
     int64_t count, row, step;
 } rows;
 
-/* A (batch, columns) buffer: leading dimension, size and alignment. One without rows or columns is never touched: it may be anything. */
-static rf_status check_matrix(const char *name, const void *data, int64_t batch, int64_t columns, int64_t ld, rf_dtype dtype, rows *out) {
-    if (!rfi_dtype_size(dtype)) return rfi_error(RF_INVALID_ARGUMENT, "%s_dtype is %d, which is no rf_dtype", name, (int)dtype);
-    if (ld < columns) return rfi_error(RF_INVALID_ARGUMENT, "ld%s is %lld; expected %lld or more", name, (long long)ld, (long long)columns);
+/* A (batch, columns) buffer: leading dimension, size and alignment. One without rows or columns is never touched: it
+ * may be anything. */
+static rf_status check_matrix(
+    const char *name, const void *data, int64_t batch, int64_t columns, int64_t ld, rf_dtype dtype, rows *out) {
+    if (!rfi_dtype_size(dtype))
+        return rfi_error(RF_INVALID_ARGUMENT, "%s_dtype is %d, which is no rf_dtype", name, (int)dtype);
+    if (ld < columns)
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "ld%s is %lld; expected %lld or more", name, (long long)ld, (long long)columns);
     int64_t elements = rfi_size_mul(batch, ld);
     int64_t item = (int64_t)rfi_dtype_size(dtype);
     if (elements < 0 || rfi_size_mul(elements, item) < 0)
-        return rfi_error(RF_INVALID_ARGUMENT, "batch %lld times ld%s %lld overflows", (long long)batch, name, (long long)ld);
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "batch %lld times ld%s %lld overflows", (long long)batch, name, (long long)ld);
     *out = (rows){.first = (uintptr_t)data, .count = columns ? batch : 0, .row = columns * item, .step = ld * item};
     if (!out->count) return RF_OK;
     if (!data) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name);
-    if ((uintptr_t)data % (uintptr_t)item) return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name, rfi_dtype_name(dtype));
+    if ((uintptr_t)data % (uintptr_t)item)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name, rfi_dtype_name(dtype));
     return RF_OK;
 }
 
 static uintptr_t row_at(const rows *r, int64_t i) { return r->first + (uintptr_t)(i * r->step); }
 static uintptr_t end_of(const rows *r, int64_t i) { return row_at(r, i) + (uintptr_t)r->row; }
 
-/* Have they a byte in common? Rows of one may lie between those of the other, as in a matrix of which y is the last column. */
+/* Have they a byte in common? Rows of one may lie between those of the other, as in a matrix of which y is the last
+ * column. */
 static int overlap(const rows *a, const rows *b) {
     if (!a->count || !b->count || end_of(a, a->count - 1) <= b->first || end_of(b, b->count - 1) <= a->first) return 0;
     for (int64_t i = 0, j = 0; i < a->count && j < b->count;) {
@@ -59,10 +68,12 @@ static int overlap(const rows *a, const rows *b) {
 }
 
 static rf_status check_memory(const rf_model *model, const char *name, rf_memory memory) {
-    if (memory != RF_MEMORY_HOST && memory != RF_MEMORY_DEVICE) return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is %d, which is no rf_memory", name, (int)memory);
+    if (memory != RF_MEMORY_HOST && memory != RF_MEMORY_DEVICE)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is %d, which is no rf_memory", name, (int)memory);
     if (memory == RF_MEMORY_DEVICE && !model->backend->is_cuda)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", name,
-                         model->backend->name);
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "%s_memory is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", name,
+            model->backend->name);
     return RF_OK;
 }
 
@@ -72,8 +83,10 @@ static rf_status check_workspace(const rf_model *model, const rfi_forward *call)
     rf_status status = model->backend->workspace_size(&model->spec, model->prepared, call->batch, &needed);
     if (status) return status;
     if (call->workspace_size < needed)
-        return rfi_error(RF_WORKSPACE_TOO_SMALL, "workspace_size is %zu; batch %lld needs %zu bytes", call->workspace_size, (long long)call->batch, needed);
-    if ((uintptr_t)call->workspace % 256) return rfi_error(RF_INVALID_ARGUMENT, "workspace is not aligned to 256 bytes");
+        return rfi_error(RF_WORKSPACE_TOO_SMALL, "workspace_size is %zu; batch %lld needs %zu bytes",
+            call->workspace_size, (long long)call->batch, needed);
+    if ((uintptr_t)call->workspace % 256)
+        return rfi_error(RF_INVALID_ARGUMENT, "workspace is not aligned to 256 bytes");
     return RF_OK;
 }
 
@@ -86,8 +99,8 @@ static rf_status check_call(const rf_model *model, const rfi_forward *call) {
     if (!status) status = check_memory(model, "y", call->y_memory);
     if (status) return status;
     if ((call->x_dtype == RF_FLOAT64) != (model->spec.weight_dtype == RF_FLOAT64))
-        return rfi_error(RF_INVALID_ARGUMENT, "x_dtype is %s and the weights are %s; float64 goes with float64 only", rfi_dtype_name(call->x_dtype),
-                         rfi_dtype_name(model->spec.weight_dtype));
+        return rfi_error(RF_INVALID_ARGUMENT, "x_dtype is %s and the weights are %s; float64 goes with float64 only",
+            rfi_dtype_name(call->x_dtype), rfi_dtype_name(model->spec.weight_dtype));
     if (overlap(&x, &y)) return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
     return check_workspace(model, call);
 }

@@ -22,9 +22,10 @@ typedef struct rfi_guard {
     int cancellable;
 } rfi_guard;
 
-/* The default floating-point mode: the same input gives the same bits whatever mode the calling thread is in, and threads that the call starts inherit
- * this one. No cancellation: a thread that ended inside would keep locks, memory and descriptors, and leave other threads with pointers to its stack.
- * Functions of a file of their own, so that the compiler moves no arithmetic past them. */
+/* The default floating-point mode: the same input gives the same bits whatever mode the calling thread is in, and
+ * threads that the call starts inherit this one. No cancellation: a thread that ended inside would keep locks, memory
+ * and descriptors, and leave other threads with pointers to its stack. Functions of a file of their own, so that the
+ * compiler moves no arithmetic past them. */
 rfi_guard rfi_guard_enter(void);
 void rfi_guard_leave(rfi_guard *guard);
 

@@ -13,13 +13,15 @@ static int memory_known(int memory) { return memory >= RF_MEMORY_DEFAULT && memo
 static rf_status check_memory(const rf_model *model, const char *what, int memory) {
     if (!memory_known(memory)) return rfi_error(RF_INVALID_ARGUMENT, "%s is %d, which is no rf_memory", what, memory);
     if (memory == RF_MEMORY_DEVICE && !model->backend->copy_to_host)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", what,
-                         model->backend->name);
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "%s is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", what,
+            model->backend->name);
     return RF_OK;
 }
 
 /* `n` values of any type, host or device, to the compute type on the host. */
-static rf_status fetch(const rf_model *model, void *to, const void *from, rf_dtype dtype, rf_memory memory, int64_t n, void *stream) {
+static rf_status fetch(
+    const rf_model *model, void *to, const void *from, rf_dtype dtype, rf_memory memory, int64_t n, void *stream) {
     const rfi_spec *spec = &model->spec;
     if (memory != RF_MEMORY_DEVICE) {
         rfi_convert(to, spec->compute_dtype, from, dtype, n);
@@ -38,14 +40,16 @@ static rf_status check_vector(const rf_model *model, const rf_vector *vector, si
     int64_t n = model->spec.plan.out_features;
     if (!vector->name) return rfi_error(RF_INVALID_ARGUMENT, "vectors[%zu].name is NULL", index);
     if (vector->length != n)
-        return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" has length %lld; expected out_features, %lld", vector->name, (long long)vector->length,
-                         (long long)n);
+        return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" has length %lld; expected out_features, %lld",
+            vector->name, (long long)vector->length, (long long)n);
     if (!vector->data && n) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" has NULL data", vector->name);
     if (vector->dtype && !rfi_dtype_size((rf_dtype)vector->dtype))
-        return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" has dtype %d, which is no rf_dtype", vector->name, vector->dtype);
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "vector \"%.40s\" has dtype %d, which is no rf_dtype", vector->name, vector->dtype);
     rf_dtype dtype = vector->dtype ? (rf_dtype)vector->dtype : model->spec.weight_dtype;
     if ((uintptr_t)vector->data % rfi_dtype_size(dtype))
-        return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" is not aligned to its type, %s", vector->name, rfi_dtype_name(dtype));
+        return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" is not aligned to its type, %s", vector->name,
+            rfi_dtype_name(dtype));
     return check_memory(model, "the memory of a vector", vector->memory);
 }
 
@@ -53,7 +57,8 @@ static rf_status check_vector(const rf_model *model, const rf_vector *vector, si
 static rf_status match_vectors(const rf_model *model, const rf_weights *weights, rf_vector *in_order) {
     const rfi_plan *plan = &model->spec.plan;
     int found[RF_MAX_OPS] = {0};
-    if (weights->num_vectors && !weights->vectors) return rfi_error(RF_INVALID_ARGUMENT, "vectors is NULL and num_vectors %zu", weights->num_vectors);
+    if (weights->num_vectors && !weights->vectors)
+        return rfi_error(RF_INVALID_ARGUMENT, "vectors is NULL and num_vectors %zu", weights->num_vectors);
     for (size_t i = 0; i < weights->num_vectors; i++) {
         rf_vector vector;
         rf_status status = rfi_sized_item("vectors", "rf_vector", weights->vectors, i, &vector, sizeof vector);
@@ -62,32 +67,39 @@ static rf_status match_vectors(const rf_model *model, const rf_weights *weights,
         int v = 0;
         while (v < plan->num_vectors && strcmp(plan->vectors[v], vector.name)) v++;
         if (v == plan->num_vectors)
-            return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" is not in the chain \"%.200s\"", vector.name, model->chain_text);
+            return rfi_error(
+                RF_INVALID_ARGUMENT, "vector \"%.40s\" is not in the chain \"%.200s\"", vector.name, model->chain_text);
         if (found[v]++) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%.40s\" was given twice", vector.name);
         in_order[v] = vector;
     }
     for (int v = 0; v < plan->num_vectors; v++)
-        if (!found[v]) return rfi_error(RF_INVALID_ARGUMENT, "vector \"%s\" of the chain was not given", plan->vectors[v]);
+        if (!found[v])
+            return rfi_error(RF_INVALID_ARGUMENT, "vector \"%s\" of the chain was not given", plan->vectors[v]);
     return RF_OK;
 }
 
 static rf_status check_weights(const rf_model *model, const rf_weights *weights) {
     const rfi_plan *plan = &model->spec.plan;
     int64_t ld = weights->ld ? weights->ld : plan->in_features;
-    if (!weights->weight && plan->in_features && plan->out_features) return rfi_error(RF_INVALID_ARGUMENT, "weight is NULL");
+    if (!weights->weight && plan->in_features && plan->out_features)
+        return rfi_error(RF_INVALID_ARGUMENT, "weight is NULL");
     if (ld < plan->in_features)
-        return rfi_error(RF_INVALID_ARGUMENT, "ld is %lld; expected in_features, %lld, or more", (long long)ld, (long long)plan->in_features);
+        return rfi_error(RF_INVALID_ARGUMENT, "ld is %lld; expected in_features, %lld, or more", (long long)ld,
+            (long long)plan->in_features);
     int64_t elements = rfi_size_mul(ld, plan->out_features);
     if (elements < 0 || rfi_size_mul(elements, 8) < 0)
-        return rfi_error(RF_INVALID_ARGUMENT, "ld %lld times out_features %lld overflows", (long long)ld, (long long)plan->out_features);
+        return rfi_error(RF_INVALID_ARGUMENT, "ld %lld times out_features %lld overflows", (long long)ld,
+            (long long)plan->out_features);
     if ((uintptr_t)weights->weight % rfi_dtype_size(model->spec.weight_dtype))
-        return rfi_error(RF_INVALID_ARGUMENT, "weight is not aligned to its type, %s", rfi_dtype_name(model->spec.weight_dtype));
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "weight is not aligned to its type, %s", rfi_dtype_name(model->spec.weight_dtype));
     if (weights->bias_dtype && !rfi_dtype_size((rf_dtype)weights->bias_dtype))
         return rfi_error(RF_INVALID_ARGUMENT, "bias_dtype is %d, which is no rf_dtype", weights->bias_dtype);
     rf_dtype bias_dtype = weights->bias_dtype ? (rf_dtype)weights->bias_dtype : model->spec.weight_dtype;
     if ((uintptr_t)weights->bias % rfi_dtype_size(bias_dtype))
         return rfi_error(RF_INVALID_ARGUMENT, "bias is not aligned to its type, %s", rfi_dtype_name(bias_dtype));
-    if (weights->flags & ~RF_BORROW) return rfi_error(RF_INVALID_ARGUMENT, "flags is 0x%x; only RF_BORROW is known", weights->flags);
+    if (weights->flags & ~RF_BORROW)
+        return rfi_error(RF_INVALID_ARGUMENT, "flags is 0x%x; only RF_BORROW is known", weights->flags);
     if (weights->reserved) return rfi_error(RF_INVALID_ARGUMENT, "reserved is %u; expected 0", weights->reserved);
     return check_memory(model, "memory", weights->memory);
 }
@@ -100,17 +112,20 @@ static rf_status gather(const rf_model *model, const rf_weights *weights, const 
     rf_dtype bias_dtype = weights->bias_dtype ? (rf_dtype)weights->bias_dtype : spec->weight_dtype;
     memset(block, 0, row);
     rf_status status = RF_OK;
-    if (weights->bias) status = fetch(model, block, weights->bias, bias_dtype, (rf_memory)weights->memory, n, weights->stream);
+    if (weights->bias)
+        status = fetch(model, block, weights->bias, bias_dtype, (rf_memory)weights->memory, n, weights->stream);
     for (int v = 0; v < spec->plan.num_vectors && !status; v++) {
         const rf_vector *vector = &in_order[v];
         rf_dtype dtype = vector->dtype ? (rf_dtype)vector->dtype : spec->weight_dtype;
-        status = fetch(model, block + (size_t)(v + 1) * row, vector->data, dtype, (rf_memory)vector->memory, n, weights->stream);
+        status = fetch(
+            model, block + (size_t)(v + 1) * row, vector->data, dtype, (rf_memory)vector->memory, n, weights->stream);
     }
     return status;
 }
 
 static rf_status already_loaded(void) {
-    return rfi_error(RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
+    return rfi_error(
+        RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
 }
 
 /* Bias, vectors and W, checked, to what the model's backend computes with. */
@@ -119,7 +134,9 @@ static rf_status prepare(rf_model *model, const rf_weights *weights, const rf_ve
     const rfi_plan *plan = &spec->plan;
     size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype);
     char *block = malloc(row * (size_t)(1 + plan->num_vectors) + 1);
-    if (!block) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the bias and %d vectors of %zu bytes", plan->num_vectors, row);
+    if (!block)
+        return rfi_error(
+            RF_OUT_OF_MEMORY, "no memory for the bias and %d vectors of %zu bytes", plan->num_vectors, row);
     const void *vectors[RF_MAX_OPS];
     for (int v = 0; v < plan->num_vectors; v++) vectors[v] = block + (size_t)(v + 1) * row;
     const rfi_weight_view view = {
@@ -155,13 +172,16 @@ rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
     if (status) return status;
 
     if (atomic_flag_test_and_set(&model->claimed))
-        return model->prepared ? already_loaded() : rfi_error(RF_ALREADY_LOADED, "another thread is loading the model's weights");
+        return model->prepared ? already_loaded()
+                               : rfi_error(RF_ALREADY_LOADED, "another thread is loading the model's weights");
     status = prepare(model, weights, in_order);
     if (status) atomic_flag_clear(&model->claimed);
     return status;
 }
 
-rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors) {
-    const rf_weights weights = {.size = sizeof weights, .weight = weight, .bias = bias, .vectors = vectors, .num_vectors = num_vectors};
+rf_status rf_model_load_weights(
+    rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors) {
+    const rf_weights weights = {
+        .size = sizeof weights, .weight = weight, .bias = bias, .vectors = vectors, .num_vectors = num_vectors};
     return rf_model_load_weights_ex(model, &weights);
 }

@@ -21,7 +21,9 @@ rf_status rfi_mapping_open(const char *path, rfi_mapping *file) {
     if (!S_ISREG(info.st_mode)) return rfi_error(RF_IO_ERROR, "%s: not a regular file", path);
     if (!info.st_size) return RF_OK;
     void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, file->fd, 0);
-    if (bytes == MAP_FAILED) return rfi_error(errno == ENOMEM ? RF_OUT_OF_MEMORY : RF_IO_ERROR, "%s: cannot be mapped: %s", path, strerror(errno));
+    if (bytes == MAP_FAILED)
+        return rfi_error(
+            errno == ENOMEM ? RF_OUT_OF_MEMORY : RF_IO_ERROR, "%s: cannot be mapped: %s", path, strerror(errno));
     file->bytes = bytes;
     file->size = info.st_size;
     return RF_OK;
@@ -35,8 +37,10 @@ void rfi_mapping_close(rfi_mapping *file) {
 
 rf_status rfi_mapping_check(const rfi_mapping *file) {
     struct stat info;
-    if (fstat(file->fd, &info)) return rfi_error(RF_IO_ERROR, "%s: its size cannot be read: %s", file->path, strerror(errno));
+    if (fstat(file->fd, &info))
+        return rfi_error(RF_IO_ERROR, "%s: its size cannot be read: %s", file->path, strerror(errno));
     if (info.st_size < file->size)
-        return rfi_error(RF_IO_ERROR, "%s: shrank from %lld to %lld bytes since it was opened", file->path, (long long)file->size, (long long)info.st_size);
+        return rfi_error(RF_IO_ERROR, "%s: shrank from %lld to %lld bytes since it was opened", file->path,
+            (long long)file->size, (long long)info.st_size);
     return RF_OK;
 }

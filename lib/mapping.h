@@ -11,7 +11,8 @@ typedef struct rfi_mapping {
     int fd;
 } rfi_mapping;
 
-/* RF_IO_ERROR or RF_OUT_OF_MEMORY, with path and reason. Whatever comes back, *file is one that rfi_mapping_close takes. */
+/* RF_IO_ERROR or RF_OUT_OF_MEMORY, with path and reason. Whatever comes back, *file is one that rfi_mapping_close
+ * takes. */
 rf_status rfi_mapping_open(const char *path, rfi_mapping *file);
 void rfi_mapping_close(rfi_mapping *file);
 

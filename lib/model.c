@@ -18,13 +18,15 @@ int64_t rfi_size_mul(int64_t a, int64_t b) {
 
 static rf_status choose_threads(int asked, int *threads) {
     if (asked < 0 || asked > RFI_CPU_MAX_THREADS)
-        return rfi_error(RF_INVALID_ARGUMENT, "config.threads is %d; expected 0 (all cores) to %d", asked, RFI_CPU_MAX_THREADS);
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "config.threads is %d; expected 0 (all cores) to %d", asked, RFI_CPU_MAX_THREADS);
     const char *text = getenv("ROWFOLD_NUM_THREADS");
     if (!asked && text && *text) {
         char *end;
         long n = strtol(text, &end, 10);
         if (*end || n < 1 || n > RFI_CPU_MAX_THREADS)
-            return rfi_error(RF_INVALID_ARGUMENT, "ROWFOLD_NUM_THREADS is \"%.40s\"; expected a number from 1 to %d", text, RFI_CPU_MAX_THREADS);
+            return rfi_error(RF_INVALID_ARGUMENT, "ROWFOLD_NUM_THREADS is \"%.40s\"; expected a number from 1 to %d",
+                text, RFI_CPU_MAX_THREADS);
         asked = (int)n;
     }
     *threads = asked ? asked : rfi_cpu_cores();
@@ -32,24 +34,29 @@ static rf_status choose_threads(int asked, int *threads) {
 }
 
 static rf_status choose_dtypes(const rf_config *config, rfi_spec *spec) {
-    const struct { const char *name; int value; } given[] = {
-        {"weight_dtype", config->weight_dtype}, {"x_dtype", config->x_dtype}, {"y_dtype", config->y_dtype}};
+    const struct {
+        const char *name;
+        int value;
+    } given[] = {{"weight_dtype", config->weight_dtype}, {"x_dtype", config->x_dtype}, {"y_dtype", config->y_dtype}};
     for (int i = 0; i < 3; i++)
         if (given[i].value && !rfi_dtype_size((rf_dtype)given[i].value))
-            return rfi_error(RF_INVALID_ARGUMENT, "config.%s is %d, which is no rf_dtype", given[i].name, given[i].value);
+            return rfi_error(
+                RF_INVALID_ARGUMENT, "config.%s is %d, which is no rf_dtype", given[i].name, given[i].value);
     spec->weight_dtype = config->weight_dtype ? (rf_dtype)config->weight_dtype : RF_FLOAT32;
     spec->compute_dtype = spec->weight_dtype == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
     spec->x_dtype = config->x_dtype ? (rf_dtype)config->x_dtype : spec->weight_dtype;
     spec->y_dtype = config->y_dtype ? (rf_dtype)config->y_dtype : spec->compute_dtype;
     if ((spec->x_dtype == RF_FLOAT64) != (spec->weight_dtype == RF_FLOAT64))
-        return rfi_error(RF_INVALID_ARGUMENT, "config.x_dtype is %s and config.weight_dtype %s; float64 goes with float64 only",
-                         rfi_dtype_name(spec->x_dtype), rfi_dtype_name(spec->weight_dtype));
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "config.x_dtype is %s and config.weight_dtype %s; float64 goes with float64 only",
+            rfi_dtype_name(spec->x_dtype), rfi_dtype_name(spec->weight_dtype));
     return RF_OK;
 }
 
 static rf_status check_config(const rf_config *config) {
     if (!config->chain == !config->ops)
-        return rfi_error(RF_INVALID_ARGUMENT, "config.chain and config.ops: expected exactly one of them, got %s", config->chain ? "both" : "neither");
+        return rfi_error(RF_INVALID_ARGUMENT, "config.chain and config.ops: expected exactly one of them, got %s",
+            config->chain ? "both" : "neither");
     if (config->math < RF_MATH_F32 || config->math > RF_MATH_BF16)
         return rfi_error(RF_INVALID_ARGUMENT, "config.math is %d, which is no rf_math", config->math);
     if (config->simplify < RF_SIMPLIFY_DEFAULT || config->simplify > RF_SIMPLIFY_ALGEBRAIC)
@@ -61,7 +68,8 @@ static rf_status check_config(const rf_config *config) {
 
 static rf_status plan_chain(const rf_config *config, rfi_spec *spec) {
     rfi_chain chain;
-    rf_status status = config->chain ? rfi_chain_from_text(config->chain, &chain) : rfi_chain_from_ops(config->ops, config->num_ops, &chain);
+    rf_status status = config->chain ? rfi_chain_from_text(config->chain, &chain)
+                                     : rfi_chain_from_ops(config->ops, config->num_ops, &chain);
     if (!status) status = rfi_chain_set_size(&chain, config->in_features, config->out_features);
     if (status) return status;
     rf_simplify simplify = config->simplify ? (rf_simplify)config->simplify : RF_SIMPLIFY_ALGEBRAIC;
@@ -136,12 +144,15 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
     return RF_OK;
 }
 
-rf_status rf_model_explain(const rf_model *model, int64_t batch, rf_format format, char *text, size_t size, size_t *needed) {
+rf_status rf_model_explain(
+    const rf_model *model, int64_t batch, rf_format format, char *text, size_t size, size_t *needed) {
     RFI_GUARDED;
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     if (batch < 0) return rfi_error(RF_INVALID_ARGUMENT, "batch is %lld; expected 0 or more", (long long)batch);
-    if (format != RF_FORMAT_TEXT && format != RF_FORMAT_JSON) return rfi_error(RF_INVALID_ARGUMENT, "format is %d, which is no rf_format", (int)format);
-    if (!text && size) return rfi_error(RF_INVALID_ARGUMENT, "text is NULL and size %zu; expected a buffer, or size 0", size);
+    if (format != RF_FORMAT_TEXT && format != RF_FORMAT_JSON)
+        return rfi_error(RF_INVALID_ARGUMENT, "format is %d, which is no rf_format", (int)format);
+    if (!text && size)
+        return rfi_error(RF_INVALID_ARGUMENT, "text is NULL and size %zu; expected a buffer, or size 0", size);
     rfi_estimate estimate;
     size_t workspace = 0;
     rf_status status = model->backend->estimate(&model->spec, model->prepared, batch, &estimate);

@@ -9,9 +9,9 @@
 struct rf_model {
     rfi_spec spec;
     const rfi_backend *backend;
-    char *chain_text;         /* owned; the chain as rf_chain_format prints it */
-    atomic_flag claimed;      /* by the thread that loads the weights, or has loaded them */
-    void *_Atomic prepared;   /* owned by the backend, NULL until the weights are loaded; stored last of all */
+    char *chain_text;       /* owned; the chain as rf_chain_format prints it */
+    atomic_flag claimed;    /* by the thread that loads the weights, or has loaded them */
+    void *_Atomic prepared; /* owned by the backend, NULL until the weights are loaded; stored last of all */
     size_t prepared_bytes;
 };
 

@@ -1,4 +1,5 @@
-/* strtod and printf follow the locale of the process, whose decimal point may be a comma. Here they only ever see digits and an exponent. */
+/* strtod and printf follow the locale of the process, whose decimal point may be a comma. Here they only ever see
+ * digits and an exponent. */
 #include "number.h"
 
 #include <math.h>

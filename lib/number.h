@@ -20,7 +20,8 @@ typedef enum rfi_number_status {
     RFI_NUMBER_TOO_SMALL  /* it is not zero, and would become zero */
 } rfi_number_status;
 
-/* Reads [+-]digits[.digits][e[+-]digits] at the start of `text`, correctly rounded. *length is what it takes (0 for NONE). */
+/* Reads [+-]digits[.digits][e[+-]digits] at the start of `text`, correctly rounded. *length is what it takes (0 for
+ * NONE). */
 rfi_number_status rfi_number_read(const char *text, double *value, size_t *length);
 
 #endif

@@ -1,5 +1,6 @@
-/* The rows of ops.def and reductions.def as functions, for float (_f32) and double (_f64). The C compiler and nvcc both compile this file: there is
- * one formula for both machines, and only the primitives differ: lib/vmath.h on the CPU (vectorisable), CUDA's own on the GPU.
+/* The rows of ops.def and reductions.def as functions, for float (_f32) and double (_f64). The C compiler and nvcc both
+ * compile this file: there is one formula for both machines, and only the primitives differ: lib/vmath.h on the CPU
+ * (vectorisable), CUDA's own on the GPU.
  *
  *   rfi_op_<ID>_f32(x, a, b, s)            one function an operator
  *   rfi_op_apply_f32(kind, x, a, b, s)     the same by kind, for values that come one at a time

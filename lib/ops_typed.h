@@ -23,7 +23,8 @@ RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
     return (x < C(0) ? e : C(1)) / (C(1) + e);
 }
 
-/* tanh(log(1 + e)) with e = exp(x) is n / (n + 2), n = e (e + 2). Above 20 it rounds to 1 in either type; the cut keeps e * e finite. */
+/* tanh(log(1 + e)) with e = exp(x) is n / (n + 2), n = e (e + 2). Above 20 it rounds to 1 in either type; the cut keeps
+ * e * e finite. */
 RFI_FN RFI_T RFI_TYPED(rfi_tanh_softplus)(RFI_T x) {
     RFI_T e = EXP(x > C(20) ? C(20) : x);
     RFI_T n = e * (e + C(2));
@@ -32,10 +33,10 @@ RFI_FN RFI_T RFI_TYPED(rfi_tanh_softplus)(RFI_T x) {
 
 RFI_FN RFI_T RFI_TYPED(rfi_anchor)(RFI_T m) { return ABS(m) < C(INFINITY) ? m : C(0); }
 
-#define RFI_OP(id, number, name, params, flags, formula, doc)                                   \
-    RFI_FN RFI_T RFI_TYPED(rfi_op_##id)(RFI_T x, RFI_T a, RFI_T b, RFI_T s) {                   \
-        (void)a, (void)b, (void)s;                                                              \
-        return (formula);                                                                       \
+#define RFI_OP(id, number, name, params, flags, formula, doc)                 \
+    RFI_FN RFI_T RFI_TYPED(rfi_op_##id)(RFI_T x, RFI_T a, RFI_T b, RFI_T s) { \
+        (void)a, (void)b, (void)s;                                            \
+        return (formula);                                                     \
     }
 #include "ops.def"
 #undef RFI_OP
@@ -45,17 +46,29 @@ typedef struct RFI_TYPED(rfi_state) {
     RFI_T m, t;
 } RFI_TYPED(rfi_state);
 
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc)                                 \
-    RFI_FN RFI_T RFI_TYPED(rfi_peak0_##id)(void) { return peak0; }                                                             \
-    RFI_FN RFI_T RFI_TYPED(rfi_peak_##id)(RFI_T m, RFI_T x) { (void)x; return peak_; }                                         \
-    RFI_FN RFI_T RFI_TYPED(rfi_term_##id)(RFI_T m, RFI_T x) { (void)m, (void)x; return term_; }                                \
-    RFI_FN RFI_T RFI_TYPED(rfi_rescale_##id)(RFI_T m, RFI_T x) { (void)m, (void)x; return rescale_; }                          \
-    RFI_FN RFI_T RFI_TYPED(rfi_finish_##id)(RFI_T m, RFI_T t, RFI_T n) { (void)m, (void)t, (void)n; return finish_; }          \
-    RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_merge_##id)(RFI_TYPED(rfi_state) p, RFI_TYPED(rfi_state) q) {                    \
-        RFI_TYPED(rfi_state) r;                                                                                                \
-        r.m = RFI_TYPED(rfi_peak_##id)(p.m, q.m);                                                                              \
-        r.t = p.t * RFI_TYPED(rfi_rescale_##id)(p.m, r.m) + q.t * RFI_TYPED(rfi_rescale_##id)(q.m, r.m);                       \
-        return r;                                                                                                              \
+#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc)              \
+    RFI_FN RFI_T RFI_TYPED(rfi_peak0_##id)(void) { return peak0; }                                          \
+    RFI_FN RFI_T RFI_TYPED(rfi_peak_##id)(RFI_T m, RFI_T x) {                                               \
+        (void)x;                                                                                            \
+        return peak_;                                                                                       \
+    }                                                                                                       \
+    RFI_FN RFI_T RFI_TYPED(rfi_term_##id)(RFI_T m, RFI_T x) {                                               \
+        (void)m, (void)x;                                                                                   \
+        return term_;                                                                                       \
+    }                                                                                                       \
+    RFI_FN RFI_T RFI_TYPED(rfi_rescale_##id)(RFI_T m, RFI_T x) {                                            \
+        (void)m, (void)x;                                                                                   \
+        return rescale_;                                                                                    \
+    }                                                                                                       \
+    RFI_FN RFI_T RFI_TYPED(rfi_finish_##id)(RFI_T m, RFI_T t, RFI_T n) {                                    \
+        (void)m, (void)t, (void)n;                                                                          \
+        return finish_;                                                                                     \
+    }                                                                                                       \
+    RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_merge_##id)(RFI_TYPED(rfi_state) p, RFI_TYPED(rfi_state) q) { \
+        RFI_TYPED(rfi_state) r;                                                                             \
+        r.m = RFI_TYPED(rfi_peak_##id)(p.m, q.m);                                                           \
+        r.t = p.t * RFI_TYPED(rfi_rescale_##id)(p.m, r.m) + q.t * RFI_TYPED(rfi_rescale_##id)(q.m, r.m);    \
+        return r;                                                                                           \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -67,10 +80,10 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
 #include "ops.def"
 #undef RFI_OP
 /* A reduction over a width of one. The total of nothing is +0, so the sum of a single -0 is +0, as in PyTorch. */
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc)                  \
-    case number: {                                                                                              \
-        RFI_T m = RFI_TYPED(rfi_peak_##id)(RFI_TYPED(rfi_peak0_##id)(), x);                                     \
-        return RFI_TYPED(rfi_finish_##id)(m, C(0) + RFI_TYPED(rfi_term_##id)(m, x), C(1));                             \
+#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
+    case number: {                                                                             \
+        RFI_T m = RFI_TYPED(rfi_peak_##id)(RFI_TYPED(rfi_peak0_##id)(), x);                    \
+        return RFI_TYPED(rfi_finish_##id)(m, C(0) + RFI_TYPED(rfi_term_##id)(m, x), C(1));     \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION

@@ -14,14 +14,18 @@
 
 static const rfi_op_desc table[] = {
     /* A size that was not given is -1. */
-    {.kind = RF_OP_LINEAR, .op_class = RF_CLASS_LINEAR, .name = "linear", .doc = "x W^T + b, the layer itself", RFI_P2(in_features, -1, out_features, -1)},
-#define RFI_OP(id, number, text, params, flag, formula, meaning)                                                          \
-    {.kind = number,                                                                                                      \
-     .op_class = (flag) & (RFI_OPF_READS_SAVED | RFI_OPF_SAVES) ? RF_CLASS_SAVED : RF_CLASS_ELEMENTWISE,                  \
-     .name = text,                                                                                                        \
-     .doc = meaning,                                                                                                      \
-     .flags = flag,                                                                                                       \
-     params},
+    {.kind = RF_OP_LINEAR,
+        .op_class = RF_CLASS_LINEAR,
+        .name = "linear",
+        .doc = "x W^T + b, the layer itself",
+        RFI_P2(in_features, -1, out_features, -1)},
+#define RFI_OP(id, number, text, params, flag, formula, meaning)                                            \
+    {.kind = number,                                                                                        \
+        .op_class = (flag) & (RFI_OPF_READS_SAVED | RFI_OPF_SAVES) ? RF_CLASS_SAVED : RF_CLASS_ELEMENTWISE, \
+        .name = text,                                                                                       \
+        .doc = meaning,                                                                                     \
+        .flags = flag,                                                                                      \
+        params},
 #include "ops.def"
 #undef RFI_OP
 #define RFI_REDUCTION(id, number, text, peak0, peak, term, rescale, finish, has_empty, meaning) \
@@ -31,7 +35,8 @@ static const rfi_op_desc table[] = {
 };
 
 /* A row's number is the value of its name in rowfold.h. */
-#define RFI_OP(id, number, name, params, flags, formula, doc) _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
+#define RFI_OP(id, number, name, params, flags, formula, doc) \
+    _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
 #include "ops.def"
 #undef RFI_OP
 #define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
@@ -73,7 +78,9 @@ size_t rf_op_count(void) { return sizeof table / sizeof *table; }
 rf_status rf_op_get_info(size_t index, rf_op_info *info) {
     rf_status status = rfi_sized_check("info", "rf_op_info", info, sizeof *info);
     if (status) return status;
-    if (index >= rf_op_count()) return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_op_count(), %zu", index, rf_op_count());
+    if (index >= rf_op_count())
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_op_count(), %zu", index, rf_op_count());
     const rfi_op_desc *desc = &table[index];
     rf_op_info own = {
         .kind = desc->kind,
@@ -105,7 +112,8 @@ size_t rf_preset_count(void) { return sizeof presets / sizeof *presets; }
 rf_status rf_preset_get(size_t index, const char **name, const char **chain) {
     if (!name || !chain) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name ? "chain" : "name");
     if (index >= rf_preset_count())
-        return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_preset_count(), %zu", index, rf_preset_count());
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "index is %zu; expected less than rf_preset_count(), %zu", index, rf_preset_count());
     *name = presets[index].name;
     *chain = presets[index].chain;
     return RF_OK;

@@ -26,8 +26,13 @@ rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *
     for (int i = 1; i < chain->num_ops; i++) {
         const rf_op *op = &chain->ops[i];
         if (i == chain->reduction) continue;
-        rfi_step *step = chain->reduction >= 0 && i > chain->reduction ? &plan->post[plan->num_post++] : &plan->pre[plan->num_pre++];
-        *step = (rfi_step){.kind = op->kind, .vector = vector_index(plan, op->vector), .a = op->params[0], .b = op->params[1], .source = i};
+        rfi_step *step =
+            chain->reduction >= 0 && i > chain->reduction ? &plan->post[plan->num_post++] : &plan->pre[plan->num_pre++];
+        *step = (rfi_step){.kind = op->kind,
+            .vector = vector_index(plan, op->vector),
+            .a = op->params[0],
+            .b = op->params[1],
+            .source = i};
     }
     rfi_plan_rewrite(plan);
     rfi_plan_find_constant(plan);
@@ -43,7 +48,8 @@ const char *rfi_step_format(const rfi_plan *plan, const rfi_step *step, char tex
     } else {
         /* A clamp keeps one bound in sight. */
         int least = desc->flags & RFI_OPF_ONE_PARAM ? 1 : desc->min_params;
-        while (op.num_params > least && op.params[op.num_params - 1] == desc->param_defaults[op.num_params - 1]) op.num_params--;
+        while (op.num_params > least && op.params[op.num_params - 1] == desc->param_defaults[op.num_params - 1])
+            op.num_params--;
     }
     return rfi_op_format(&op, text);
 }
@@ -65,14 +71,17 @@ int rfi_step_affine(const rfi_step *step, double a, double *scale, double *shift
 static int same_f32(float v, float w) { return (v != v && w != w) || !memcmp(&v, &w, sizeof v); }
 static int same_f64(double v, double w) { return (v != v && w != w) || !memcmp(&v, &w, sizeof v); }
 
-/* Asked of the formula itself, so that a new row of reductions.def is treated rightly: values that any other function would change. */
+/* Asked of the formula itself, so that a new row of reductions.def is treated rightly: values that any other function
+ * would change. */
 rfi_width_one rfi_reduction_width_one(int kind) {
-    static const double probes[] = {0.0,   1.0,    -1.0,   2.0,     -3.5,    0.1,      -0.7,     1e-3,     -1e-3,      7.7e8,    -1e30,
-                                    88.0,  -104.5, 710.0,  -745.5,  3e38,    -3e38,    1.2e-38,  -1.2e-38, 0x1p-149, -0x1.8p-140, INFINITY,
-                                    -INFINITY, NAN, 16777217.0, 0x1.fffffep-1, 0x1.000002p0};
+    static const double probes[] = {0.0, 1.0, -1.0, 2.0, -3.5, 0.1, -0.7, 1e-3, -1e-3, 7.7e8, -1e30, 88.0, -104.5,
+        710.0, -745.5, 3e38, -3e38, 1.2e-38, -1.2e-38, 0x1p-149, -0x1.8p-140, INFINITY, -INFINITY, NAN, 16777217.0,
+        0x1.fffffep-1, 0x1.000002p0};
     for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) {
         float v = (float)probes[i];
-        if (!same_f32(rfi_op_apply_f32(kind, v, 0, 0, 0), v) || !same_f64(rfi_op_apply_f64(kind, probes[i], 0, 0, 0), probes[i])) return RFI_WIDTH_ONE_OTHER;
+        if (!same_f32(rfi_op_apply_f32(kind, v, 0, 0, 0), v) ||
+            !same_f64(rfi_op_apply_f64(kind, probes[i], 0, 0, 0), probes[i]))
+            return RFI_WIDTH_ONE_OTHER;
     }
     float f = rfi_op_apply_f32(kind, -0.0f, 0, 0, 0);
     double d = rfi_op_apply_f64(kind, -0.0, 0, 0, 0);

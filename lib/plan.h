@@ -1,5 +1,5 @@
-/* The plan: what a chain becomes after the rewrites, as two lists of steps around at most one reduction. A pure function of the chain, K, N and the
- * allowed rewrites; backends read it, explain prints it. */
+/* The plan: what a chain becomes after the rewrites, as two lists of steps around at most one reduction. A pure
+ * function of the chain, K, N and the allowed rewrites; backends read it, explain prints it. */
 #ifndef ROWFOLD_PLAN_H
 #define ROWFOLD_PLAN_H
 
@@ -17,10 +17,10 @@ typedef struct rfi_step {
 
 /* One rewrite that was applied, in words for explain. */
 typedef struct rfi_rewrite {
-    const char *rule;      /* name of the rule, static storage */
-    int algebraic;         /* 0: exact */
-    int first, last;       /* ops of the chain it concerned; what is left of them counts as `first` unless that is a save */
-    char text[160];        /* what became of them */
+    const char *rule; /* name of the rule, static storage */
+    int algebraic;    /* 0: exact */
+    int first, last;  /* ops of the chain it concerned; what is left of them counts as `first` unless that is a save */
+    char text[160];   /* what became of them */
 } rfi_rewrite;
 
 typedef struct rfi_plan {
@@ -30,20 +30,21 @@ typedef struct rfi_plan {
     rf_simplify simplify;
 
     int num_pre, num_post;
-    rfi_step pre[RF_MAX_OPS];          /* on logits, in order */
-    int32_t reduction;                 /* rf_op_kind that folds the N columns, or RF_OP_NONE */
-    rfi_step post[RF_MAX_OPS];         /* on the one number of a row, in order */
+    rfi_step pre[RF_MAX_OPS];  /* on logits, in order */
+    int32_t reduction;         /* rf_op_kind that folds the N columns, or RF_OP_NONE */
+    rfi_step post[RF_MAX_OPS]; /* on the one number of a row, in order */
 
     int num_vectors;
     char vectors[RF_MAX_OPS][RF_MAX_NAME];
 
-    /* The pre steps are affine per feature and the reduction is sum or mean: logits_j becomes scale_j * logit_j + shift_j, and the whole is
-     * dot(x, sum_j scale_j W_j) + sum_j (scale_j b_j + shift_j), subject to the guards that need the weights (collapse.h). */
+    /* The pre steps are affine per feature and the reduction is sum or mean: logits_j becomes scale_j * logit_j +
+     * shift_j, and the whole is dot(x, sum_j scale_j W_j) + sum_j (scale_j b_j + shift_j), subject to the guards that
+     * need the weights (collapse.h). */
     int collapsible;
 
     int num_rewrites;
     rfi_rewrite rewrites[RFI_MAX_REWRITES];
-    char constant[200];                /* why the result is the same for all finite inputs; empty if it is not */
+    char constant[200]; /* why the result is the same for all finite inputs; empty if it is not */
 } rfi_plan;
 
 /* simplify is not RF_SIMPLIFY_DEFAULT. The chain's size is settled. */
@@ -56,7 +57,11 @@ const char *rfi_step_format(const rfi_plan *plan, const rfi_step *step, char tex
 int rfi_step_affine(const rfi_step *step, double a, double *scale, double *shift);
 
 /* What a reduction makes of a single column. */
-typedef enum rfi_width_one { RFI_WIDTH_ONE_OTHER, RFI_WIDTH_ONE_SAME, RFI_WIDTH_ONE_PLUS_ZERO /* the same, but -0 becomes +0 */ } rfi_width_one;
+typedef enum rfi_width_one {
+    RFI_WIDTH_ONE_OTHER,
+    RFI_WIDTH_ONE_SAME,
+    RFI_WIDTH_ONE_PLUS_ZERO /* the same, but -0 becomes +0 */
+} rfi_width_one;
 rfi_width_one rfi_reduction_width_one(int kind);
 
 #endif

@@ -1,7 +1,8 @@
-/* The rewrites. A rule looks at one place of the plan and proposes an edit; the loop at the end applies edits until no rule has one.
+/* The rewrites. A rule looks at one place of the plan and proposes an edit; the loop at the end applies edits until no
+ * rule has one.
  *
- * The type the steps will be computed in is not known here, so an exact rule keeps every bit in float32 and in float64 alike; parameters of a
- * float32 model are rounded to float32 first. Which NaN a NaN is does not count. */
+ * The type the steps will be computed in is not known here, so an exact rule keeps every bit in float32 and in float64
+ * alike; parameters of a float32 model are rounded to float32 first. Which NaN a NaN is does not count. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,10 +23,10 @@ typedef struct phase {
 } phase;
 
 typedef struct edit {
-    int replace;       /* index of the step that becomes `with`, or -1 */
+    int replace; /* index of the step that becomes `with`, or -1 */
     rfi_step with;
-    int remove[2];     /* indices of steps that go, the later first; -1 for none */
-    int first, last;   /* as in rfi_rewrite */
+    int remove[2];   /* indices of steps that go, the later first; -1 for none */
+    int first, last; /* as in rfi_rewrite */
     char text[160];
 } edit;
 
@@ -56,7 +57,8 @@ static int turn(const phase *p, int i, rfi_step with, edit *e) {
     e->replace = i;
     e->with = with;
     e->first = e->last = with.source;
-    snprintf(e->text, sizeof e->text, "%.70s became %.70s", rfi_step_format(p->plan, &p->steps[i], before), rfi_step_format(p->plan, &with, after));
+    snprintf(e->text, sizeof e->text, "%.70s became %.70s", rfi_step_format(p->plan, &p->steps[i], before),
+        rfi_step_format(p->plan, &with, after));
     return 1;
 }
 
@@ -70,11 +72,13 @@ static int merge(const phase *p, int i, rfi_step with, edit *e) {
     e->first = with.source;
     e->last = p->steps[i + 1].source;
     snprintf(e->text, sizeof e->text, "%.48s and %.48s became %.48s", rfi_step_format(p->plan, &p->steps[i], one),
-             rfi_step_format(p->plan, &p->steps[i + 1], two), rfi_step_format(p->plan, &with, after));
+        rfi_step_format(p->plan, &p->steps[i + 1], two), rfi_step_format(p->plan, &with, after));
     return 1;
 }
 
-static rfi_step plain_step(int kind, double a, double b) { return (rfi_step){.kind = kind, .vector = -1, .a = a, .b = b}; }
+static rfi_step plain_step(int kind, double a, double b) {
+    return (rfi_step){.kind = kind, .vector = -1, .a = a, .b = b};
+}
 
 static int width_one_reduction(const phase *p, int i, edit *e) {
     if (rfi_op_find(p->steps[i].kind)->op_class != RF_CLASS_REDUCTION) return 0;
@@ -82,22 +86,27 @@ static int width_one_reduction(const phase *p, int i, edit *e) {
     case RFI_WIDTH_ONE_SAME: return drop(p, i, e, "over 1 column it is the column");
     case RFI_WIDTH_ONE_PLUS_ZERO:
         turn(p, i, plain_step(RF_OP_ADD, 0, 0), e);
-        snprintf(e->text, sizeof e->text, "%s over 1 column became add(0): it only turns -0 into +0", rfi_op_find(p->steps[i].kind)->name);
+        snprintf(e->text, sizeof e->text, "%s over 1 column became add(0): it only turns -0 into +0",
+            rfi_op_find(p->steps[i].kind)->name);
         return 1;
     default: return 0;
     }
 }
 
-/* x + 0 differs from x at -0 alone: nothing is lost if the next step makes the same of both zeros. Asked of the formula itself. */
+/* x + 0 differs from x at -0 alone: nothing is lost if the next step makes the same of both zeros. Asked of the formula
+ * itself. */
 static int zero_sign(const phase *p, int i, edit *e) {
     if (!is_scalar(&p->steps[i], RF_OP_ADD) || !is_plus_zero(p->steps[i].a) || i + 1 == p->count) return 0;
     const rfi_step *next = &p->steps[i + 1];
     if (next->vector >= 0 || (rfi_op_find(next->kind)->flags & RFI_OPF_READS_SAVED)) return 0;
-    float f[2] = {rfi_op_apply_f32(next->kind, 0.0f, (float)next->a, (float)next->b, 0), rfi_op_apply_f32(next->kind, -0.0f, (float)next->a, (float)next->b, 0)};
-    double d[2] = {rfi_op_apply_f64(next->kind, 0.0, next->a, next->b, 0), rfi_op_apply_f64(next->kind, -0.0, next->a, next->b, 0)};
+    float f[2] = {rfi_op_apply_f32(next->kind, 0.0f, (float)next->a, (float)next->b, 0),
+        rfi_op_apply_f32(next->kind, -0.0f, (float)next->a, (float)next->b, 0)};
+    double d[2] = {rfi_op_apply_f64(next->kind, 0.0, next->a, next->b, 0),
+        rfi_op_apply_f64(next->kind, -0.0, next->a, next->b, 0)};
     if (memcmp(&f[0], &f[1], sizeof *f) || memcmp(&d[0], &d[1], sizeof *d)) return 0;
     char text[RFI_OP_TEXT];
-    return drop(p, i, e, "it only clears the sign of -0, and %.30s does not see that", rfi_step_format(p->plan, next, text));
+    return drop(
+        p, i, e, "it only clears the sign of -0, and %.30s does not see that", rfi_step_format(p->plan, next, text));
 }
 
 static int identity(const phase *p, int i, edit *e) {
@@ -117,17 +126,20 @@ static int identity(const phase *p, int i, edit *e) {
     return same ? drop(p, i, e, "it changes nothing") : 0;
 }
 
-/* Bounds of a step that clamps. Refuses NaN, and bounds that are -0 or might round to it: which zero comes out of a tie is the backend's affair. */
+/* Bounds of a step that clamps. Refuses NaN, and bounds that are -0 or might round to it: which zero comes out of a tie
+ * is the backend's affair. */
 static int clamp_bounds(const rfi_step *step, double bounds[2]) {
     if (step->vector >= 0) return 0;
     bounds[0] = step->kind == RF_OP_MINIMUM ? -INFINITY : step->a;
     bounds[1] = step->kind == RF_OP_MAXIMUM ? INFINITY : step->kind == RF_OP_MINIMUM ? step->a : step->b;
     for (int i = 0; i < 2; i++)
         if (!is_plus_zero(bounds[i]) && !(fabs(bounds[i]) >= SMALLEST_NORMAL)) return 0;
-    return step->kind == RF_OP_CLAMP || step->kind == RF_OP_HARDTANH || step->kind == RF_OP_MINIMUM || step->kind == RF_OP_MAXIMUM;
+    return step->kind == RF_OP_CLAMP || step->kind == RF_OP_HARDTANH || step->kind == RF_OP_MINIMUM ||
+        step->kind == RF_OP_MAXIMUM;
 }
 
-/* The second clamp of the first one's bounds: monotone, so their images bound the image of everything. Crossed bounds mean the upper one. */
+/* The second clamp of the first one's bounds: monotone, so their images bound the image of everything. Crossed bounds
+ * mean the upper one. */
 static int clamp_of_clamp(const phase *p, int i, edit *e) {
     double one[2], two[2], both[2];
     if (i + 1 == p->count || !clamp_bounds(&p->steps[i], one) || !clamp_bounds(&p->steps[i + 1], two)) return 0;
@@ -163,8 +175,12 @@ static int saved_at_once(const phase *p, int i, int kind, rfi_step with, edit *e
     e->first = p->steps[i].source;
     return 1;
 }
-static int double_(const phase *p, int i, edit *e) { return saved_at_once(p, i, RF_OP_ADD_SAVED, plain_step(RF_OP_MUL, 2, 0), e); }
-static int square(const phase *p, int i, edit *e) { return saved_at_once(p, i, RF_OP_MUL_SAVED, plain_step(RF_OP_SQUARE, 0, 0), e); }
+static int double_(const phase *p, int i, edit *e) {
+    return saved_at_once(p, i, RF_OP_ADD_SAVED, plain_step(RF_OP_MUL, 2, 0), e);
+}
+static int square(const phase *p, int i, edit *e) {
+    return saved_at_once(p, i, RF_OP_MUL_SAVED, plain_step(RF_OP_SQUARE, 0, 0), e);
+}
 
 static int dead_save(const phase *p, int i, edit *e) {
     if (p->steps[i].kind != RF_OP_SAVE) return 0;
@@ -176,7 +192,9 @@ static int dead_save(const phase *p, int i, edit *e) {
 /* Both are the same real number rounded once, for a reciprocal that is exact in either type. */
 static int div_power_of_two(const phase *p, int i, edit *e) {
     const rfi_step *step = &p->steps[i];
-    if (!is_scalar(step, RF_OP_DIV) || !is_power_of_two(step->a) || fabs(step->a) > LARGEST_FACTOR || fabs(step->a) < 1 / LARGEST_FACTOR) return 0;
+    if (!is_scalar(step, RF_OP_DIV) || !is_power_of_two(step->a) || fabs(step->a) > LARGEST_FACTOR ||
+        fabs(step->a) < 1 / LARGEST_FACTOR)
+        return 0;
     return turn(p, i, plain_step(RF_OP_MUL, 1 / step->a, 0), e);
 }
 
@@ -185,18 +203,21 @@ static int factor_of(const rfi_step *step, double *factor) {
     return step->kind == RF_OP_NEG || is_scalar(step, RF_OP_MUL);
 }
 
-/* Two factors are one if no rounding lies between them. A factor of -1 never rounds. A power of two of at least 1 is exact up to overflow, and what has
- * overflowed stays infinite; below 1 the first product might be subnormal and round, and then round again. */
+/* Two factors are one if no rounding lies between them. A factor of -1 never rounds. A power of two of at least 1 is
+ * exact up to overflow, and what has overflowed stays infinite; below 1 the first product might be subnormal and round,
+ * and then round again. */
 static int power_of_two(const phase *p, int i, edit *e) {
     double one, two;
     if (i + 1 == p->count || !factor_of(&p->steps[i], &one) || !factor_of(&p->steps[i + 1], &two)) return 0;
     int sign = one == -1 || two == -1;
-    int scale = is_power_of_two(one) && is_power_of_two(two) && fabs(one) >= 1 && fabs(two) >= 1 && fabs(one * two) <= LARGEST_FACTOR;
+    int scale = is_power_of_two(one) && is_power_of_two(two) && fabs(one) >= 1 && fabs(two) >= 1 &&
+        fabs(one * two) <= LARGEST_FACTOR;
     if (!sign && !scale) return 0;
     return merge(p, i, one * two == -1 ? plain_step(RF_OP_NEG, 0, 0) : plain_step(RF_OP_MUL, one * two, 0), e);
 }
 
-/* Steps that are affine in each column, with parameters known to be finite (vectors are looked at when they come), before a sum or a mean. */
+/* Steps that are affine in each column, with parameters known to be finite (vectors are looked at when they come),
+ * before a sum or a mean. */
 static int collapse(const rfi_plan *plan) {
     if ((plan->reduction != RF_OP_SUM && plan->reduction != RF_OP_MEAN) || !plan->out_features) return 0;
     for (int i = 0; i < plan->num_pre; i++) {
@@ -246,7 +267,8 @@ static int rewrite_once(rfi_plan *plan, rfi_step *steps, int *count) {
             if (!rules[r].match || !rules[r].match(&p, i, &e)) continue;
             if (e.replace >= 0) steps[e.replace] = e.with;
             for (int k = 0; k < 2 && e.remove[k] >= 0; k++) {
-                memmove(&steps[e.remove[k]], &steps[e.remove[k] + 1], (size_t)(*count - e.remove[k] - 1) * sizeof *steps);
+                memmove(
+                    &steps[e.remove[k]], &steps[e.remove[k] + 1], (size_t)(*count - e.remove[k] - 1) * sizeof *steps);
                 --*count;
             }
             record(plan, &rules[r], &e);
@@ -262,7 +284,9 @@ void rfi_plan_rewrite(rfi_plan *plan) {
     while (plan->num_rewrites < RFI_MAX_REWRITES - 1 && rewrite_once(plan, plan->post, &plan->num_post)) {}
     for (int r = 0; r < NUM_RULES; r++) {
         if (!rules[r].whole || plan->simplify != RF_SIMPLIFY_ALGEBRAIC || !rules[r].whole(plan)) continue;
-        const edit e = {.first = 0, .last = plan->chain.reduction, .text = "the sum of affine columns became one dot product with the column sums of W"};
+        const edit e = {.first = 0,
+            .last = plan->chain.reduction,
+            .text = "the sum of affine columns became one dot product with the column sums of W"};
         plan->collapsible = 1;
         record(plan, &rules[r], &e);
     }

@@ -15,9 +15,26 @@ static const struct {
     int bits;
     rf_dtype dtype;
 } types[] = {
-    {"F64", 64, RF_FLOAT64}, {"F32", 32, RF_FLOAT32}, {"F16", 16, RF_FLOAT16}, {"BF16", 16, RF_BFLOAT16}, {"I64", 64, 0}, {"I32", 32, 0},
-    {"I16", 16, 0}, {"I8", 8, 0}, {"U64", 64, 0}, {"U32", 32, 0}, {"U16", 16, 0}, {"U8", 8, 0}, {"BOOL", 8, 0}, {"C64", 64, 0},
-    {"F8_E4M3", 8, 0}, {"F8_E5M2", 8, 0}, {"F8_E8M0", 8, 0}, {"F6_E2M3", 6, 0}, {"F6_E3M2", 6, 0}, {"F4", 4, 0},
+    {"F64", 64, RF_FLOAT64},
+    {"F32", 32, RF_FLOAT32},
+    {"F16", 16, RF_FLOAT16},
+    {"BF16", 16, RF_BFLOAT16},
+    {"I64", 64, 0},
+    {"I32", 32, 0},
+    {"I16", 16, 0},
+    {"I8", 8, 0},
+    {"U64", 64, 0},
+    {"U32", 32, 0},
+    {"U16", 16, 0},
+    {"U8", 8, 0},
+    {"BOOL", 8, 0},
+    {"C64", 64, 0},
+    {"F8_E4M3", 8, 0},
+    {"F8_E5M2", 8, 0},
+    {"F8_E8M0", 8, 0},
+    {"F6_E2M3", 6, 0},
+    {"F6_E3M2", 6, 0},
+    {"F4", 4, 0},
 };
 
 static rf_status invalid(const rfi_safetensors *file, const char *tensor, const char *reason) {
@@ -35,7 +52,8 @@ static rf_status read_type(const rfi_safetensors *file, json_t *entry, rfi_tenso
             *bits = types[i].bits;
             return RF_OK;
         }
-    return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\": dtype \"%.40s\" is not one of the format", file->map.path, tensor->name, name);
+    return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\": dtype \"%.40s\" is not one of the format", file->map.path,
+        tensor->name, name);
 }
 
 /* *bits goes in as those of one element and comes out as those of the tensor. */
@@ -46,34 +64,41 @@ static rf_status read_shape(const rfi_safetensors *file, json_t *entry, rfi_tens
     tensor->num_dims = (int)json_array_size(shape);
     for (int d = 0; d < tensor->num_dims; d++) {
         json_t *extent = json_array_get(shape, (size_t)d);
-        if (!json_is_integer(extent) || json_integer_value(extent) < 0) return invalid(file, tensor->name, "shape holds something else than whole numbers from 0");
+        if (!json_is_integer(extent) || json_integer_value(extent) < 0)
+            return invalid(file, tensor->name, "shape holds something else than whole numbers from 0");
         tensor->shape[d] = json_integer_value(extent);
-        if (__builtin_mul_overflow(*bits, tensor->shape[d], bits)) return invalid(file, tensor->name, "shape overflows");
+        if (__builtin_mul_overflow(*bits, tensor->shape[d], bits))
+            return invalid(file, tensor->name, "shape overflows");
     }
     return RF_OK;
 }
 
-static rf_status read_offsets(const rfi_safetensors *file, json_t *entry, rfi_tensor *tensor, int64_t data, int64_t bits) {
+static rf_status read_offsets(
+    const rfi_safetensors *file, json_t *entry, rfi_tensor *tensor, int64_t data, int64_t bits) {
     json_t *offsets = json_object_get(entry, "data_offsets");
     json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end)) return invalid(file, tensor->name, "data_offsets is not a pair of whole numbers");
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
+        return invalid(file, tensor->name, "data_offsets is not a pair of whole numbers");
     json_int_t first = json_integer_value(begin), last = json_integer_value(end);
     if (first < 0 || last < first) return invalid(file, tensor->name, "data_offsets are negative or reversed");
     if (last > file->map.size - data) return invalid(file, tensor->name, "data_offsets lie beyond the end of the file");
-    if (bits % 8 || bits / 8 != last - first) return invalid(file, tensor->name, "shape and dtype do not make the number of bytes that data_offsets say");
+    if (bits % 8 || bits / 8 != last - first)
+        return invalid(file, tensor->name, "shape and dtype do not make the number of bytes that data_offsets say");
     tensor->begin = data + first;
     tensor->end = data + last;
     return RF_OK;
 }
 
-static rf_status read_tensor(const rfi_safetensors *file, const char *name, json_t *entry, int64_t data, rfi_tensor *tensor) {
+static rf_status read_tensor(
+    const rfi_safetensors *file, const char *name, json_t *entry, int64_t data, rfi_tensor *tensor) {
     tensor->name = strdup(name);
     if (!tensor->name) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
     if (!json_is_object(entry)) return invalid(file, name, "its entry is not an object");
     const char *key;
     json_t *value;
     json_object_foreach(entry, key, value) {
-        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets")) return invalid(file, name, "its entry has an unknown key");
+        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+            return invalid(file, name, "its entry has an unknown key");
     }
     int element = 0;
     rf_status status = read_type(file, entry, tensor, &element);
@@ -99,12 +124,17 @@ static int by_offset(const void *a, const void *b) {
     return (p->end > q->end) - (p->end < q->end);
 }
 
-static int by_name(const void *a, const void *b) { return strcmp((*(const rfi_tensor *const *)a)->name, (*(const rfi_tensor *const *)b)->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(const rfi_tensor *const *)a)->name, (*(const rfi_tensor *const *)b)->name);
+}
 
-static int name_against(const void *name, const void *tensor) { return strcmp(name, (*(const rfi_tensor *const *)tensor)->name); }
+static int name_against(const void *name, const void *tensor) {
+    return strcmp(name, (*(const rfi_tensor *const *)tensor)->name);
+}
 
 const rfi_tensor *rfi_safetensors_find(const rfi_safetensors *file, const char *name) {
-    const rfi_tensor **found = file->num_tensors ? bsearch(name, file->by_name, file->num_tensors, sizeof *file->by_name, name_against) : NULL;
+    const rfi_tensor **found =
+        file->num_tensors ? bsearch(name, file->by_name, file->num_tensors, sizeof *file->by_name, name_against) : NULL;
     return found ? *found : NULL;
 }
 
@@ -113,7 +143,9 @@ static rf_status check_cover(const rfi_safetensors *file, int64_t data) {
     int64_t at = data;
     for (size_t i = 0; i < file->num_tensors; i++) {
         const rfi_tensor *tensor = &file->tensors[i];
-        if (tensor->begin != at) return invalid(file, tensor->name, tensor->begin > at ? "there is a gap in front of its bytes" : "its bytes overlap another tensor's");
+        if (tensor->begin != at)
+            return invalid(file, tensor->name,
+                tensor->begin > at ? "there is a gap in front of its bytes" : "its bytes overlap another tensor's");
         at = tensor->end;
     }
     return at == file->map.size ? RF_OK : invalid(file, NULL, "the file goes on behind the last tensor");
@@ -122,12 +154,14 @@ static rf_status check_cover(const rfi_safetensors *file, int64_t data) {
 static rf_status read_entries(rfi_safetensors *file, json_t *header, int64_t data) {
     file->tensors = calloc(json_object_size(header) + 1, sizeof *file->tensors);
     file->by_name = calloc(json_object_size(header) + 1, sizeof *file->by_name);
-    if (!file->tensors || !file->by_name) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
+    if (!file->tensors || !file->by_name)
+        return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the list of tensors", file->map.path);
     const char *name;
     json_t *entry;
     json_object_foreach(header, name, entry) {
-        rf_status status = !strcmp(name, "__metadata__") ? check_metadata(file, entry)
-                                                         : read_tensor(file, name, entry, data, &file->tensors[file->num_tensors++]);
+        rf_status status = !strcmp(name, "__metadata__")
+            ? check_metadata(file, entry)
+            : read_tensor(file, name, entry, data, &file->tensors[file->num_tensors++]);
         if (status) return status;
     }
     qsort(file->tensors, file->num_tensors, sizeof *file->tensors, by_offset);
@@ -149,8 +183,9 @@ static rf_status read_header(rfi_safetensors *file) {
     if (file->map.size < 8) return invalid(file, NULL, "shorter than the 8 bytes of the header's length");
     for (int i = 7; i >= 0; i--) length = length << 8 | file->map.bytes[i];
     if (length > MAX_HEADER)
-        return rfi_error(RF_INVALID_FILE, "%s: no safetensors file: its header would take %llu bytes, and the format allows 100000000", file->map.path,
-                         (unsigned long long)length);
+        return rfi_error(RF_INVALID_FILE,
+            "%s: no safetensors file: its header would take %llu bytes, and the format allows 100000000",
+            file->map.path, (unsigned long long)length);
     if ((int64_t)length > file->map.size - 8) return invalid(file, NULL, "the header goes beyond the end of the file");
     if (!length || file->map.bytes[8] != '{') return invalid(file, NULL, "the header does not begin with '{'");
     json_error_t error;
@@ -158,7 +193,8 @@ static rf_status read_header(rfi_safetensors *file) {
     json_t *header = rfi_json_read((const char *)file->map.bytes + 8, (size_t)length, &error, &no_memory);
     if (!header) {
         if (no_memory) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory for the header", file->map.path);
-        return rfi_error(RF_INVALID_FILE, "%s: the header is not valid JSON: %s (byte %d)", file->map.path, error.text, error.position);
+        return rfi_error(RF_INVALID_FILE, "%s: the header is not valid JSON: %s (byte %d)", file->map.path, error.text,
+            error.position);
     }
     rf_status status = read_entries(file, header, 8 + (int64_t)length);
     json_decref(header);

@@ -22,8 +22,9 @@ rf_status rfi_sized_check(const char *name, const char *type, const void *given,
         return rfi_error(RF_INVALID_ARGUMENT, "%s.size is %zu; expected sizeof(%s), %zu", name, size, type, known);
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)given)[i])
-            return rfi_error(RF_INVALID_ARGUMENT, "%s.size is %zu: this library knows %zu bytes of %s, and byte %zu is not zero; expected zeros there, or a newer library",
-                             name, size, known, type, i);
+            return rfi_error(RF_INVALID_ARGUMENT,
+                "%s.size is %zu: this library knows %zu bytes of %s, and byte %zu is not zero; expected zeros there, or a newer library",
+                name, size, known, type, i);
     return RF_OK;
 }
 
@@ -36,13 +37,15 @@ rf_status rfi_sized_read(const char *name, const char *type, const void *given, 
     return RF_OK;
 }
 
-rf_status rfi_sized_item(const char *array, const char *type, const void *first, size_t index, void *own, size_t known) {
+rf_status rfi_sized_item(
+    const char *array, const char *type, const void *first, size_t index, void *own, size_t known) {
     const char *given = (const char *)first + index * size_of(first);
     char name[60];
     snprintf(name, sizeof name, "%s[%zu]", array, index);
     rf_status status = rfi_sized_read(name, type, given, own, known);
     if (!status && size_of(given) != size_of(first))
-        return rfi_error(RF_INVALID_ARGUMENT, "%s.size is %zu; expected that of %s[0], %zu", name, size_of(given), array, size_of(first));
+        return rfi_error(RF_INVALID_ARGUMENT, "%s.size is %zu; expected that of %s[0], %zu", name, size_of(given),
+            array, size_of(first));
     return status;
 }
 

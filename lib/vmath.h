@@ -4,10 +4,10 @@
  *
  *     for (size_t i = 0; i < n; i++) v[i] = rfi_exp_f32(v[i]);
  *
- * given -O3 -fno-math-errno -fno-trapping-math. Not -ffast-math: the argument reductions rely on additions being done as written, and
- * infinities, NaN and subnormal numbers have their IEEE meaning. Products may be contracted into fused multiply-adds or not: the bits of
- * a result depend on that, its accuracy does not. The largest errors in ulp, for float of all 2^32 arguments, for double of those that
- * tests/c/test_vmath.c tries:
+ * given -O3 -fno-math-errno -fno-trapping-math. Not -ffast-math: the argument reductions rely on additions being done
+ * as written, and infinities, NaN and subnormal numbers have their IEEE meaning. Products may be contracted into fused
+ * multiply-adds or not: the bits of a result depend on that, its accuracy does not. The largest errors in ulp, for
+ * float of all 2^32 arguments, for double of those that tests/c/test_vmath.c tries:
  *
  *              exp    expm1  log    log1p  tanh   normcdf
  *     float    1.1    1.8    1.0    1.5    1.5    3.0
@@ -45,8 +45,8 @@ RFI_MATH double rfi_abs_f64(double x) { return fabs(x); }
 RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sign); }
 
 /* MANTISSA  stored mantissa bits, and BIAS, the exponent's
- * EXP_MAX   the least integer whose exp overflows, EXP_MIN the greatest whose exp rounds to 0, ONE_MIN one whose expm1 rounds to -1
- * ONE_MAX   an integer from which on tanh rounds to 1 */
+ * EXP_MAX   the least integer whose exp overflows, EXP_MIN the greatest whose exp rounds to 0, ONE_MIN one whose expm1
+ * rounds to -1 ONE_MAX   an integer from which on tanh rounds to 1 */
 #define RFI_NUM_T float
 #define RFI_NUM_U uint32_t
 #define RFI_NUM_SUFFIX _f32
@@ -69,16 +69,16 @@ RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sig
 #define RFI_NUM_ONE_MAX 20
 #include "vmath_typed.h"
 
-/* What a fold does to every logit: a GPU has shorter instructions for these. fmax and fmin would drop a NaN; maxn and minn keep it from either side. Two selects:
- * gcc's vectoriser does not see through one of two conditions. */
-#define RFI_MAXN_MINN(T, suffix)                    \
-    RFI_MATH T rfi_maxn_##suffix(T v, T w) {        \
-        T max = v > w ? v : w;                      \
-        return v != v ? v : max;                    \
-    }                                               \
-    RFI_MATH T rfi_minn_##suffix(T v, T w) {        \
-        T min = v < w ? v : w;                      \
-        return v != v ? v : min;                    \
+/* What a fold does to every logit: a GPU has shorter instructions for these. fmax and fmin would drop a NaN; maxn and
+ * minn keep it from either side. Two selects: gcc's vectoriser does not see through one of two conditions. */
+#define RFI_MAXN_MINN(T, suffix)             \
+    RFI_MATH T rfi_maxn_##suffix(T v, T w) { \
+        T max = v > w ? v : w;               \
+        return v != v ? v : max;             \
+    }                                        \
+    RFI_MATH T rfi_minn_##suffix(T v, T w) { \
+        T min = v < w ? v : w;               \
+        return v != v ? v : min;             \
     }
 RFI_MAXN_MINN(float, f32)
 RFI_MAXN_MINN(double, f64)

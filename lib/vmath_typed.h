@@ -1,6 +1,8 @@
-/* Included by vmath.h once for each RFI_NUM_T (float, double); no include guard on purpose. Polynomials and constants: vmath_poly.h.
+/* Included by vmath.h once for each RFI_NUM_T (float, double); no include guard on purpose. Polynomials and constants:
+ * vmath_poly.h.
  *
- * "exact" below means without rounding. Where it matters that a result is exact, it stays so when products are contracted. */
+ * "exact" below means without rounding. Where it matters that a result is exact, it stays so when products are
+ * contracted. */
 
 #define T RFI_NUM_T
 #define U RFI_NUM_U
@@ -8,7 +10,8 @@
 #define ULP_OF_ONE (V(1) / (T)((U)1 << RFI_NUM_MANTISSA))
 #define MANTISSA_MASK (((U)1 << RFI_NUM_MANTISSA) - 1)
 #define MIN_NORMAL (RFI_NUM(rfi_from_bits)((U)1 << RFI_NUM_MANTISSA))
-/* Numbers from ONE_IS_ULP up to twice that are integers, the low bits of their mantissas count them. ROUNDER + v rounds v to an integer. */
+/* Numbers from ONE_IS_ULP up to twice that are integers, the low bits of their mantissas count them. ROUNDER + v rounds
+ * v to an integer. */
 #define ONE_IS_ULP ((T)((U)1 << RFI_NUM_MANTISSA))
 #define ROUNDER (V(1.5) * ONE_IS_ULP)
 
@@ -28,13 +31,14 @@ RFI_MATH T RFI_NUM(rfi_from_bits)(U u) {
 RFI_MATH T RFI_NUM(rfi_at_most)(T x, T high) { return high < x ? high : x; }
 RFI_MATH T RFI_NUM(rfi_at_least)(T x, T low) { return low > x ? low : x; }
 
-/* 2^k for an integer 1 - BIAS <= k <= BIAS. The sum holds k + BIAS in its low bits; the shift leaves only those, as the exponent. Nothing here
- * needs a conversion or an arithmetic shift of 64 bits, which older vector units lack. */
+/* 2^k for an integer 1 - BIAS <= k <= BIAS. The sum holds k + BIAS in its low bits; the shift leaves only those, as the
+ * exponent. Nothing here needs a conversion or an arithmetic shift of 64 bits, which older vector units lack. */
 RFI_MATH T RFI_NUM(rfi_exp2i)(T k) {
     return RFI_NUM(rfi_from_bits)(RFI_NUM(rfi_bits)(k + (ROUNDER + V(RFI_NUM_BIAS))) << RFI_NUM_MANTISSA);
 }
 
-/* exp(r) - 1 for the r of x = k ln 2 + r - lo, |r| <= ln(2) / 2, k an integer: the two-term argument reduction of W. J. Cody and W. Waite
+/* exp(r) - 1 for the r of x = k ln 2 + r - lo, |r| <= ln(2) / 2, k an integer: the two-term argument reduction of W. J.
+ * Cody and W. Waite
  * ("Software Manual for the Elementary Functions", 1980). k LN2_HI and its difference from x are exact. */
 RFI_MATH T RFI_NUM(rfi_expm1_reduced)(T x, T lo, T *k) {
     *k = (x * RFI_NUM(RFI_LOG2E) + ROUNDER) - ROUNDER;
@@ -42,8 +46,9 @@ RFI_MATH T RFI_NUM(rfi_expm1_reduced)(T x, T lo, T *k) {
     return r + r * r * RFI_NUM(RFI_POLY_EXPM1)(r);
 }
 
-/* v exp(x - lo) for EXP_MIN <= x <= EXP_MAX (NaN too), lo tiny beside 1 and v not far from 1. 2^k may be out of range where the result is
- * not, so it comes in two factors; the first product is exact, and so the result is rounded once, also where it is subnormal. */
+/* v exp(x - lo) for EXP_MIN <= x <= EXP_MAX (NaN too), lo tiny beside 1 and v not far from 1. 2^k may be out of range
+ * where the result is not, so it comes in two factors; the first product is exact, and so the result is rounded once,
+ * also where it is subnormal. */
 RFI_MATH T RFI_NUM(rfi_exp_times)(T x, T lo, T v) {
     T k, e = RFI_NUM(rfi_expm1_reduced)(x, lo, &k);
     T half = (k * V(0.5) + ROUNDER) - ROUNDER;
@@ -55,8 +60,9 @@ RFI_MATH T RFI_NUM(rfi_exp)(T x) {
     return RFI_NUM(rfi_exp_times)(x, V(0), V(1));
 }
 
-/* 2^k (1 + e) - 1 = 2 (2^(k-1) e + (2^(k-1) - 1/2)), halved because 2^k may overflow where the result does not. k is 0 near 0, where the result is
- * e alone. Below half an ulp of 1, x is the result; that keeps the sign of 0, and subnormal x from being halved. */
+/* 2^k (1 + e) - 1 = 2 (2^(k-1) e + (2^(k-1) - 1/2)), halved because 2^k may overflow where the result does not. k is 0
+ * near 0, where the result is e alone. Below half an ulp of 1, x is the result; that keeps the sign of 0, and subnormal
+ * x from being halved. */
 RFI_MATH T RFI_NUM(rfi_expm1)(T x) {
     T k, c = RFI_NUM(rfi_at_most)(RFI_NUM(rfi_at_least)(x, V(RFI_NUM_ONE_MIN)), V(RFI_NUM_EXP_MAX));
     T e = RFI_NUM(rfi_expm1_reduced)(c, V(0), &k);
@@ -94,8 +100,8 @@ RFI_MATH T RFI_NUM(rfi_log)(T x) {
     return RFI_NUM(rfi_log_special)(x, RFI_NUM(rfi_log_joined)(k - shift, f));
 }
 
-/* With k from the rounded 1 + x, the f of 1 + x = 2^k (1 + f) is 2^-k x + (2^-k - 1), where only the last addition rounds; for k = 0 it is x.
- * Four times 2^-k, as 2^-k itself may be subnormal. */
+/* With k from the rounded 1 + x, the f of 1 + x = 2^k (1 + f) is 2^-k x + (2^-k - 1), where only the last addition
+ * rounds; for k = 0 it is x. Four times 2^-k, as 2^-k itself may be subnormal. */
 RFI_MATH T RFI_NUM(rfi_log1p)(T x) {
     T k, u = V(1) + x;
     RFI_NUM(rfi_split)(u, &k);
@@ -105,7 +111,8 @@ RFI_MATH T RFI_NUM(rfi_log1p)(T x) {
     return RFI_NUM(rfi_abs)(x) < V(0.5) * ULP_OF_ONE ? x : y;
 }
 
-/* A polynomial near 0; 1 - 2 / (exp(2|x|) + 1) further out, where the subtrahend is the smaller and its error counts less. */
+/* A polynomial near 0; 1 - 2 / (exp(2|x|) + 1) further out, where the subtrahend is the smaller and its error counts
+ * less. */
 RFI_MATH T RFI_NUM(rfi_tanh)(T x) {
     T a = RFI_NUM(rfi_abs)(x), square = a * a;
     T near = a + a * (square * RFI_NUM(RFI_POLY_TANH)(square));
@@ -115,10 +122,10 @@ RFI_MATH T RFI_NUM(rfi_tanh)(T x) {
     return RFI_NUM(rfi_copysign)(a < RFI_NUM(RFI_TANH_CUT) ? near : far, x);
 }
 
-/* Phi(x), the distribution function of the standard normal, erfc(-x / sqrt(2)) / 2, to full relative accuracy in its lower tail: there exp
- * magnifies a rounding of x^2 / 2 by x^2 / 2, so the square is taken in two parts. That of the upper half of z's bits is exact. What the
- * rounding of z + 1.25 loses (exactly `lost`) goes into the smaller part, as exp(-lost / (z + 1.25)): the polynomial is between 0.39 and
- * 0.63, so 2 mills is near enough to 1 / (z + 1.25). */
+/* Phi(x), the distribution function of the standard normal, erfc(-x / sqrt(2)) / 2, to full relative accuracy in its
+ * lower tail: there exp magnifies a rounding of x^2 / 2 by x^2 / 2, so the square is taken in two parts. That of the
+ * upper half of z's bits is exact. What the rounding of z + 1.25 loses (exactly `lost`) goes into the smaller part, as
+ * exp(-lost / (z + 1.25)): the polynomial is between 0.39 and 0.63, so 2 mills is near enough to 1 / (z + 1.25). */
 RFI_MATH T RFI_NUM(rfi_normcdf)(T x) {
     T z = RFI_NUM(rfi_at_most)(RFI_NUM(rfi_abs)(x), RFI_NUM(RFI_NORMCDF_END));
     T upper = RFI_NUM(rfi_from_bits)(RFI_NUM(rfi_bits)(z) & ~(((U)1 << (RFI_NUM_MANTISSA + 2) / 2) - 1));

@@ -18,11 +18,11 @@ typedef struct entry {
 } entry;
 
 struct rf_file {
-    char *path;              /* owned */
+    char *path;               /* owned */
     rfi_safetensors **shards; /* owned */
     size_t num_shards;
-    entry *entries;          /* owned */
-    const entry **by_name;   /* owned; the same in the order of their names */
+    entry *entries;        /* owned */
+    const entry **by_name; /* owned; the same in the order of their names */
     size_t num_entries;
 };
 
@@ -36,7 +36,9 @@ static int ends_with(const char *text, const char *end) {
 /* A shard lies beside its index: the name must not lead anywhere else. */
 static rf_status open_shard(rf_file *file, const char *name, rfi_safetensors **shard) {
     if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
-        return rfi_error(RF_INVALID_FILE, "%s: weight_map names the file \"%.100s\"; expected the plain name of a file beside the index", file->path, name);
+        return rfi_error(RF_INVALID_FILE,
+            "%s: weight_map names the file \"%.100s\"; expected the plain name of a file beside the index", file->path,
+            name);
     const char *slash = strrchr(file->path, '/');
     int folder = slash ? (int)(slash - file->path) + 1 : 0;
     size_t size = (size_t)folder + strlen(name) + 1;
@@ -56,21 +58,25 @@ static rf_status open_shard(rf_file *file, const char *name, rfi_safetensors **s
 }
 
 static rf_status read_weight_map(rf_file *file, json_t *map) {
-    if (!json_is_object(map)) return rfi_error(RF_INVALID_FILE, "%s: weight_map is missing or not an object", file->path);
+    if (!json_is_object(map))
+        return rfi_error(RF_INVALID_FILE, "%s: weight_map is missing or not an object", file->path);
     file->entries = calloc(json_object_size(map) + 1, sizeof *file->entries);
     file->shards = calloc(json_object_size(map) + 1, sizeof *file->shards);
     if (!file->entries || !file->shards) return no_memory(file->path);
     const char *name;
     json_t *where;
     json_object_foreach(map, name, where) {
-        if (!json_is_string(where)) return rfi_error(RF_INVALID_FILE, "%s: weight_map[\"%.100s\"] is not a string", file->path, name);
+        if (!json_is_string(where))
+            return rfi_error(RF_INVALID_FILE, "%s: weight_map[\"%.100s\"] is not a string", file->path, name);
         entry *e = &file->entries[file->num_entries];
         rfi_safetensors *shard = NULL;
         rf_status status = open_shard(file, json_string_value(where), &shard);
         if (status) return status;
         e->shard = shard;
         e->tensor = rfi_safetensors_find(shard, name);
-        if (!e->tensor) return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\" is not in the file that weight_map names", shard->map.path, name);
+        if (!e->tensor)
+            return rfi_error(RF_INVALID_FILE, "%s: tensor \"%.100s\" is not in the file that weight_map names",
+                shard->map.path, name);
         file->num_entries++;
     }
     return RF_OK;
@@ -82,7 +88,8 @@ static rf_status open_index(rf_file *file) {
     json_t *index = NULL;
     int out_of_memory = 0;
     rf_status status = rfi_mapping_open(file->path, &map);
-    if (!status) index = rfi_json_read(map.size ? (const char *)map.bytes : "", (size_t)map.size, &error, &out_of_memory);
+    if (!status)
+        index = rfi_json_read(map.size ? (const char *)map.bytes : "", (size_t)map.size, &error, &out_of_memory);
     rfi_mapping_close(&map);
     if (status) return status;
     if (!index) {
@@ -108,9 +115,13 @@ static rf_status open_single(rf_file *file) {
     return RF_OK;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp((*(const entry *const *)a)->tensor->name, (*(const entry *const *)b)->tensor->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(const entry *const *)a)->tensor->name, (*(const entry *const *)b)->tensor->name);
+}
 
-static int name_against(const void *name, const void *e) { return strcmp(name, (*(const entry *const *)e)->tensor->name); }
+static int name_against(const void *name, const void *e) {
+    return strcmp(name, (*(const entry *const *)e)->tensor->name);
+}
 
 static rf_status sort_names(rf_file *file) {
     file->by_name = calloc(file->num_entries + 1, sizeof *file->by_name);
@@ -152,7 +163,9 @@ void rf_file_close(rf_file *file) {
 
 size_t rf_file_tensor_count(const rf_file *file) { return file ? file->num_entries : 0; }
 
-static rf_status check_info(const rf_tensor_info *info) { return rfi_sized_check("info", "rf_tensor_info", info, sizeof *info); }
+static rf_status check_info(const rf_tensor_info *info) {
+    return rfi_sized_check("info", "rf_tensor_info", info, sizeof *info);
+}
 
 static rf_status describe(const entry *e, rf_tensor_info *info) {
     rf_status status = rfi_mapping_check(&e->shard->map);
@@ -177,7 +190,8 @@ rf_status rf_file_tensor(const rf_file *file, size_t index, rf_tensor_info *info
     if (!file) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
     rf_status status = check_info(info);
     if (status) return status;
-    if (index >= file->num_entries) return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; the file has %zu tensors", index, file->num_entries);
+    if (index >= file->num_entries)
+        return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; the file has %zu tensors", index, file->num_entries);
     return describe(&file->entries[index], info);
 }
 
@@ -186,20 +200,26 @@ rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *in
     if (!name) return rfi_error(RF_INVALID_ARGUMENT, "name is NULL");
     rf_status status = check_info(info);
     if (status) return status;
-    const entry **found = file->num_entries ? bsearch(name, file->by_name, file->num_entries, sizeof *file->by_name, name_against) : NULL;
+    const entry **found =
+        file->num_entries ? bsearch(name, file->by_name, file->num_entries, sizeof *file->by_name, name_against) : NULL;
     if (found) return describe(*found, info);
-    return rfi_error(RF_INVALID_ARGUMENT, "%s: there is no tensor \"%.100s\" among its %zu", file->path, name, file->num_entries);
+    return rfi_error(
+        RF_INVALID_ARGUMENT, "%s: there is no tensor \"%.100s\" among its %zu", file->path, name, file->num_entries);
 }
 
-/* The tensor as a buffer that a model takes. The format does not align tensors to their type: *copy is what to free where one had to be moved. */
-static rf_status fetch(const rf_file *file, const char *name, int dims, const int64_t *shape, rf_dtype dtype, rf_tensor_info *info, void **copy) {
+/* The tensor as a buffer that a model takes. The format does not align tensors to their type: *copy is what to free
+ * where one had to be moved. */
+static rf_status fetch(const rf_file *file, const char *name, int dims, const int64_t *shape, rf_dtype dtype,
+    rf_tensor_info *info, void **copy) {
     info->size = sizeof *info;
     rf_status status = rf_file_find(file, name, info);
     if (status) return status;
-    if (!info->dtype) return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; expected a floating-point type", info->path, name, info->type_name);
+    if (!info->dtype)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; expected a floating-point type", info->path,
+            name, info->type_name);
     if (dtype && info->dtype != (int32_t)dtype)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; the model was created for %s weights", info->path, name,
-                         rfi_dtype_name((rf_dtype)info->dtype), rfi_dtype_name(dtype));
+        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; the model was created for %s weights",
+            info->path, name, rfi_dtype_name((rf_dtype)info->dtype), rfi_dtype_name(dtype));
     int same = info->num_dims == dims;
     for (int d = 0; same && d < dims; d++) same = info->shape[d] == shape[d];
     if (!same) {
@@ -207,8 +227,10 @@ static rf_status fetch(const rf_file *file, const char *name, int dims, const in
         for (int d = 0; d < info->num_dims; d++)
             snprintf(got + strlen(got), sizeof got - strlen(got), d ? ", %lld" : "%lld", (long long)info->shape[d]);
         if (dims == 2)
-            return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld, %lld)", info->path, name, got, (long long)shape[0], (long long)shape[1]);
-        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld)", info->path, name, got, (long long)shape[0]);
+            return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld, %lld)",
+                info->path, name, got, (long long)shape[0], (long long)shape[1]);
+        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld)", info->path, name,
+            got, (long long)shape[0]);
     }
     if ((uintptr_t)info->data % rfi_dtype_size((rf_dtype)info->dtype)) {
         *copy = malloc((size_t)info->bytes);
@@ -226,7 +248,8 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
     rf_status status = fetch(file, names->weight, 2, shape, model->spec.weight_dtype, &tensor, &copies[0]);
     if (status) return status;
     rf_vector vectors[RF_MAX_OPS];
-    rf_weights weights = {.size = sizeof weights, .weight = tensor.data, .vectors = vectors, .num_vectors = names->num_vectors};
+    rf_weights weights = {
+        .size = sizeof weights, .weight = tensor.data, .vectors = vectors, .num_vectors = names->num_vectors};
     if (names->bias) {
         status = fetch(file, names->bias, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[1]);
         if (status) return status;
@@ -237,10 +260,15 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
         rf_file_vector vector;
         status = rfi_sized_item("names.vectors", "rf_file_vector", names->vectors, i, &vector, sizeof vector);
         if (status) return status;
-        if (!vector.vector || !vector.tensor) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
+        if (!vector.vector || !vector.tensor)
+            return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
         status = fetch(file, vector.tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
         if (status) return status;
-        vectors[i] = (rf_vector){.size = sizeof *vectors, .name = vector.vector, .data = tensor.data, .length = plan->out_features, .dtype = tensor.dtype};
+        vectors[i] = (rf_vector){.size = sizeof *vectors,
+            .name = vector.vector,
+            .data = tensor.data,
+            .length = plan->out_features,
+            .dtype = tensor.dtype};
     }
     return rf_model_load_weights_ex(model, &weights);
 }
@@ -252,8 +280,11 @@ rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_na
     rf_status status = rfi_sized_read("names", "rf_file_names", given, names, sizeof *names);
     if (status) return status;
     if (!names->weight) return rfi_error(RF_INVALID_ARGUMENT, "names.weight is NULL");
-    if (names->num_vectors && !names->vectors) return rfi_error(RF_INVALID_ARGUMENT, "names.vectors is NULL and names.num_vectors %zu", names->num_vectors);
-    if (names->num_vectors > RF_MAX_OPS) return rfi_error(RF_INVALID_ARGUMENT, "names.num_vectors is %zu; a chain has at most %d", names->num_vectors, RF_MAX_OPS);
+    if (names->num_vectors && !names->vectors)
+        return rfi_error(RF_INVALID_ARGUMENT, "names.vectors is NULL and names.num_vectors %zu", names->num_vectors);
+    if (names->num_vectors > RF_MAX_OPS)
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "names.num_vectors is %zu; a chain has at most %d", names->num_vectors, RF_MAX_OPS);
     rf_file *file = NULL;
     status = rf_file_open(&file, path);
     if (status) return status;

@@ -4,10 +4,10 @@
 #include "error.h"
 
 enum {
-    ROWS = 112,               /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
-    BLOCK_UNITS = 8,          /* of a block of columns: packing x is paid once for so many columns */
-    TASKS_PER_THREAD = 8,     /* so that threads finish together */
-    LEAST_ROWS = 56           /* below this reading W, not arithmetic, sets the pace */
+    ROWS = 112,      /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
+    BLOCK_UNITS = 8, /* of a block of columns: packing x is paid once for so many columns */
+    TASKS_PER_THREAD = 8, /* so that threads finish together */
+    LEAST_ROWS = 56       /* below this reading W, not arithmetic, sets the pace */
 };
 
 /* A thread is worth waking for this many multiply-adds. */
@@ -32,8 +32,10 @@ static int useful_threads(const rfi_spec *spec, int64_t batch) {
 /* Blocks of rows alone. */
 static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
     const size_t value = rfi_dtype_size(spec->compute_dtype), n = (size_t)spec->plan.out_features;
-    int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel, even = ceil_div(batch, (int64_t)b->threads * TASKS_PER_THREAD);
-    b->rows = b->threads > 1 ? least(ceil_div(even, RFI_CPU_GROUP_ROWS) * RFI_CPU_GROUP_ROWS, RFI_CPU_NARROW_ROWS) : RFI_CPU_NARROW_ROWS;
+    int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel,
+            even = ceil_div(batch, (int64_t)b->threads * TASKS_PER_THREAD);
+    b->rows = b->threads > 1 ? least(ceil_div(even, RFI_CPU_GROUP_ROWS) * RFI_CPU_GROUP_ROWS, RFI_CPU_NARROW_ROWS)
+                             : RFI_CPU_NARROW_ROWS;
     b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->column_blocks = 1;
     b->threads = (int)least(b->threads, b->row_blocks);
@@ -50,18 +52,21 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->units = ceil_div(padded, RFI_CPU_UNIT);
     int64_t tasks = (int64_t)b->threads * (b->threads > 1 ? TASKS_PER_THREAD : 1);
 
-    /* Rows in even blocks; columns in as large ones as leave every thread enough tasks; then smaller blocks of rows where columns do not suffice. */
+    /* Rows in even blocks; columns in as large ones as leave every thread enough tasks; then smaller blocks of rows
+     * where columns do not suffice. */
     b->row_blocks = most(1, ceil_div(batch, ROWS));
     b->block_units = most(1, least(BLOCK_UNITS, product(b->units, b->row_blocks) / tasks));
     b->column_blocks = most(1, ceil_div(b->units, b->block_units));
-    if (product(b->row_blocks, b->column_blocks) < b->threads) b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
+    if (product(b->row_blocks, b->column_blocks) < b->threads)
+        b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
     b->rows = most(1, ceil_div(batch, b->row_blocks));
     b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->threads = (int)least(b->threads, product(b->row_blocks, b->column_blocks));
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
     b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
-    b->c_offset = b->w_offset + (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
+    b->c_offset = b->w_offset +
+        (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
 }
 
@@ -69,9 +74,12 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0;
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
-    if (spec->plan.reduction && (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, 2 * value, &states) ||
-                                 __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 || list > PTRDIFF_MAX / 4))
-        return rfi_error(RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
+    if (spec->plan.reduction &&
+        (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, 2 * value, &states) ||
+            __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 ||
+            list > PTRDIFF_MAX / 4))
+        return rfi_error(
+            RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
     b->row_list = spec->plan.collapsible ? align_256((size_t)list) : 0;
     b->states = align_256((size_t)states);
     return RF_OK;

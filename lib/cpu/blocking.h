@@ -1,4 +1,5 @@
-/* How a forward is cut into tasks and its workspace into parts: a pure function of the sizes. No choice made here changes a bit of the result. */
+/* How a forward is cut into tasks and its workspace into parts: a pure function of the sizes. No choice made here
+ * changes a bit of the result. */
 #ifndef ROWFOLD_CPU_BLOCKING_H
 #define ROWFOLD_CPU_BLOCKING_H
 
@@ -6,16 +7,17 @@
 
 typedef struct rfi_cpu_blocking {
     int threads;
-    int narrow;                           /* blocks of rows alone, in dot products: narrow.c */
-    int64_t units;                        /* of all columns */
-    int64_t row_blocks, rows;             /* rows in a block, at most */
-    int64_t column_blocks, block_units;   /* units in a block of columns, at most */
-    int64_t c_ld;                         /* elements from one row of a task's logits to the next */
-    size_t x_offset, w_offset, c_offset;  /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
-    size_t rows_offset;                   /* and, if narrow, logits row by row, or results */
-    size_t scratch;                       /* bytes a thread */
-    size_t states;                        /* bytes of partial states, (batch, units, 2), in front of all; 0 without a reduction */
-    size_t row_list;                      /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
+    int narrow;                         /* blocks of rows alone, in dot products: narrow.c */
+    int64_t units;                      /* of all columns */
+    int64_t row_blocks, rows;           /* rows in a block, at most */
+    int64_t column_blocks, block_units; /* units in a block of columns, at most */
+    int64_t c_ld;                       /* elements from one row of a task's logits to the next */
+    size_t x_offset, w_offset,
+        c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
+    size_t rows_offset; /* and, if narrow, logits row by row, or results */
+    size_t scratch;     /* bytes a thread */
+    size_t states;      /* bytes of partial states, (batch, units, 2), in front of all; 0 without a reduction */
+    size_t row_list;    /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
 } rfi_cpu_blocking;
 
 /* RF_OUT_OF_MEMORY if no workspace could be that large. */

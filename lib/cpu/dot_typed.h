@@ -1,8 +1,9 @@
-/* The dot product of a row of x with the summed weights, for a collapsed sum. Included once for each compute type T, with BITS the unsigned integer of its
- * size, HALF_BITS all of BITS but the sign, and NAME(stem) giving the names made here; no include guard on purpose. */
+/* The dot product of a row of x with the summed weights, for a collapsed sum. Included once for each compute type T,
+ * with BITS the unsigned integer of its size, HALF_BITS all of BITS but the sign, and NAME(stem) giving the names made
+ * here; no include guard on purpose. */
 
-/* The sum in float64 of x[i] * weight[i], from SUMS independent ones that the compiler keeps in vectors, joined in a fixed order. *largest is the largest
- * |x[i]|: infinite or NaN where an x is, and the sum means nothing then. */
+/* The sum in float64 of x[i] * weight[i], from SUMS independent ones that the compiler keeps in vectors, joined in a
+ * fixed order. *largest is the largest |x[i]|: infinite or NaN where an x is, and the sum means nothing then. */
 static double NAME(dot)(const void *values, const double *weight, int64_t n, double *largest) {
     typedef BITS bits_in_x __attribute__((may_alias));
     enum { SUMS = 32 };

@@ -13,25 +13,29 @@ static const double BLOCKED_EFFICIENCY = 0.9;
 static double larger(double a, double b) { return a > b ? a : b; }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
-static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_cpu_blocking *b, rfi_cpu_figures figures,
-                     rfi_estimate *out) {
+static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec,
+    const rfi_cpu_blocking *b, rfi_cpu_figures figures, rfi_estimate *out) {
     const char *type = rfi_dtype_name(spec->compute_dtype);
     if (out->collapsed)
-        snprintf(out->kernel, sizeof out->kernel, "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
+        snprintf(out->kernel, sizeof out->kernel,
+            "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
     else if (b->narrow)
-        snprintf(out->kernel, sizeof out->kernel, "%s, %s, few columns: dot products along the inputs, blocks of %lld rows, %d thread%s", isa->name, type,
-                 (long long)b->rows, b->threads, plural(b->threads));
+        snprintf(out->kernel, sizeof out->kernel,
+            "%s, %s, few columns: dot products along the inputs, blocks of %lld rows, %d thread%s", isa->name, type,
+            (long long)b->rows, b->threads, plural(b->threads));
     else
-        snprintf(out->kernel, sizeof out->kernel, "%s, %s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s", isa->name, type, kernel->max_rows,
-                 kernel->panel, (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
+        snprintf(out->kernel, sizeof out->kernel, "%s, %s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
+            isa->name, type, kernel->max_rows, kernel->panel, (long long)b->rows,
+            (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
     char read[RFI_NUMBER_TEXT];
-    snprintf(out->machine, sizeof out->machine, "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,
-             plural(spec->threads), figures.flops * 1e-9, type, rfi_number_fixed(figures.bytes * 1e-9, 1, read));
+    snprintf(out->machine, sizeof out->machine,
+        "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,
+        plural(spec->threads), figures.flops * 1e-9, type, rfi_number_fixed(figures.bytes * 1e-9, 1, read));
 }
 
 /* Unfused, every operator also reads and writes the whole (batch, out_features) matrix. */
-rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_cpu_prepared *prepared, int64_t batch,
-                           rfi_estimate *out) {
+rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec,
+    const rfi_cpu_prepared *prepared, int64_t batch, rfi_estimate *out) {
     const rfi_plan *plan = &spec->plan;
     double k = (double)plan->in_features, n = (double)plan->out_features, rows = (double)batch;
     rfi_cpu_blocking b;
@@ -56,8 +60,10 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     out->block_rows = reads ? b.rows : 0;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
-    double passes = 1 + 2.0 * plan->num_pre + (plan->reduction ? 1 : 0), value = (double)rfi_dtype_size(spec->compute_dtype);
+    double passes = 1 + 2.0 * plan->num_pre + (plan->reduction ? 1 : 0),
+           value = (double)rfi_dtype_size(spec->compute_dtype);
     out->fused_seconds = larger(out->flops / (BLOCKED_EFFICIENCY * figures.flops), out->bytes / figures.bytes);
-    out->unfused_seconds = larger(product / (BLOCKED_EFFICIENCY * figures.flops), (weight + x) / figures.bytes) + passes * rows * n * value / figures.bytes;
+    out->unfused_seconds = larger(product / (BLOCKED_EFFICIENCY * figures.flops), (weight + x) / figures.bytes) +
+        passes * rows * n * value / figures.bytes;
     return RF_OK;
 }

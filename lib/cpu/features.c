@@ -9,13 +9,16 @@
 #if defined RFI_BUILD_AVX2 || defined RFI_BUILD_AVX512
 #include <cpuid.h>
 
-/* __builtin_cpu_supports also asks the operating system whether it saves the wide registers, but not every compiler lets it ask for F16C. */
+/* __builtin_cpu_supports also asks the operating system whether it saves the wide registers, but not every compiler
+ * lets it ask for F16C. */
 static int has_f16c(void) {
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
-static int has_avx2_fma_f16c(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
+static int has_avx2_fma_f16c(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+}
 #endif
 
 int rfi_cpu_has_avx2(const char **reason) {
@@ -31,8 +34,8 @@ int rfi_cpu_has_avx2(const char **reason) {
 int rfi_cpu_has_avx512(const char **reason) {
 #ifdef RFI_BUILD_AVX512
     *reason = "this processor lacks AVX-512 F, BW, VL or DQ";
-    return has_avx2_fma_f16c() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq");
+    return has_avx2_fma_f16c() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 #else
     *reason = "this build has no AVX-512 kernels";
     return 0;

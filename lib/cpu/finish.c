@@ -28,10 +28,12 @@ void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count) {
     double results[RFI_CPU_FINISH_ROWS] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
     size_t value = rfi_dtype_size(run->spec->compute_dtype), item = rfi_dtype_size(call->y_dtype);
     int64_t units = run->blocking.units;
-    p->kernel->merge(plan->reduction, run->states + (size_t)(first * units * 2) * value, units, plan->out_features, count, results);
-    p->kernel->apply(p->post, plan->num_post, NULL, 0, results, (count + p->kernel->panel - 1) / p->kernel->panel * p->kernel->panel);
+    p->kernel->merge(
+        plan->reduction, run->states + (size_t)(first * units * 2) * value, units, plan->out_features, count, results);
+    p->kernel->apply(p->post, plan->num_post, NULL, 0, results,
+        (count + p->kernel->panel - 1) / p->kernel->panel * p->kernel->panel);
     int together = run->row_list || call->ldy != 1 ? 1 : count;
     for (int i = 0; i < count; i += together)
-        p->kernel->narrow((char *)call->y + (size_t)(rfi_cpu_row(run, first + i) * call->ldy) * item, (char *)results + (size_t)i * value, call->y_dtype,
-                          together);
+        p->kernel->narrow((char *)call->y + (size_t)(rfi_cpu_row(run, first + i) * call->ldy) * item,
+            (char *)results + (size_t)i * value, call->y_dtype, together);
 }

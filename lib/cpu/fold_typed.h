@@ -1,7 +1,8 @@
-/* Steps and folds over a run of columns of one row, from the rows of ops.def and reductions.def. Included once for each compute type T with
- * OP(stem) giving the names of ops.h and NAME(stem) those made here; no include guard on purpose.
+/* Steps and folds over a run of columns of one row, from the rows of ops.def and reductions.def. Included once for each
+ * compute type T with OP(stem) giving the names of ops.h and NAME(stem) those made here; no include guard on purpose.
  *
- * The loops go over RFI_CPU_GROUP columns at a time, a constant, so that the compiler turns a formula into whole vectors with no remainder. */
+ * The loops go over RFI_CPU_GROUP columns at a time, a constant, so that the compiler turns a formula into whole
+ * vectors with no remainder. */
 
 #define RFI_P0 0
 #define RFI_PW(word) 0
@@ -11,18 +12,18 @@
 #define RFI_P2(name_a, value_a, name_b, value_b) 0
 
 /* One loop an operator and form of its parameter. The values, the vector and the saved values are different buffers. */
-#define RFI_OP(id, number, name, takes_vector, flags, formula, doc)                                                                       \
-    static void NAME(step_##id)(T *restrict values, const T *restrict vector, T *restrict saved, T a, T b, int n) {                       \
-        if ((takes_vector) && vector)                                                                                                     \
-            for (int j = 0; j < n; j += GROUP)                                                                                            \
-                for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_##id)(values[l], vector[l], b, T_ZERO);                         \
-        else if ((flags)&RFI_OPF_READS_SAVED)                                                                                             \
-            for (int j = 0; j < n; j += GROUP)                                                                                            \
-                for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_##id)(values[l], a, b, saved[l]);                               \
-        else                                                                                                                              \
-            for (int j = 0; j < n; j += GROUP)                                                                                            \
-                for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_##id)(values[l], a, b, T_ZERO);                                 \
-        if ((flags)&RFI_OPF_SAVES) memcpy(saved, values, (size_t)n * sizeof(T));                                                          \
+#define RFI_OP(id, number, name, takes_vector, flags, formula, doc)                                                 \
+    static void NAME(step_##id)(T *restrict values, const T *restrict vector, T *restrict saved, T a, T b, int n) { \
+        if ((takes_vector) && vector)                                                                               \
+            for (int j = 0; j < n; j += GROUP)                                                                      \
+                for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_##id)(values[l], vector[l], b, T_ZERO);   \
+        else if ((flags) & RFI_OPF_READS_SAVED)                                                                     \
+            for (int j = 0; j < n; j += GROUP)                                                                      \
+                for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_##id)(values[l], a, b, saved[l]);         \
+        else                                                                                                        \
+            for (int j = 0; j < n; j += GROUP)                                                                      \
+                for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_##id)(values[l], a, b, T_ZERO);           \
+        if ((flags) & RFI_OPF_SAVES) memcpy(saved, values, (size_t)n * sizeof(T));                                  \
     }
 #include "ops.def"
 #undef RFI_OP
@@ -35,15 +36,17 @@
 #undef RFI_P2
 
 /* A reduction over a single column. */
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)                          \
-    static void NAME(alone_##id)(T *values, int n) {                                                                \
-        for (int j = 0; j < n; j += GROUP)                                                                          \
-            for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_op_apply)(number, values[l], T_ZERO, T_ZERO, T_ZERO); \
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+    static void NAME(alone_##id)(T * values, int n) {                                      \
+        for (int j = 0; j < n; j += GROUP)                                                 \
+            for (int l = j; l < j + GROUP; l++)                                            \
+                values[l] = OP(rfi_op_apply)(number, values[l], T_ZERO, T_ZERO, T_ZERO);   \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
 
-static void NAME(apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n) {
+static void NAME(apply)(
+    const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n) {
     T saved[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN)));
     for (const rfi_cpu_step *s = steps; s < steps + num_steps; s++) {
         const T *vector = s->vector < 0 ? NULL : (const T *)vectors[s->vector] + first;
@@ -61,23 +64,23 @@ static void NAME(apply)(const rfi_cpu_step *steps, int num_steps, const void *co
 }
 
 /* GROUP running peaks and totals, column j in number j % GROUP, joined in ascending order at the end. */
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)                   \
-    static void NAME(fold_##id)(const T *values, int n, T *state) {                                         \
-        T peaks[GROUP], totals[GROUP];                                                                       \
-        int whole = n - n % GROUP;                                                                           \
-        for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)(), totals[l] = T_ZERO;                 \
-        for (int j = 0; j < whole; j += GROUP)                                                               \
-            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[j + l]);           \
-        for (int l = 0; l < n - whole; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[whole + l]);       \
-        T m = peaks[0];                                                                                      \
-        for (int l = 1; l < GROUP; l++) m = OP(rfi_peak_##id)(m, peaks[l]);                                  \
-        for (int j = 0; j < whole; j += GROUP)                                                               \
-            for (int l = 0; l < GROUP; l++) totals[l] += OP(rfi_term_##id)(m, values[j + l]);                \
-        for (int l = 0; l < n - whole; l++) totals[l] += OP(rfi_term_##id)(m, values[whole + l]);            \
-        for (int step = GROUP / 2; step; step /= 2)                                                          \
-            for (int l = 0; l < step; l++) totals[l] += totals[l + step];                                    \
-        state[0] = m;                                                                                        \
-        state[1] = totals[0];                                                                                \
+#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)             \
+    static void NAME(fold_##id)(const T *values, int n, T *state) {                                    \
+        T peaks[GROUP], totals[GROUP];                                                                 \
+        int whole = n - n % GROUP;                                                                     \
+        for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)(), totals[l] = T_ZERO;           \
+        for (int j = 0; j < whole; j += GROUP)                                                         \
+            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[j + l]);     \
+        for (int l = 0; l < n - whole; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[whole + l]); \
+        T m = peaks[0];                                                                                \
+        for (int l = 1; l < GROUP; l++) m = OP(rfi_peak_##id)(m, peaks[l]);                            \
+        for (int j = 0; j < whole; j += GROUP)                                                         \
+            for (int l = 0; l < GROUP; l++) totals[l] += OP(rfi_term_##id)(m, values[j + l]);          \
+        for (int l = 0; l < n - whole; l++) totals[l] += OP(rfi_term_##id)(m, values[whole + l]);      \
+        for (int step = GROUP / 2; step; step /= 2)                                                    \
+            for (int l = 0; l < step; l++) totals[l] += totals[l + step];                              \
+        state[0] = m;                                                                                  \
+        state[1] = totals[0];                                                                          \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION

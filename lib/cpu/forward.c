@@ -26,27 +26,30 @@ static void run_rows(rfi_cpu_run *run) {
     b->row_blocks = (run->rows + b->rows - 1) / b->rows;
     rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
     if (b->narrow || !run->spec->plan.reduction) return;
-    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, (run->rows + RFI_CPU_FINISH_ROWS - 1) / RFI_CPU_FINISH_ROWS, run_finish, run);
+    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads,
+        (run->rows + RFI_CPU_FINISH_ROWS - 1) / RFI_CPU_FINISH_ROWS, run_finish, run);
 }
 
 static void run_collapsed(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_forward *call = run->call;
     (void)slot;
-    const rfi_collapse_kernel kernel = {run->spec->compute_dtype, run->prepared->kernel->widen, run->prepared->kernel->dot};
+    const rfi_collapse_kernel kernel = {
+        run->spec->compute_dtype, run->prepared->kernel->widen, run->prepared->kernel->dot};
     int64_t last = least((task + 1) * COLLAPSED_ROWS, call->batch);
     for (int64_t row = task * COLLAPSED_ROWS; row < last; row++) {
         int full;
         /* NULL where there are no inputs, whatever ldx says. */
-        const char *x = call->x ? (const char *)call->x + (size_t)(row * call->ldx) * rfi_dtype_size(call->x_dtype) : NULL;
+        const char *x =
+            call->x ? (const char *)call->x + (size_t)(row * call->ldx) * rfi_dtype_size(call->x_dtype) : NULL;
         double value = rfi_collapse_row(&run->prepared->collapse, &kernel, x, call->x_dtype, &full);
         run->row_list[row] = full;
         if (!full) rfi_cpu_store_row(run, row, value);
     }
 }
 
-/* A sum as one dot product a row. The rows whose guard says no are listed and take the full path together; which path a row takes depends on that
- * row alone. */
+/* A sum as one dot product a row. The rows whose guard says no are listed and take the full path together; which path a
+ * row takes depends on that row alone. */
 static void run_collapsible(rfi_cpu_run *run) {
     int64_t batch = run->call->batch, refused = 0;
     int threads = batch * run->spec->plan.in_features <= COLLAPSED_ALONE ? 1 : run->spec->threads;

@@ -10,15 +10,16 @@ typedef struct rfi_cpu_run {
     const rfi_cpu_prepared *prepared;
     const rfi_forward *call;
     rfi_cpu_blocking blocking;
-    int64_t rows;       /* that take the full path */
-    int64_t *row_list;  /* (rows) which of the batch they are; NULL: all, in order */
-    char *states;       /* (rows, units, 2) of the compute type */
-    char *scratch;      /* (threads) of blocking.scratch bytes */
+    int64_t rows;      /* that take the full path */
+    int64_t *row_list; /* (rows) which of the batch they are; NULL: all, in order */
+    char *states;      /* (rows, units, 2) of the compute type */
+    char *scratch;     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
 static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return run->row_list ? run->row_list[i] : i; }
 
-/* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The context is a run. */
+/* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The
+ * context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 
 /* The same for a narrow layer: a block of rows, up to y. */

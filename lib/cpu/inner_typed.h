@@ -1,11 +1,13 @@
-/* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and type of x; no include guard on purpose.
- * Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and NAME, and besides
- *   X, LOAD_X(pointer)       the type of x in memory, and LANES of them as a V
- *   LOAD_X_PART(pointer, n)  the first n < LANES of them, the other lanes 0; reads no more than those
- *   INNER_ROWS, INNER_COLUMNS   rows and columns that are under way at a time */
+/* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and type
+ * of x; no include guard on purpose. Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and
+ * NAME, and besides X, LOAD_X(pointer)       the type of x in memory, and LANES of them as a V LOAD_X_PART(pointer, n)
+ * the first n < LANES of them, the other lanes 0; reads no more than those INNER_ROWS, INNER_COLUMNS   rows and columns
+ * that are under way at a time */
 
-/* Lane l of a sum adds the products of the inputs l, l + LANES, ... in their order, whatever the rows and columns beside it. */
-static inline __attribute__((always_inline)) void NAME(inner_block)(const rfi_cpu_inner *in, int row, int column, const int rows, const int columns) {
+/* Lane l of a sum adds the products of the inputs l, l + LANES, ... in their order, whatever the rows and columns
+ * beside it. */
+static inline __attribute__((always_inline)) void NAME(inner_block)(
+    const rfi_cpu_inner *in, int row, int column, const int rows, const int columns) {
     V sum[INNER_ROWS][INNER_COLUMNS], wv[INNER_COLUMNS];
     const X *x[INNER_ROWS];
     const T *w = (const T *)in->w + column * in->ldw;
@@ -47,7 +49,8 @@ static inline __attribute__((always_inline)) void NAME(inner_block)(const rfi_cp
         }
 }
 
-static inline __attribute__((always_inline)) void NAME(inner_rows)(const rfi_cpu_inner *in, int column, const int columns) {
+static inline __attribute__((always_inline)) void NAME(inner_rows)(
+    const rfi_cpu_inner *in, int column, const int columns) {
     int row = 0;
     for (; row + INNER_ROWS <= in->rows; row += INNER_ROWS) NAME(inner_block)(in, row, column, INNER_ROWS, columns);
     for (; row < in->rows; row++) NAME(inner_block)(in, row, column, 1, columns);

@@ -1,54 +1,64 @@
-/* What the blocked CPU kernel is made of. One source, compiled once per instruction set (kernel_*.c), fills one of these tables; forward.c drives it
- * and does not know which.
+/* What the blocked CPU kernel is made of. One source, compiled once per instruction set (kernel_*.c), fills one of
+ * these tables; forward.c drives it and does not know which.
  *
- * Shapes. W is cut into units of RFI_CPU_UNIT columns (output features), a unit into chunks of RFI_CPU_DEPTH inputs, a chunk into panels of `panel`
- * columns; a panel holds its (depth, panel) values input by input, and panels, chunks, units follow each other in memory in this order (prepare.c).
- * A layer of few columns (RFI_CPU_NARROW) would leave most of a panel empty: its logits are dot products with the rows of W, of which a chunk holds its
- * inputs column by column (narrow.c).
+ * Shapes. W is cut into units of RFI_CPU_UNIT columns (output features), a unit into chunks of RFI_CPU_DEPTH inputs, a
+ * chunk into panels of `panel` columns; a panel holds its (depth, panel) values input by input, and panels, chunks,
+ * units follow each other in memory in this order (prepare.c). A layer of few columns (RFI_CPU_NARROW) would leave most
+ * of a panel empty: its logits are dot products with the rows of W, of which a chunk holds its inputs column by column
+ * (narrow.c).
  *
- * Why a row has the same bits wherever it stands in whatever batch on any number of threads: a logit is the sums of blocks of a chunk, and of chunks, in order
- * plus the bias, a block's sum starts from 0 and adds products in the order of k, and a unit's columns fold into one state in one order. All of these are fixed by K and N
- * alone; blocking and threads only choose who computes what when. The same goes for dot products: lanes, then a tree of them, then the columns in order. */
+ * Why a row has the same bits wherever it stands in whatever batch on any number of threads: a logit is the sums of
+ * blocks of a chunk, and of chunks, in order plus the bias, a block's sum starts from 0 and adds products in the order
+ * of k, and a unit's columns fold into one state in one order. All of these are fixed by K and N alone; blocking and
+ * threads only choose who computes what when. The same goes for dot products: lanes, then a tree of them, then the
+ * columns in order. */
 #ifndef ROWFOLD_CPU_KERNEL_H
 #define ROWFOLD_CPU_KERNEL_H
 
 #include "backend.h"
 
 enum {
-    RFI_CPU_DEPTH = 512,                    /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's slice is 64 KiB */
-    RFI_CPU_UNIT = 256,                     /* columns folded into one partial state */
-    RFI_CPU_X_LD = RFI_CPU_DEPTH + 16,      /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
-    RFI_CPU_STEP = 4,                       /* inputs that the microkernel takes in one turn of its loop */
-    RFI_CPU_NARROW = 48,                    /* columns of a layer up to which it is computed in dot products, */
-    RFI_CPU_NARROW_SHORT = 16,              /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes cost more than panels */
+    RFI_CPU_DEPTH = 512, /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's
+                            slice is 64 KiB */
+    RFI_CPU_UNIT = 256,  /* columns folded into one partial state */
+    RFI_CPU_X_LD = RFI_CPU_DEPTH +
+        16, /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
+    RFI_CPU_STEP = 4,          /* inputs that the microkernel takes in one turn of its loop */
+    RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
+    RFI_CPU_NARROW_SHORT = 16, /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes
+                                  cost more than panels */
     RFI_CPU_LONG = 128,
-    RFI_CPU_NARROW_ROWS = 64,               /* rows in a block of those, at most */
-    RFI_CPU_GROUP_ROWS = 16,                /* rows whose dot products are under way at a time */
-    RFI_CPU_ALIGN = 64,                     /* bytes of a cache line */
+    RFI_CPU_NARROW_ROWS = 64, /* rows in a block of those, at most */
+    RFI_CPU_GROUP_ROWS = 16,  /* rows whose dot products are under way at a time */
+    RFI_CPU_ALIGN = 64,       /* bytes of a cache line */
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
 
-/* `rows` rows of x times one chunk of one panel, or a block of that chunk: out = (in + x w) + bias. Values are of the compute type, w of the table's weight type. */
+/* `rows` rows of x times one chunk of one panel, or a block of that chunk: out = (in + x w) + bias. Values are of the
+ * compute type, w of the table's weight type. */
 typedef struct rfi_cpu_sliver {
     int64_t depth;
-    const void *x;             /* (rows, depth), RFI_CPU_X_LD elements apart */
-    const void *w;             /* (depth, panel), aligned to RFI_CPU_ALIGN */
-    const void *in;            /* (rows, panel): zeros (ld_in = 0) with the first block, then out itself */
-    const void *bias;          /* (panel): zeros but with the last block. A large bias added first would have every block rounded at its size */
-    void *out;                 /* (rows, panel) */
+    const void *x;    /* (rows, depth), RFI_CPU_X_LD elements apart */
+    const void *w;    /* (depth, panel), aligned to RFI_CPU_ALIGN */
+    const void *in;   /* (rows, panel): zeros (ld_in = 0) with the first block, then out itself */
+    const void *bias; /* (panel): zeros but with the last block. A large bias added first would have every block rounded
+                         at its size */
+    void *out;        /* (rows, panel) */
     int64_t ld_in, ld_out;
-    const char *ahead;         /* memory that is wanted soon */
-    int ahead_lines;           /* lines of it to ask for in every RFI_CPU_STEP inputs */
+    const char *ahead; /* memory that is wanted soon */
+    int ahead_lines;   /* lines of it to ask for in every RFI_CPU_STEP inputs */
 } rfi_cpu_sliver;
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
 
-/* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one chunk of inputs. */
+/* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
+ * chunk of inputs. */
 typedef struct rfi_cpu_inner {
-    const void *const *x;      /* (rows) pointers to `depth` values of the table's type */
-    const void *w;             /* (columns, ldw), aligned to RFI_CPU_ALIGN, zeros from `depth` on */
+    const void *const *x; /* (rows) pointers to `depth` values of the table's type */
+    const void *w;        /* (columns, ldw), aligned to RFI_CPU_ALIGN, zeros from `depth` on */
     int64_t ldw;
-    void *lanes;               /* (columns, RFI_CPU_GROUP_ROWS, lanes): the sums of every lane, written with the first chunk, then added to */
+    void *lanes; /* (columns, RFI_CPU_GROUP_ROWS, lanes): the sums of every lane, written with the first chunk, then
+                    added to */
     int64_t depth;
     int columns, rows, first;
 } rfi_cpu_inner;
@@ -62,18 +72,19 @@ typedef struct rfi_cpu_step {
 
 /* For one compute type on one instruction set. */
 typedef struct rfi_cpu_kernel {
-    int max_rows;  /* rows a sliver may have */
-    int panel;     /* columns of a panel; divides RFI_CPU_UNIT */
-    int lanes;     /* values of a vector */
+    int max_rows; /* rows a sliver may have */
+    int panel;    /* columns of a panel; divides RFI_CPU_UNIT */
+    int lanes;    /* values of a vector */
     /* By weight type, then rows - 1. NULL where W has to be widened first. */
     const rfi_cpu_multiply *multiply[RFI_CPU_DTYPES];
     /* n values of `dtype` to the compute type, exactly. */
     void (*widen)(void *to, const void *from, rf_dtype dtype, int64_t n);
     /* n values of the compute type to `dtype`, rounded once. */
     void (*narrow)(void *to, const void *from, rf_dtype dtype, int64_t n);
-    /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns' parameters start. A reduction
-     * among them is one over a single column. */
-    void (*apply)(const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
+    /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns'
+     * parameters start. A reduction among them is one over a single column. */
+    void (*apply)(
+        const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
     /* n <= RFI_CPU_UNIT values into state[0] (peak) and state[1] (total), of the compute type. */
     void (*fold)(int reduction, const void *values, int n, void *state);
     /* (rows, units) such states to (rows) results, written up to whole panels. */
@@ -82,7 +93,8 @@ typedef struct rfi_cpu_kernel {
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
     /* By the type of x. NULL where x has to be widened first. */
     void (*inner[RFI_CPU_DTYPES])(const rfi_cpu_inner *inner);
-    /* The sum of lanes[c][r], plus bias[c], at values[c * ld + r] or values[r * ld + c]. Each run of values is written up to whole vectors. */
+    /* The sum of lanes[c][r], plus bias[c], at values[c * ld + r] or values[r * ld + c]. Each run of values is written
+     * up to whole vectors. */
     void (*sums_by_column)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);
     void (*sums_by_row)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);
     /* out[c * ld_out + r] = values[r * ld + c]. */
@@ -94,7 +106,8 @@ typedef struct rfi_cpu_kernel {
 typedef struct rfi_cpu_isa {
     const char *name;
     rfi_cpu_kernel f32, f64;
-    /* `count` rounds of independent multiply-adds in registers, as fast as the core can; returns the floating point operations done. */
+    /* `count` rounds of independent multiply-adds in registers, as fast as the core can; returns the floating point
+     * operations done. */
     double (*burn)(int64_t count);
     /* Reads bytes (a multiple of 4096) from memory, as fast as the core can. The result depends on all of them. */
     uint64_t (*read)(const void *data, size_t bytes);

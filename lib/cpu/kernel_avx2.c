@@ -16,14 +16,18 @@ typedef __m256d vd;
 #define F64_FMA(a, b, c) _mm256_fmadd_pd(a, b, c)
 #define ISA_WIDENS
 #define F32_LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
-#define F32_LOAD_BF16(p) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
-#define F32_STORE_F16(p, v) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
+#define F32_LOAD_BF16(p) \
+    _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
+#define F32_STORE_F16(p, v) \
+    _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
 
 /* 4 rows of 3 columns are 12 sums; with 3 vectors of W and one of x, all 16 registers. */
 #define INNER_COLUMNS 3
 #define EACH_INNER_COLUMNS(X) X(1) X(2) X(3)
-#define F32_LOAD_PART(p, n) _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)))
-#define F64_LOAD_PART(p, n) _mm256_maskload_pd(p, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)))
+#define F32_LOAD_PART(p, n) \
+    _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)))
+#define F64_LOAD_PART(p, n) \
+    _mm256_maskload_pd(p, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)))
 #define F32_NEAR(a, b) (_mm256_shuffle_ps(a, b, 0x88) + _mm256_shuffle_ps(a, b, 0xdd))
 #define F64_NEAR(a, b) (_mm256_unpacklo_pd(a, b) + _mm256_unpackhi_pd(a, b))
 #define F32_FAR(a, b) (_mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31))

@@ -1,14 +1,15 @@
-/* The microkernel: `rows` rows of x times one chunk of a panel of W, sums in registers. Included once for each pair of compute type and weight type; no
- * include guard on purpose. Needs
- *   T, V, LANES              the compute type, a vector of it, and how many it holds
- *   W, LOAD_W(pointer)       the type of W in memory, and LANES of them as a V
+/* The microkernel: `rows` rows of x times one chunk of a panel of W, sums in registers. Included once for each pair of
+ * compute type and weight type; no include guard on purpose. Needs T, V, LANES              the compute type, a vector
+ * of it, and how many it holds W, LOAD_W(pointer)       the type of W in memory, and LANES of them as a V
  *   BROADCAST(value), FMA(a, b, c), LOAD(pointer), STORE(pointer, v)
  *   VECTORS                  vectors in a row of a panel
  *   NAME(stem)               the stem with this pair's suffix
  *   EACH_ROWS(X)             X(1) X(2) ... for every number of rows */
 
-/* The row count is a constant in each instance, so that the sums live in registers: rows * VECTORS of them, with VECTORS for W and one for x. */
-static inline __attribute__((always_inline)) void NAME(add_product)(V sum[][VECTORS], const T *x, const W *w, const int rows) {
+/* The row count is a constant in each instance, so that the sums live in registers: rows * VECTORS of them, with
+ * VECTORS for W and one for x. */
+static inline __attribute__((always_inline)) void NAME(add_product)(
+    V sum[][VECTORS], const T *x, const W *w, const int rows) {
     V wv[VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) wv[v] = LOAD_W(w + v * LANES);
@@ -50,7 +51,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v] + LOAD(bias + v * LANES));
+        for (int v = 0; v < VECTORS; v++)
+            STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v] + LOAD(bias + v * LANES));
         in += ld_in;
         out += ld_out;
     }

@@ -1,5 +1,5 @@
-/* Layers of few columns: a task is a block of rows. Steps run along the rows or along the columns, whichever leaves fewer lanes empty; a reduction folds a row
- * a lane. */
+/* Layers of few columns: a task is a block of rows. Steps run along the rows or along the columns, whichever leaves
+ * fewer lanes empty; a reduction folds a row a lane. */
 #include <string.h>
 
 #include "cpu/forward.h"
@@ -12,20 +12,22 @@ static int round_up(int value, int multiple) { return (value + multiple - 1) / m
 typedef struct block {
     int64_t row;
     int rows, columns;
-    size_t value;        /* bytes of the compute type */
-    int by_row;          /* where the logits are: in by_rows or in by_columns */
-    int64_t ld;          /* values from one row of by_rows to the next */
+    size_t value; /* bytes of the compute type */
+    int by_row;   /* where the logits are: in by_rows or in by_columns */
+    int64_t ld;   /* values from one row of by_rows to the next */
     char *x, *lanes;
-    char *by_columns;    /* (columns, RFI_CPU_NARROW_ROWS) */
-    char *by_rows;       /* (RFI_CPU_NARROW_ROWS, columns); later the results */
+    char *by_columns; /* (columns, RFI_CPU_NARROW_ROWS) */
+    char *by_rows;    /* (RFI_CPU_NARROW_ROWS, columns); later the results */
 } block;
 
 static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     const rfi_cpu_blocking *b = &run->blocking;
     const rfi_plan *plan = &run->spec->plan;
     char *scratch = run->scratch + (size_t)slot * b->scratch;
-    int rows = (int)least(b->rows, run->rows - task * b->rows), columns = (int)plan->out_features, panel = run->prepared->kernel->panel;
-    int steps = plan->reduction || plan->num_pre, by_row = !steps || rows * round_up(columns, panel) < columns * round_up(rows, panel);
+    int rows = (int)least(b->rows, run->rows - task * b->rows), columns = (int)plan->out_features,
+        panel = run->prepared->kernel->panel;
+    int steps = plan->reduction || plan->num_pre,
+        by_row = !steps || rows * round_up(columns, panel) < columns * round_up(rows, panel);
     return (block){
         .row = task * b->rows,
         .rows = rows,
@@ -41,7 +43,8 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
 }
 
 /* `depth` inputs from k on of the group's rows: where they are, or widened if no kernel takes them so. */
-static void find_x(const rfi_cpu_run *run, const block *t, int first, int rows, int64_t k, int64_t depth, const void **x) {
+static void find_x(
+    const rfi_cpu_run *run, const block *t, int first, int rows, int64_t k, int64_t depth, const void **x) {
     const rfi_forward *call = run->call;
     size_t item = rfi_dtype_size(call->x_dtype);
     for (int i = 0; i < rows && depth; i++) { /* without inputs x may be NULL */
@@ -76,8 +79,12 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
         };
         kernel->inner[x_dtype](&inner);
     }
-    if (t->by_row) kernel->sums_by_row(t->lanes, t->columns, rows, p->bias, t->by_rows + (size_t)(first * t->ld) * t->value, t->ld);
-    else kernel->sums_by_column(t->lanes, t->columns, rows, p->bias, t->by_columns + (size_t)first * t->value, RFI_CPU_NARROW_ROWS);
+    if (t->by_row)
+        kernel->sums_by_row(
+            t->lanes, t->columns, rows, p->bias, t->by_rows + (size_t)(first * t->ld) * t->value, t->ld);
+    else
+        kernel->sums_by_column(
+            t->lanes, t->columns, rows, p->bias, t->by_columns + (size_t)first * t->value, RFI_CPU_NARROW_ROWS);
 }
 
 static void apply_to_rows(const rfi_cpu_run *run, const block *t) {

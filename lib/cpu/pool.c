@@ -5,7 +5,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-/* One call of rfi_pool_run; lives on its caller's stack, so nobody may touch it once `helpers` is 0 and it has left the list. */
+/* One call of rfi_pool_run; lives on its caller's stack, so nobody may touch it once `helpers` is 0 and it has left the
+ * list. */
 typedef struct job {
     rfi_pool_task run;
     void *context;
@@ -24,8 +25,8 @@ static struct {
     int threads;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
-/* fork copies the pool's memory but not its threads. The lock is held across it, so the child sees a consistent pool, and starts with an empty one:
- * the jobs belong to threads of the parent that do not exist here. */
+/* fork copies the pool's memory but not its threads. The lock is held across it, so the child sees a consistent pool,
+ * and starts with an empty one: the jobs belong to threads of the parent that do not exist here. */
 static void before_fork(void) { pthread_mutex_lock(&pool.lock); }
 static void after_fork_parent(void) { pthread_mutex_unlock(&pool.lock); }
 
@@ -37,11 +38,15 @@ static void after_fork_child(void) {
     pool.threads = 0;
 }
 
-/* When the library is loaded: a process that forks while its first call installs them would have them twice, or not at all. */
-__attribute__((constructor)) static void install_fork_handlers(void) { pthread_atfork(before_fork, after_fork_parent, after_fork_child); }
+/* When the library is loaded: a process that forks while its first call installs them would have them twice, or not at
+ * all. */
+__attribute__((constructor)) static void install_fork_handlers(void) {
+    pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
 
 static void work_on(job *j, int slot) {
-    for (int64_t task; (task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->tasks;) j->run(j->context, task, slot);
+    for (int64_t task; (task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->tasks;)
+        j->run(j->context, task, slot);
 }
 
 static job *find_job(void) {
@@ -69,8 +74,9 @@ static void *thread_main(void *unused) {
     return NULL;
 }
 
-/* With pool.lock held. Signals that are sent to the program are for its own threads: the pool's block them. Those that a thread causes by what it does go to
- * that thread and no other; blocked, the first page of x that a program maps from its handler would end the process. */
+/* With pool.lock held. Signals that are sent to the program are for its own threads: the pool's block them. Those that
+ * a thread causes by what it does go to that thread and no other; blocked, the first page of x that a program maps from
+ * its handler would end the process. */
 static void start_threads(int wanted) {
     static const int caused[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t sent, before;
@@ -87,7 +93,11 @@ static void start_threads(int wanted) {
 }
 
 void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) {
-    job j = {.run = run, .context = context, .tasks = tasks, .slots = tasks < threads ? (int)tasks : threads, .taken_slots = 1};
+    job j = {.run = run,
+        .context = context,
+        .tasks = tasks,
+        .slots = tasks < threads ? (int)tasks : threads,
+        .taken_slots = 1};
     if (j.slots <= 1) {
         work_on(&j, 0);
         return;

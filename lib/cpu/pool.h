@@ -1,15 +1,17 @@
-/* Threads that share the tasks of a forward. One pool for the process, started when first needed; it survives fork, and callers in many threads may
- * use it at once: a caller always works on its own tasks, so it never waits for a thread that is busy elsewhere. */
+/* Threads that share the tasks of a forward. One pool for the process, started when first needed; it survives fork, and
+ * callers in many threads may use it at once: a caller always works on its own tasks, so it never waits for a thread
+ * that is busy elsewhere. */
 #ifndef ROWFOLD_CPU_POOL_H
 #define ROWFOLD_CPU_POOL_H
 
 #include <stdint.h>
 
-/* `slot` is below `threads`, and no two tasks that run at the same time have the same: per-thread scratch hangs on it. */
+/* `slot` is below `threads`, and no two tasks that run at the same time have the same: per-thread scratch hangs on it.
+ */
 typedef void (*rfi_pool_task)(void *context, int64_t task, int slot);
 
-/* Runs tasks 0 to tasks - 1, in ascending order of their starts, on at most `threads` threads (the caller's included). Returns when all are done. Cannot
- * fail: where no thread can be had the caller does the work alone. */
+/* Runs tasks 0 to tasks - 1, in ascending order of their starts, on at most `threads` threads (the caller's included).
+ * Returns when all are done. Cannot fail: where no thread can be had the caller does the work alone. */
 void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context);
 
 #endif

@@ -37,19 +37,20 @@ typedef struct pack_job {
     size_t item, value; /* bytes of the weight type and of the compute type */
 } pack_job;
 
-/* (columns, depth) of W, rows ld apart, to (depth, panel); the columns that a last panel has too many are zero. A cache line of each row at a time. */
-#define PACK(name, type)                                                                                                            \
-    static void name(void *to, int64_t panel, const void *from, int64_t ld, int64_t columns, int64_t depth) {                       \
-        const int64_t line = 64 / (int64_t)sizeof(type);                                                                            \
-        if (columns < panel) memset(to, 0, (size_t)(depth * panel) * sizeof(type));                                                 \
-        for (int64_t k = 0; k < depth; k += line) {                                                                                 \
-            int64_t count = least(line, depth - k);                                                                                 \
-            for (int64_t j = 0; j < columns; j++) {                                                                                 \
-                const type *restrict in = (const type *)from + j * ld + k;                                                          \
-                type *restrict out = (type *)to + k * panel + j;                                                                    \
-                for (int64_t i = 0; i < count; i++) out[i * panel] = in[i];                                                         \
-            }                                                                                                                       \
-        }                                                                                                                           \
+/* (columns, depth) of W, rows ld apart, to (depth, panel); the columns that a last panel has too many are zero. A cache
+ * line of each row at a time. */
+#define PACK(name, type)                                                                                      \
+    static void name(void *to, int64_t panel, const void *from, int64_t ld, int64_t columns, int64_t depth) { \
+        const int64_t line = 64 / (int64_t)sizeof(type);                                                      \
+        if (columns < panel) memset(to, 0, (size_t)(depth * panel) * sizeof(type));                           \
+        for (int64_t k = 0; k < depth; k += line) {                                                           \
+            int64_t count = least(line, depth - k);                                                           \
+            for (int64_t j = 0; j < columns; j++) {                                                           \
+                const type *restrict in = (const type *)from + j * ld + k;                                    \
+                type *restrict out = (type *)to + k * panel + j;                                              \
+                for (int64_t i = 0; i < count; i++) out[i * panel] = in[i];                                   \
+            }                                                                                                 \
+        }                                                                                                     \
     }
 PACK(pack_16, uint16_t)
 PACK(pack_32, uint32_t)
@@ -65,9 +66,12 @@ static void pack_panel(void *context, int64_t task, int slot) {
     (void)slot;
     for (int64_t k = 0; k < job->in_features; k += RFI_CPU_DEPTH) {
         int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH);
-        char *to = (char *)p->weight + (size_t)(rfi_cpu_chunk_offset(p, job->in_features, unit, k) + place * depth) * job->item;
+        char *to = (char *)p->weight +
+            (size_t)(rfi_cpu_chunk_offset(p, job->in_features, unit, k) + place * depth) * job->item;
         const char *from = (const char *)job->weights->weight + (size_t)(first * job->weights->ld + k) * job->item;
-        void (*pack)(void *, int64_t, const void *, int64_t, int64_t, int64_t) = job->item == 2 ? pack_16 : job->item == 4 ? pack_32 : pack_64;
+        void (*pack)(void *, int64_t, const void *, int64_t, int64_t, int64_t) = job->item == 2 ? pack_16
+            : job->item == 4                                                                    ? pack_32
+                                                                                                : pack_64;
         pack(to, panel, from, job->weights->ld, columns, depth);
     }
 }
@@ -94,7 +98,8 @@ static char *copy_columns(char *to, const void *from, int64_t n, int64_t padded,
 }
 
 static void copy_steps(rfi_cpu_step *to, const rfi_step *from, int count) {
-    for (int i = 0; i < count; i++) to[i] = (rfi_cpu_step){.kind = from[i].kind, .vector = from[i].vector, .a = from[i].a, .b = from[i].b};
+    for (int i = 0; i < count; i++)
+        to[i] = (rfi_cpu_step){.kind = from[i].kind, .vector = from[i].vector, .a = from[i].a, .b = from[i].b};
 }
 
 void rfi_cpu_release(void *prepared) {
@@ -106,7 +111,8 @@ void rfi_cpu_release(void *prepared) {
     free(p);
 }
 
-rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {
+rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights,
+    void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     const int narrow = rfi_cpu_is_narrow(plan);
     int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
@@ -115,7 +121,8 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
         __builtin_mul_overflow(narrow ? n : padded, narrow ? rfi_cpu_narrow_ld(kernel, k) : k, &weight_bytes) ||
         __builtin_mul_overflow(weight_bytes, (int64_t)(narrow ? value : item), &weight_bytes) ||
         __builtin_mul_overflow(padded, (1 + plan->num_vectors) * (int64_t)value, &column_bytes))
-        return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n, (long long)plan->in_features);
+        return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n,
+            (long long)plan->in_features);
     rfi_cpu_prepared *p = calloc(1, sizeof *p);
     if (p) {
         p->weight = allocate((size_t)weight_bytes);
@@ -155,6 +162,7 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     if (narrow) rfi_pool_run(spec->threads, n, pack_column, &job);
     else rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);
     *prepared = p;
-    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + (p->collapse.usable ? (size_t)plan->in_features * (sizeof(double) + 1) : 0);
+    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes +
+        (p->collapse.usable ? (size_t)plan->in_features * (sizeof(double) + 1) : 0);
     return RF_OK;
 }

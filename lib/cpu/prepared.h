@@ -7,14 +7,14 @@
 
 typedef struct rfi_cpu_prepared {
     const rfi_cpu_kernel *kernel;
-    int64_t padded;                    /* out_features rounded up to whole panels */
-    void *weight;                      /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type */
-    void *columns;                     /* owned; bias and vectors */
-    const void *bias;                  /* (padded) in columns */
-    const void *vectors[RF_MAX_OPS];   /* (padded) each, in columns */
-    rfi_cpu_step steps[RF_MAX_OPS];    /* plan.pre */
-    rfi_cpu_step post[RF_MAX_OPS];     /* plan.post */
-    rfi_collapse collapse;             /* usable only where the plan is collapsible */
+    int64_t padded;   /* out_features rounded up to whole panels */
+    void *weight;     /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type */
+    void *columns;    /* owned; bias and vectors */
+    const void *bias; /* (padded) in columns */
+    const void *vectors[RF_MAX_OPS]; /* (padded) each, in columns */
+    rfi_cpu_step steps[RF_MAX_OPS];  /* plan.pre */
+    rfi_cpu_step post[RF_MAX_OPS];   /* plan.post */
+    rfi_collapse collapse;           /* usable only where the plan is collapsible */
 } rfi_cpu_prepared;
 
 static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
@@ -22,15 +22,18 @@ static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
     return plan->out_features > 0 && plan->out_features <= most;
 }
 
-/* Elements from one column of a narrow layer's chunk of `depth` inputs to the next. The chunk starting at input k begins at element k * out_features. */
+/* Elements from one column of a narrow layer's chunk of `depth` inputs to the next. The chunk starting at input k
+ * begins at element k * out_features. */
 static inline int64_t rfi_cpu_narrow_ld(const rfi_cpu_kernel *kernel, int64_t depth) {
     return (depth + kernel->lanes - 1) / kernel->lanes * kernel->lanes;
 }
 
-rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
+rf_status rfi_cpu_prepare(
+    const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cpu_release(void *prepared);
 
-/* Element at which unit `unit`'s chunk starting at input k begins in the packed weights. Panels follow each other, depth * panel elements apart. */
+/* Element at which unit `unit`'s chunk starting at input k begins in the packed weights. Panels follow each other,
+ * depth * panel elements apart. */
 int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *prepared, int64_t in_features, int64_t unit, int64_t k);
 
 #endif

@@ -13,10 +13,10 @@
 #include "guard.h"
 
 enum {
-    ROUNDS = 4,                 /* the best of so many: other work on the machine only ever slows one down */
-    BURN_STEP = 20000,          /* multiply-adds between looks at the clock */
-    READ_STEP = 1 << 20,        /* bytes between looks at the clock */
-    LEAST_BYTES = 1 << 26,      /* buffer of the quick measurement, at least and at most */
+    ROUNDS = 4,            /* the best of so many: other work on the machine only ever slows one down */
+    BURN_STEP = 20000,     /* multiply-adds between looks at the clock */
+    READ_STEP = 1 << 20,   /* bytes between looks at the clock */
+    LEAST_BYTES = 1 << 26, /* buffer of the quick measurement, at least and at most */
     FULL_BYTES = 1 << 28
 };
 
@@ -25,10 +25,10 @@ static const double QUICK_SECONDS = 0.05, FULL_SECONDS = 0.12;
 typedef struct burner {
     const rfi_cpu_isa *isa;
     char *buffer;
-    size_t slice;            /* bytes of the buffer a thread reads */
-    size_t *places;          /* (threads) where in its slice each goes on: what was read a moment ago is still in the cache */
+    size_t slice;   /* bytes of the buffer a thread reads */
+    size_t *places; /* (threads) where in its slice each goes on: what was read a moment ago is still in the cache */
     double seconds;
-    double *rates;           /* (threads) what each reached */
+    double *rates; /* (threads) what each reached */
     _Atomic uint64_t sink;
 } burner;
 
@@ -84,7 +84,10 @@ static double best_rate(burner *b, int threads, rfi_pool_task run) {
 
 rfi_cpu_figures rfi_cpu_probe(const rfi_cpu_isa *isa, int threads, double seconds, size_t bytes) {
     rfi_cpu_figures figures = {0, 0};
-    burner b = {.isa = isa, .seconds = seconds / (2 * ROUNDS), .rates = calloc((size_t)threads, sizeof(double)), .places = calloc((size_t)threads, sizeof(size_t))};
+    burner b = {.isa = isa,
+        .seconds = seconds / (2 * ROUNDS),
+        .rates = calloc((size_t)threads, sizeof(double)),
+        .places = calloc((size_t)threads, sizeof(size_t))};
     void *buffer = NULL;
     if (!b.rates || !b.places) {
         free(b.rates), free(b.places);
@@ -106,7 +109,8 @@ rfi_cpu_figures rfi_cpu_probe(const rfi_cpu_isa *isa, int threads, double second
     return figures;
 }
 
-/* What was measured last, and for what. The lock is held while measuring, since two at a time would share the machine. */
+/* What was measured last, and for what. The lock is held while measuring, since two at a time would share the machine.
+ */
 static struct {
     pthread_mutex_t lock;
     const rfi_cpu_isa *isa;
@@ -115,7 +119,8 @@ static struct {
     rfi_cpu_figures figures;
 } last = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The thread that held the lock, and may have written half of the rest, does not exist in the child. Nor should fork wait for a measurement. */
+/* The thread that held the lock, and may have written half of the rest, does not exist in the child. Nor should fork
+ * wait for a measurement. */
 static void after_fork_child(void) {
     pthread_mutex_init(&last.lock, NULL);
     last.isa = NULL;
@@ -143,7 +148,8 @@ rf_status rf_cpu_measure(int threads, double *flops_per_second, double *bytes_pe
     if (!flops_per_second) return rfi_error(RF_INVALID_ARGUMENT, "flops_per_second is NULL");
     if (!bytes_per_second) return rfi_error(RF_INVALID_ARGUMENT, "bytes_per_second is NULL");
     if (threads < 0 || threads > RFI_CPU_MAX_THREADS)
-        return rfi_error(RF_INVALID_ARGUMENT, "threads is %d; expected 0 (all cores) to %d", threads, RFI_CPU_MAX_THREADS);
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "threads is %d; expected 0 (all cores) to %d", threads, RFI_CPU_MAX_THREADS);
     if (!threads) threads = rfi_cpu_cores();
     rfi_cpu_figures figures = rfi_cpu_probe(rfi_cpu_best_isa(), threads, FULL_SECONDS, FULL_BYTES);
     if (figures.flops <= 0 || figures.bytes <= 0) return rfi_error(RF_OUT_OF_MEMORY, "no memory to measure with");

@@ -1,4 +1,5 @@
-/* The readable truth: plain loops, dot products and folds in double, one thread. Slow on purpose; every other backend is tested against what this says. */
+/* The readable truth: plain loops, dot products and folds in double, one thread. Slow on purpose; every other backend
+ * is tested against what this says. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,10 +46,12 @@ static rf_status prepare(const rfi_spec *spec, const rfi_weight_view *weights, v
     }
     if (!p || !p->weight || !p->bias || !p->vector) {
         release(p);
-        return rfi_error(RF_OUT_OF_MEMORY, "the reference backend could not allocate %zu bytes for the weights", n * k * item);
+        return rfi_error(
+            RF_OUT_OF_MEMORY, "the reference backend could not allocate %zu bytes for the weights", n * k * item);
     }
     for (size_t j = 0; j < n && k; j++)
-        memcpy((char *)p->weight + j * k * item, (const char *)weights->weight + j * (size_t)weights->ld * item, k * item);
+        memcpy(
+            (char *)p->weight + j * k * item, (const char *)weights->weight + j * (size_t)weights->ld * item, k * item);
     rfi_convert(p->bias, RF_FLOAT64, weights->bias, spec->compute_dtype, (int64_t)n);
     for (int v = 0; v < plan->num_vectors; v++)
         rfi_convert(p->vector + (size_t)v * n, RF_FLOAT64, weights->vectors[v], spec->compute_dtype, (int64_t)n);
@@ -69,14 +72,17 @@ static double step_apply(const rfi_spec *spec, const rfi_step *step, double x, d
     return rfi_op_apply_f32(step->kind, (float)x, (float)a, (float)step->b, (float)s);
 }
 
-static double round_to_compute(const rfi_spec *spec, double v) { return spec->compute_dtype == RF_FLOAT64 ? v : (float)v; }
+static double round_to_compute(const rfi_spec *spec, double v) {
+    return spec->compute_dtype == RF_FLOAT64 ? v : (float)v;
+}
 
 /* The value of column j in front of the reduction. */
 static double column(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row, int64_t j) {
     const rfi_plan *plan = &spec->plan;
     double dot = 0;
     for (int64_t k = 0; k < plan->in_features; k++)
-        dot += rfi_load(call->x, call->x_dtype, row * call->ldx + k) * rfi_load(p->weight, spec->weight_dtype, j * plan->in_features + k);
+        dot += rfi_load(call->x, call->x_dtype, row * call->ldx + k) *
+            rfi_load(p->weight, spec->weight_dtype, j * plan->in_features + k);
     double v = round_to_compute(spec, dot + p->bias[j]), saved = 0;
     for (int i = 0; i < plan->num_pre; i++) {
         const rfi_step *step = &plan->pre[i];

@@ -9,7 +9,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* A block of rows and of units, and the scratch of the thread that works on it. */
 typedef struct tile {
     int64_t row, rows, unit, units;
-    size_t value;                   /* bytes of the compute type */
+    size_t value; /* bytes of the compute type */
     char *x, *w, *c;
 } tile;
 
@@ -42,18 +42,20 @@ static void pack_x(const rfi_cpu_run *run, const tile *t, int64_t k, int64_t dep
 /* Where the multiplication of a tile stands: a chunk of inputs, and in it one panel after the other. */
 typedef struct place {
     int64_t k, depth;
-    int64_t column;      /* first of the panel */
+    int64_t column; /* first of the panel */
 } place;
 
 static const char *panel_of(const rfi_cpu_run *run, const place *at) {
     const rfi_cpu_prepared *p = run->prepared;
     int64_t unit = at->column / RFI_CPU_UNIT;
-    int64_t offset = rfi_cpu_chunk_offset(p, run->spec->plan.in_features, unit, at->k) + at->column % RFI_CPU_UNIT * at->depth;
+    int64_t offset =
+        rfi_cpu_chunk_offset(p, run->spec->plan.in_features, unit, at->k) + at->column % RFI_CPU_UNIT * at->depth;
     return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
 }
 
-/* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it is made in: with one sum for all of
- * RFI_CPU_DEPTH a logit's error is 1.7 times as large. Three sums there cost 1.5% with AVX-512 and nothing that could be measured with AVX2; four, 2%. */
+/* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
+ * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large. Three sums there cost 1.5%
+ * with AVX-512 and nothing that could be measured with AVX2; four, 2%. */
 enum { SUM_DEPTH = 176 };
 
 /* A chunk in even blocks of whole turns of the microkernel; it depends on the chunk alone. */
@@ -66,7 +68,8 @@ static int64_t block_of(int64_t depth, size_t value) {
 /* A row of a panel, of either type. */
 static const double zeros[RFI_CPU_UNIT];
 
-/* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers idle. */
+/* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
+ * idle. */
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const rfi_cpu_multiply *multiply = kernel->multiply[run->spec->weight_dtype];
@@ -81,11 +84,13 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *a
         w = t->w;
     }
     const int64_t block = block_of(at->depth, t->value);
-    const size_t block_bytes = (size_t)(block * kernel->panel) * rfi_dtype_size(w == t->w ? run->spec->compute_dtype : run->spec->weight_dtype);
+    const size_t block_bytes = (size_t)(block * kernel->panel) *
+        rfi_dtype_size(w == t->w ? run->spec->compute_dtype : run->spec->weight_dtype);
     for (int64_t s = 0; s < slivers; s++) {
         int64_t first = t->rows * s / slivers, rows = t->rows * (s + 1) / slivers - first;
         char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
-        const char *bias = last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
+        const char *bias =
+            last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
         rfi_cpu_sliver sliver = {
             .depth = least(block, at->depth),
             .x = t->x + (size_t)(first * RFI_CPU_X_LD) * t->value,
@@ -121,7 +126,10 @@ static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
         pack_x(run, t, at.k, at.depth);
         for (at.column = begin; at.column < end; at.column += panel) {
             place next = {.k = k, .depth = at.depth, .column = at.column + panel};
-            if (next.column >= end) next = (place){.k = k + RFI_CPU_DEPTH, .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH), .column = begin};
+            if (next.column >= end)
+                next = (place){.k = k + RFI_CPU_DEPTH,
+                    .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH),
+                    .column = begin};
             multiply_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
         }
     }
@@ -132,11 +140,13 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_prepared *p = run->prepared;
     int64_t column = unit * RFI_CPU_UNIT, row = t->row + i;
-    int padded = (int)least(RFI_CPU_UNIT, p->padded - column), n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
+    int padded = (int)least(RFI_CPU_UNIT, p->padded - column),
+        n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
     char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
     p->kernel->apply(p->steps, plan->num_pre, p->vectors, column, values, padded);
     if (plan->reduction) {
-        p->kernel->fold(plan->reduction, values, n, run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
+        p->kernel->fold(
+            plan->reduction, values, n, run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
         return;
     }
     char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);

@@ -1,4 +1,5 @@
-/* Files that tests of the reader share: an index of one shard, with W (2, 3) = 1 ... 6 at an address that its type does not like, and b (2) = 7, 8. */
+/* Files that tests of the reader share: an index of one shard, with W (2, 3) = 1 ... 6 at an address that its type does
+ * not like, and b (2) = 7, 8. */
 #ifndef ROWFOLD_TESTS_SHARD_H
 #define ROWFOLD_TESTS_SHARD_H
 
@@ -11,7 +12,8 @@
 static char shard_folder[] = "/tmp/rowfold-shard-XXXXXX", shard_path[64], index_path[64];
 
 static void write_shard(void) {
-    static const char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[24,32]}} ";
+    static const char header[] =
+        "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[24,32]}} ";
     const unsigned char length[8] = {sizeof header - 1};
     const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     CHECK(mkdtemp(shard_folder) && (8 + sizeof header - 1) % 4, "no folder, or W is aligned");
@@ -27,7 +29,9 @@ static void write_shard(void) {
 
 static void remove_shard(void) { unlink(shard_path), unlink(index_path), rmdir(shard_folder); }
 
-static const rf_config shard_config = {.size = sizeof shard_config, .chain = "linear(3, 2) | sum", .backend = "reference"};
+static const rf_config shard_config = {.size = sizeof shard_config,
+    .chain = "linear(3, 2) | sum",
+    .backend = "reference"};
 static const rf_file_names shard_names = {.size = sizeof shard_names, .weight = "w", .bias = "b"};
 static const float shard_x[3] = {1, 10, 100};
 static const float shard_y = (1 + 20 + 300 + 7) + (4 + 50 + 600 + 8);

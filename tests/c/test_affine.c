@@ -29,10 +29,14 @@ static float one_by_one(const rfi_step *steps, int count, float v) {
 }
 
 /* Any NaN is as good as another; behind a bound, so is either zero. */
-static int same(float a, float b, int bounded) { return (isnan(a) && isnan(b)) || (a == b && (bounded || !signbit(a) == !signbit(b))); }
+static int same(float a, float b, int bounded) {
+    return (isnan(a) && isnan(b)) || (a == b && (bounded || !signbit(a) == !signbit(b)));
+}
 
-static const float values[] = {0, -0.0f, 1, -1, 2, 0.5f, 0x1p100f, 0.1f, -7.3f, 3e38f, -3e38f, 1e-40f, -1e-45f, INFINITY, -INFINITY, NAN, 16777217, 1e-8f, 2.5f};
-static const rf_op_kind kinds[] = {RF_OP_MUL, RF_OP_ADD, RF_OP_SUB, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED, RF_OP_RELU, RF_OP_MAXIMUM, RF_OP_MINIMUM, RF_OP_CLAMP, RF_OP_HARDTANH};
+static const float values[] = {0, -0.0f, 1, -1, 2, 0.5f, 0x1p100f, 0.1f, -7.3f, 3e38f, -3e38f, 1e-40f, -1e-45f,
+    INFINITY, -INFINITY, NAN, 16777217, 1e-8f, 2.5f};
+static const rf_op_kind kinds[] = {RF_OP_MUL, RF_OP_ADD, RF_OP_SUB, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED,
+    RF_OP_RELU, RF_OP_MAXIMUM, RF_OP_MINIMUM, RF_OP_CLAMP, RF_OP_HARDTANH};
 
 static void test_random_chains(void) {
     enum { COUNT = 6 };
@@ -44,7 +48,8 @@ static void test_random_chains(void) {
             steps[i] = (rfi_step){.kind = kinds[next_random() % (sizeof kinds / sizeof *kinds)], .vector = -1};
             steps[i].a = values[next_random() % (sizeof values / sizeof *values)];
             steps[i].b = values[next_random() % (sizeof values / sizeof *values)];
-            if (steps[i].kind == RF_OP_DIV) steps[i].a = ldexp(next_random() % 2 ? 1 : -1, (int)(next_random() % 200) - 100);
+            if (steps[i].kind == RF_OP_DIV)
+                steps[i].a = ldexp(next_random() % 2 ? 1 : -1, (int)(next_random() % 200) - 100);
         }
         const int used = rfi_cuda_affine_steps(steps, count, affine);
         int bounded = 0;
@@ -52,28 +57,43 @@ static void test_random_chains(void) {
         CHECK(used >= 1 && used <= count, "%d of %d steps", used, count);
         for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
             const float expected = one_by_one(steps, count, values[i]), got = evaluate(affine, used, values[i]);
-            CHECK(same(got, expected, bounded), "chain %d of %d steps at %g: %.9g, expected %.9g", round, count, values[i], got, expected);
+            CHECK(same(got, expected, bounded), "chain %d of %d steps at %g: %.9g, expected %.9g", round, count,
+                values[i], got, expected);
         }
     }
 }
 
 static void test_what_is_merged(void) {
     rfi_cuda_affine affine[4];
-    const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_CLAMP, -1, -10, 10, 0}};
+    const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0},
+        {RF_OP_CLAMP, -1, -10, 10, 0}};
     CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 1, "products with powers of two, of which one is v + v");
     CHECK(affine[0].a == 4 && affine[0].clamps && !affine[0].saves, "their product, bounded");
-    const rfi_step falls[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 3, 0, 0}};
+    const rfi_step falls[] = {
+        {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 3, 0, 0}};
     CHECK(rfi_cuda_affine_steps(falls, 4, affine) == 4, "what overflows must not come back");
-    const rfi_step apart[] = {{RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}};
-    CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED && !affine[2].saves, "what is read later is kept");
+    const rfi_step apart[] = {
+        {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}};
+    CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED &&
+            !affine[2].saves,
+        "what is read later is kept");
     const rfi_step vectors[] = {{RF_OP_MUL, 1, 0, 0, 0}, {RF_OP_ADD, 0, 0, 0, 0}, {RF_OP_RELU, -1, 0, 0, 0}};
-    CHECK(rfi_cuda_affine_steps(vectors, 3, affine) == 2 && affine[0].a_vector == 1 && affine[1].b_vector == 0 && affine[1].clamps, "vectors; a product and a sum are rounded apart");
+    CHECK(rfi_cuda_affine_steps(vectors, 3, affine) == 2 && affine[0].a_vector == 1 && affine[1].b_vector == 0 &&
+            affine[1].clamps,
+        "vectors; a product and a sum are rounded apart");
 }
 
 static void test_others(void) {
     static const rfi_step others[] = {
-        {RF_OP_GELU, -1, 0, 0, 0}, {RF_OP_DIV, -1, 3, 0, 0}, {RF_OP_DIV, -1, 1e-39, 0, 0}, {RF_OP_DIV, -1, 0, 0, 0},       {RF_OP_MUL_SAVED, -1, 0, 0, 0},
-        {RF_OP_SUB, 0, 0, 0, 0},   {RF_OP_DIV, 0, 2, 0, 0},  {RF_OP_MINIMUM, 0, 0, 0, 0},  {RF_OP_LEAKY_RELU, -1, 0.5, 0, 0},
+        {RF_OP_GELU, -1, 0, 0, 0},
+        {RF_OP_DIV, -1, 3, 0, 0},
+        {RF_OP_DIV, -1, 1e-39, 0, 0},
+        {RF_OP_DIV, -1, 0, 0, 0},
+        {RF_OP_MUL_SAVED, -1, 0, 0, 0},
+        {RF_OP_SUB, 0, 0, 0, 0},
+        {RF_OP_DIV, 0, 2, 0, 0},
+        {RF_OP_MINIMUM, 0, 0, 0, 0},
+        {RF_OP_LEAKY_RELU, -1, 0.5, 0, 0},
     };
     rfi_cuda_affine affine[2];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {

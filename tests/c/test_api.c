@@ -1,4 +1,5 @@
-/* The library as a C program uses it, through rowfold.h alone: results, types, strides, op lists, and what a wrong call leaves untouched. */
+/* The library as a C program uses it, through rowfold.h alone: results, types, strides, op lists, and what a wrong call
+ * leaves untouched. */
 #include <rowfold.h>
 
 #include <math.h>
@@ -9,17 +10,18 @@
 
 #include "check.h"
 
-#define OK(call)                                                                            \
-    do {                                                                                    \
-        rf_status status_ = (call);                                                         \
+#define OK(call)                                                                                 \
+    do {                                                                                         \
+        rf_status status_ = (call);                                                              \
         CHECK(status_ == RF_OK, #call ": %s (%s)", rf_status_message(status_), rf_last_error()); \
     } while (0)
 /* The call fails with this status, and its sentence holds this text. */
-#define FAILS(expected, text, call)                                                                                             \
-    do {                                                                                                                        \
-        rf_status status_ = (call);                                                                                             \
-        CHECK(status_ == (expected), #call ": status %d, expected %d", (int)status_, (int)(expected));                          \
-        CHECK(strstr(rf_last_error(), text), #call ": the sentence \"%s\" does not speak of \"%s\"", rf_last_error(), text); \
+#define FAILS(expected, text, call)                                                                                   \
+    do {                                                                                                              \
+        rf_status status_ = (call);                                                                                   \
+        CHECK(status_ == (expected), #call ": status %d, expected %d", (int)status_, (int)(expected));                \
+        CHECK(strstr(rf_last_error(), text), #call ": the sentence \"%s\" does not speak of \"%s\"", rf_last_error(), \
+            text);                                                                                                    \
     } while (0)
 
 enum { BATCH = 3, K = 4, N = 5, LDX = 7, LDY = 2, LDW = 6 };
@@ -43,7 +45,8 @@ static float largest(int i) {
 
 static rf_model *created(const char *backend, const char *chain) {
     rf_model *model = NULL;
-    const rf_config config = {.size = sizeof config, .chain = chain, .in_features = K, .out_features = N, .backend = backend};
+    const rf_config config = {
+        .size = sizeof config, .chain = chain, .in_features = K, .out_features = N, .backend = backend};
     OK(rf_model_create(&model, &config));
     return model;
 }
@@ -53,7 +56,8 @@ static void simple_form(const char *backend) {
     float y[BATCH];
     OK(rf_model_load_weights(model, w, b, NULL, 0));
     OK(rf_model_forward(model, x, BATCH, y));
-    for (int i = 0; i < BATCH; i++) CHECK(y[i] == largest(i), "%s: row %d is %g, expected %g", backend, i, y[i], largest(i));
+    for (int i = 0; i < BATCH; i++)
+        CHECK(y[i] == largest(i), "%s: row %d is %g, expected %g", backend, i, y[i], largest(i));
     OK(rf_model_forward(model, NULL, 0, NULL));
     rf_model_destroy(model);
 
@@ -63,7 +67,8 @@ static void simple_form(const char *backend) {
     OK(rf_model_load_weights(model, w, b, &vector, 1));
     OK(rf_model_forward(model, x, BATCH, all));
     for (int i = 0; i < BATCH; i++)
-        for (int j = 0; j < N; j++) CHECK(all[i][j] == -logit(i, j) * v[j], "%s: (%d, %d) is %g", backend, i, j, all[i][j]);
+        for (int j = 0; j < N; j++)
+            CHECK(all[i][j] == -logit(i, j) * v[j], "%s: (%d, %d) is %g", backend, i, j, all[i][j]);
     rf_model_destroy(model);
 }
 
@@ -77,11 +82,13 @@ static void strides(const char *backend) {
     for (int borrow = 0; borrow < 2; borrow++) {
         for (int i = 0; i < BATCH; i++) y[i][0] = y[i][1] = -7.25f;
         rf_model *model = created(backend, "linear | max");
-        const rf_weights weights = {.size = sizeof weights, .weight = wide_w, .bias = b, .ld = LDW, .flags = borrow ? RF_BORROW : 0};
+        const rf_weights weights = {
+            .size = sizeof weights, .weight = wide_w, .bias = b, .ld = LDW, .flags = borrow ? RF_BORROW : 0};
         OK(rf_model_load_weights_ex(model, &weights));
         const rf_forward_args args = {.size = sizeof args, .x = wide_x, .y = y, .batch = BATCH, .ldx = LDX, .ldy = LDY};
         OK(rf_model_forward_ex(model, &args));
-        for (int i = 0; i < BATCH; i++) CHECK(y[i][0] == largest(i) && y[i][1] == -7.25f, "%s: row %d is %g, %g", backend, i, y[i][0], y[i][1]);
+        for (int i = 0; i < BATCH; i++)
+            CHECK(y[i][0] == largest(i) && y[i][1] == -7.25f, "%s: row %d is %g, %g", backend, i, y[i][0], y[i][1]);
         rf_model_destroy(model);
     }
 }
@@ -119,8 +126,12 @@ static void types(const char *backend) {
                 convert(stored_b, of_w, b, N);
                 convert(expected, of_y, m, BATCH);
                 rf_model *model = NULL;
-                const rf_config config = {.size = sizeof config, .chain = "linear(4, 5) | max", .weight_dtype = of_w, .x_dtype = of_x, .y_dtype = of_y,
-                                          .backend = backend};
+                const rf_config config = {.size = sizeof config,
+                    .chain = "linear(4, 5) | max",
+                    .weight_dtype = of_w,
+                    .x_dtype = of_x,
+                    .y_dtype = of_y,
+                    .backend = backend};
                 if ((of_w == RF_FLOAT64) != (of_x == RF_FLOAT64)) {
                     FAILS(RF_INVALID_ARGUMENT, "float64", rf_model_create(&model, &config));
                     continue;
@@ -153,7 +164,8 @@ static void op_list(const char *backend) {
     OK(rf_model_load_weights(model, w, NULL, &vector, 1));
     rf_model_info info = {.size = sizeof info};
     OK(rf_model_get_info(model, &info));
-    CHECK(!strcmp(info.chain, text) && !strcmp(info.backend, backend) && info.loaded && info.output_features == 1, "info: %s, %s", info.chain, info.backend);
+    CHECK(!strcmp(info.chain, text) && !strcmp(info.backend, backend) && info.loaded && info.output_features == 1,
+        "info: %s, %s", info.chain, info.backend);
     float y[BATCH];
     OK(rf_model_forward(model, x, BATCH, y));
     CHECK(y[0] == 30 && y[1] == 4 && y[2] == 2, "%s: %g %g %g", backend, y[0], y[1], y[2]);
@@ -164,7 +176,9 @@ static void wrong_calls(const char *backend) {
     rf_model *model = created(backend, "linear | mul(@v) | max");
     float y[BATCH + 2] = {-7.25f, -7.25f, -7.25f, -7.25f, -7.25f};
     size_t bytes = 77;
-    const rf_vector good = {.size = sizeof good, .name = "v", .data = v, .length = N}, short_one = {.size = sizeof good, .name = "v", .data = v, .length = N - 1}, other = {.size = sizeof good, .name = "u", .data = v, .length = N};
+    const rf_vector good = {.size = sizeof good, .name = "v", .data = v, .length = N},
+                    short_one = {.size = sizeof good, .name = "v", .data = v, .length = N - 1},
+                    other = {.size = sizeof good, .name = "u", .data = v, .length = N};
     const rf_vector twice[] = {good, good}, both[] = {good, other};
     FAILS(RF_NOT_LOADED, "weights", rf_model_forward(model, x, BATCH, y + 1));
     FAILS(RF_NOT_LOADED, "weights", rf_model_workspace_size(model, BATCH, &bytes));
@@ -174,7 +188,8 @@ static void wrong_calls(const char *backend) {
     FAILS(RF_INVALID_ARGUMENT, "twice", rf_model_load_weights(model, w, b, twice, 2));
     FAILS(RF_INVALID_ARGUMENT, "\"u\"", rf_model_load_weights(model, w, b, both, 2));
     FAILS(RF_INVALID_ARGUMENT, "num_vectors", rf_model_load_weights(model, w, b, NULL, 1));
-    rf_weights weights = {.size = sizeof weights, .weight = w, .bias = b, .vectors = &good, .num_vectors = 1, .ld = K - 1};
+    rf_weights weights = {
+        .size = sizeof weights, .weight = w, .bias = b, .vectors = &good, .num_vectors = 1, .ld = K - 1};
     FAILS(RF_INVALID_ARGUMENT, "ld is 3", rf_model_load_weights_ex(model, &weights));
     weights.ld = INT64_MAX;
     FAILS(RF_INVALID_ARGUMENT, "ld", rf_model_load_weights_ex(model, &weights));
@@ -228,19 +243,23 @@ static void tables(void) {
     for (size_t i = 0; i < rf_op_count(); i++) {
         rf_op_info info = {.size = sizeof info};
         OK(rf_op_get_info(i, &info));
-        CHECK(info.name && *info.name && info.description && *info.description && info.num_params <= RF_MAX_OP_PARAMS, "operator %zu", i);
+        CHECK(info.name && *info.name && info.description && *info.description && info.num_params <= RF_MAX_OP_PARAMS,
+            "operator %zu", i);
     }
     rf_op_info info = {.size = sizeof info, .kind = -5};
     FAILS(RF_INVALID_ARGUMENT, "index", rf_op_get_info(rf_op_count(), &info));
     CHECK(info.kind == -5, "a wrong call wrote *info");
-    CHECK(rf_preset_count() == 3 && rf_backend_count() >= 2, "%zu presets, %zu backends", rf_preset_count(), rf_backend_count());
-    CHECK(!rf_backend_name(rf_backend_count()) && !rf_backend_available(rf_backend_count(), NULL), "a backend behind the last");
+    CHECK(rf_preset_count() == 3 && rf_backend_count() >= 2, "%zu presets, %zu backends", rf_preset_count(),
+        rf_backend_count());
+    CHECK(!rf_backend_name(rf_backend_count()) && !rf_backend_available(rf_backend_count(), NULL),
+        "a backend behind the last");
     CHECK(!strcmp(rf_backend_name(rf_backend_count() - 1), "reference"), "the last backend is not the reference");
     rf_op ops[2];
     size_t n = 0;
     FAILS(RF_BUFFER_TOO_SMALL, "capacity is 2", rf_chain_parse("linear | relu | max", ops, 2, &n));
     CHECK(n == 3, "the capacity needed is %zu", n);
-    for (int status = 0; status <= RF_INTERNAL; status++) CHECK(*rf_status_message((rf_status)status), "status %d has no sentence", status);
+    for (int status = 0; status <= RF_INTERNAL; status++)
+        CHECK(*rf_status_message((rf_status)status), "status %d has no sentence", status);
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* Blocks and workspace for batches up to the largest number: no sum or product may overflow. Compiled so that one that does ends the program. */
+/* Blocks and workspace for batches up to the largest number: no sum or product may overflow. Compiled so that one that
+ * does ends the program. */
 #include "cpu/blocking.h"
 
 #include <stdio.h>
@@ -20,7 +21,8 @@ static rfi_spec spec_of(int64_t k, int64_t n, int reduction, int threads) {
 }
 
 int main(void) {
-    static const int64_t batches[] = {0, 1, 55, 56, 111, 112, 113, 1000, 1 << 20, (int64_t)1 << 40, (int64_t)1 << 60, INT64_MAX / 2, INT64_MAX - 111, INT64_MAX - 1, INT64_MAX};
+    static const int64_t batches[] = {0, 1, 55, 56, 111, 112, 113, 1000, 1 << 20, (int64_t)1 << 40, (int64_t)1 << 60,
+        INT64_MAX / 2, INT64_MAX - 111, INT64_MAX - 1, INT64_MAX};
     static const int64_t sizes[] = {0, 1, 255, 256, 257, 8192, (int64_t)1 << 32, (int64_t)1 << 40};
     static const int threads[] = {1, 2, 3, 64, 1024};
     const rfi_cpu_kernel kernel = {.max_rows = 14, .panel = 32};
@@ -35,18 +37,25 @@ int main(void) {
                     memset(&b, 0, sizeof b);
                     if (rfi_cpu_block(&spec, &kernel, batch, &b)) {
                         refused++;
-                        CHECK(folds && batch >= (int64_t)1 << 40, "batch %lld, %lld columns: refused", (long long)batch, (long long)n);
+                        CHECK(folds && batch >= (int64_t)1 << 40, "batch %lld, %lld columns: refused", (long long)batch,
+                            (long long)n);
                         continue;
                     }
-                    CHECK(b.threads >= 1 && b.threads <= threads[t], "batch %lld, %lld columns: %d threads", (long long)batch, (long long)n, b.threads);
-                    CHECK(b.narrow ? b.rows >= 1 && b.column_blocks == 1 : b.rows >= 1 && b.rows <= 112 && b.block_units >= 1 && b.block_units <= 8, "batch %lld, %lld columns: blocks of %lld x %lld", (long long)batch,
-                          (long long)n, (long long)b.rows, (long long)b.block_units);
+                    CHECK(b.threads >= 1 && b.threads <= threads[t], "batch %lld, %lld columns: %d threads",
+                        (long long)batch, (long long)n, b.threads);
+                    CHECK(b.narrow ? b.rows >= 1 && b.column_blocks == 1
+                                   : b.rows >= 1 && b.rows <= 112 && b.block_units >= 1 && b.block_units <= 8,
+                        "batch %lld, %lld columns: blocks of %lld x %lld", (long long)batch, (long long)n,
+                        (long long)b.rows, (long long)b.block_units);
                     /* Every row and every unit in one block, the last not empty. */
-                    CHECK(batch == 0 ? b.row_blocks == 1 : (batch - 1) / b.rows + 1 == b.row_blocks, "batch %lld: %lld blocks of %lld", (long long)batch, (long long)b.row_blocks,
-                          (long long)b.rows);
-                    CHECK(n == 0 || b.narrow || (b.units - 1) / b.block_units + 1 == b.column_blocks, "%lld columns: %lld blocks of %lld units", (long long)n, (long long)b.column_blocks,
-                          (long long)b.block_units);
-                    CHECK(!folds || b.states >= (size_t)b.units * 8 * (size_t)batch, "batch %lld, %lld columns: %zu bytes of states", (long long)batch, (long long)n, b.states);
+                    CHECK(batch == 0 ? b.row_blocks == 1 : (batch - 1) / b.rows + 1 == b.row_blocks,
+                        "batch %lld: %lld blocks of %lld", (long long)batch, (long long)b.row_blocks,
+                        (long long)b.rows);
+                    CHECK(n == 0 || b.narrow || (b.units - 1) / b.block_units + 1 == b.column_blocks,
+                        "%lld columns: %lld blocks of %lld units", (long long)n, (long long)b.column_blocks,
+                        (long long)b.block_units);
+                    CHECK(!folds || b.states >= (size_t)b.units * 8 * (size_t)batch,
+                        "batch %lld, %lld columns: %zu bytes of states", (long long)batch, (long long)n, b.states);
                 }
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;

@@ -50,12 +50,15 @@ static void good_text(void) {
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) round_trip(same[i], same[i]);
     static const char *const other[][2] = {
         {"linear(8192, 8192) | mul(2) | clamp(-10, max=10) | add(@bias2) | gelu(tanh) | logsumexp",
-         "linear(8192, 8192) | mul(2) | clamp(-10, 10) | add(@bias2) | gelu(tanh) | logsumexp"},
-        {"\n\tlinear  (  3 ,\r\n4 )|gelu( none )|gelu()|gelu(approximate = tanh)|gelu(approximate=none)\n", "linear(3, 4) | gelu | gelu | gelu(tanh) | gelu"},
-        {"linear(out_features=4, in_features=3) | mul(other=+2.50e0) | add(other = @v)", "linear(3, 4) | mul(2.5) | add(@v)"},
+            "linear(8192, 8192) | mul(2) | clamp(-10, 10) | add(@bias2) | gelu(tanh) | logsumexp"},
+        {"\n\tlinear  (  3 ,\r\n4 )|gelu( none )|gelu()|gelu(approximate = tanh)|gelu(approximate=none)\n",
+            "linear(3, 4) | gelu | gelu | gelu(tanh) | gelu"},
+        {"linear(out_features=4, in_features=3) | mul(other=+2.50e0) | add(other = @v)",
+            "linear(3, 4) | mul(2.5) | add(@v)"},
         {"linear() | clamp(none, 5) | clamp(5, none) | clamp(min=-inf, max=1) | softplus(none, none)",
-         "linear | clamp(max=5) | clamp(5) | clamp(max=1) | softplus"},
-        {"linear | mul(.5) | mul(1.) | mul(100e-2) | mul(0001) | mul(-0e99)", "linear | mul(0.5) | mul(1) | mul(1) | mul(1) | mul(-0)"},
+            "linear | clamp(max=5) | clamp(5) | clamp(max=1) | softplus"},
+        {"linear | mul(.5) | mul(1.) | mul(100e-2) | mul(0001) | mul(-0e99)",
+            "linear | mul(0.5) | mul(1) | mul(1) | mul(1) | mul(-0)"},
         {"preset:logsumexp_gelu", "linear | logsumexp | leaky_relu(0.01) | leaky_relu(0.01) | gelu | gelu"},
         {" preset: sum_pool ", "linear | sum | max | mean | logsumexp | logsumexp"},
     };
@@ -138,23 +141,28 @@ static void bad_text(void) {
         rf_status status = rf_chain_parse(wrong[i][0], ops, RF_MAX_OPS, &n);
         const char *error = rf_last_error();
         CHECK(status == RF_INVALID_CHAIN && n == 12345, "\"%s\" gave status %d", wrong[i][0], (int)status);
-        CHECK(strstr(error, wrong[i][1]) && strstr(error, wrong[i][2]), "\"%s\": expected \"%s ... %s\" in \"%s\"", wrong[i][0], wrong[i][1], wrong[i][2], error);
+        CHECK(strstr(error, wrong[i][1]) && strstr(error, wrong[i][2]), "\"%s\": expected \"%s ... %s\" in \"%s\"",
+            wrong[i][0], wrong[i][1], wrong[i][2], error);
     }
     char text[RF_MAX_OPS * 8 + 16] = "linear";
     for (int i = 1; i < RF_MAX_OPS; i++) strcat(text, "|relu");
     size_t n;
     CHECK(rf_chain_parse(text, NULL, 0, &n) == RF_BUFFER_TOO_SMALL && n == RF_MAX_OPS, "%s", rf_last_error());
     strcat(text, "|relu");
-    CHECK(rf_chain_parse(text, NULL, 0, &n) == RF_INVALID_CHAIN && strstr(rf_last_error(), "more than 64 operators"), "%s", rf_last_error());
+    CHECK(rf_chain_parse(text, NULL, 0, &n) == RF_INVALID_CHAIN && strstr(rf_last_error(), "more than 64 operators"),
+        "%s", rf_last_error());
 }
 
 static void bad_ops(void) {
     rf_op ops[3] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_MUL, .num_params = 1, .params = {2}}, {.kind = RF_OP_SUM}};
     char text[64], tiny[4] = "abc";
     size_t needed = 0, n = 0;
-    CHECK(rf_chain_format(ops, 3, NULL, 0, &needed) == RF_OK && needed == sizeof "linear | mul(2) | sum", "needed %zu: %s", needed, rf_last_error());
-    CHECK(rf_chain_format(ops, 3, tiny, sizeof tiny, &needed) == RF_BUFFER_TOO_SMALL && !strcmp(tiny, "abc"), "a short buffer was written");
-    CHECK(rf_chain_format(ops, 3, text, needed, NULL) == RF_OK && !strcmp(text, "linear | mul(2) | sum"), "\"%s\"", text);
+    CHECK(rf_chain_format(ops, 3, NULL, 0, &needed) == RF_OK && needed == sizeof "linear | mul(2) | sum",
+        "needed %zu: %s", needed, rf_last_error());
+    CHECK(rf_chain_format(ops, 3, tiny, sizeof tiny, &needed) == RF_BUFFER_TOO_SMALL && !strcmp(tiny, "abc"),
+        "a short buffer was written");
+    CHECK(
+        rf_chain_format(ops, 3, text, needed, NULL) == RF_OK && !strcmp(text, "linear | mul(2) | sum"), "\"%s\"", text);
     CHECK(rf_chain_format(ops, 0, text, sizeof text, NULL) == RF_INVALID_CHAIN, "no ops");
     CHECK(rf_chain_format(ops, RF_MAX_OPS + 1, text, sizeof text, NULL) == RF_INVALID_CHAIN, "too many ops");
     CHECK(rf_chain_format(NULL, 1, text, sizeof text, NULL) == RF_INVALID_ARGUMENT, "NULL ops");
@@ -181,8 +189,9 @@ static void bad_ops(void) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ops[1] = wrong[i].op;
         rf_status status = rf_chain_format(ops, 3, text, sizeof text, NULL);
-        CHECK(status == RF_INVALID_CHAIN && strstr(rf_last_error(), "ops[1]") && strstr(rf_last_error(), wrong[i].sentence), "expected \"%s\", got \"%s\"",
-              wrong[i].sentence, rf_last_error());
+        CHECK(status == RF_INVALID_CHAIN && strstr(rf_last_error(), "ops[1]") &&
+                strstr(rf_last_error(), wrong[i].sentence),
+            "expected \"%s\", got \"%s\"", wrong[i].sentence, rf_last_error());
     }
     memset(ops[1].vector, 'v', RF_MAX_NAME); /* no NUL */
     ops[1].kind = RF_OP_MUL;
@@ -194,21 +203,24 @@ static void op_table(void) {
         rf_op_info info = {.size = sizeof info}, other = {.size = sizeof other};
         CHECK(rf_op_get_info(i, &info) == RF_OK, "%s", rf_last_error());
         CHECK(info.name && info.description && *info.description && info.min_params <= info.num_params, "row %zu", i);
-        for (int p = 0; p < RF_MAX_OP_PARAMS; p++) CHECK((info.param_names[p] != NULL) == (p < info.num_params), "%s parameter %d", info.name, p);
+        for (int p = 0; p < RF_MAX_OP_PARAMS; p++)
+            CHECK((info.param_names[p] != NULL) == (p < info.num_params), "%s parameter %d", info.name, p);
         for (size_t j = 0; j < i; j++) {
             rf_op_get_info(j, &other);
             CHECK(strcmp(info.name, other.name) && info.kind != other.kind, "%s is there twice", info.name);
         }
         if (info.op_class == RF_CLASS_LINEAR) continue;
         /* Every row can be written: with numbers, and with a vector where it says so. */
-        rf_op ops[3] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_SAVE}, {.kind = info.kind, .num_params = info.num_params, .params = {0.25, 0.5}}};
+        rf_op ops[3] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_SAVE},
+            {.kind = info.kind, .num_params = info.num_params, .params = {0.25, 0.5}}};
         char text[200];
         CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_OK, "%s: %s", info.name, rf_last_error());
         CHECK(strstr(text, info.name), "\"%s\" has no %s", text, info.name);
         round_trip(text, text);
         if (!info.accepts_vector) continue;
         ops[2] = (rf_op){.kind = info.kind, .vector = "v"};
-        CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_OK && strstr(text, "(@v)"), "%s: %s", info.name, rf_last_error());
+        CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_OK && strstr(text, "(@v)"), "%s: %s", info.name,
+            rf_last_error());
     }
     rf_op_info info = {.size = sizeof info};
     CHECK(rf_op_get_info(rf_op_count(), &info) == RF_INVALID_ARGUMENT, "an index outside");
@@ -234,18 +246,21 @@ static void numbers(int count) {
         char text[100];
         size_t n = 0;
         CHECK(rf_chain_format(ops, 2, text, sizeof text, NULL) == RF_OK, "%s", rf_last_error());
-        CHECK(rf_chain_parse(text, again, 2, &n) == RF_OK && !memcmp(&again[1].params[0], &value, sizeof value), "%a printed as \"%s\": %s", value, text,
-              rf_last_error());
+        CHECK(rf_chain_parse(text, again, 2, &n) == RF_OK && !memcmp(&again[1].params[0], &value, sizeof value),
+            "%a printed as \"%s\": %s", value, text, rf_last_error());
         CHECK(!strchr(text, ','), "\"%s\" follows the locale", text);
     }
 }
 
-/* Arbitrary bytes and damaged chains: an answer, never a crash; what is accepted prints and comes back. Sanitizers make this stronger. */
+/* Arbitrary bytes and damaged chains: an answer, never a crash; what is accepted prints and comes back. Sanitizers make
+ * this stronger. */
 static void fuzz(int count) {
-    static const char *const pieces[] = {"linear", "(", ")", "|", ",", "=", "@", "mul", "clamp", "gelu", "tanh", "none", "nan", "inf", "-", "1e", "1e308", "8192",
-                                         "max", "min", "preset:", "sum_pool", "save", "add_saved", "logsumexp", "approximate", " ", "\n", "\xff", "0.", "v.w"};
-    static const char *const seeds[] = {"linear(8192, 8192) | mul(2) | clamp(-10, max=10) | add(@bias2) | gelu(approximate=tanh) | logsumexp | save | mul_saved",
-                                        "linear | softplus(beta=1.5, threshold=none) | hardtanh(-1e-3, 4.25E+2) | save | mish | add_saved | max | mean"};
+    static const char *const pieces[] = {"linear", "(", ")", "|", ",", "=", "@", "mul", "clamp", "gelu", "tanh", "none",
+        "nan", "inf", "-", "1e", "1e308", "8192", "max", "min", "preset:", "sum_pool", "save", "add_saved", "logsumexp",
+        "approximate", " ", "\n", "\xff", "0.", "v.w"};
+    static const char *const seeds[] = {
+        "linear(8192, 8192) | mul(2) | clamp(-10, max=10) | add(@bias2) | gelu(approximate=tanh) | logsumexp | save | mul_saved",
+        "linear | softplus(beta=1.5, threshold=none) | hardtanh(-1e-3, 4.25E+2) | save | mish | add_saved | max | mean"};
     int accepted = 0;
     for (int i = 0; i < count; i++) {
         char text[400] = "";
@@ -254,7 +269,8 @@ static void fuzz(int count) {
             length = next_random() % 60;
             for (size_t j = 0; j < length; j++) text[j] = (char)(1 + next_random() % 255);
         } else if (i % 3 == 1) {
-            for (size_t k = next_random() % 24; k; k--) strcat(text, pieces[next_random() % (sizeof pieces / sizeof *pieces)]);
+            for (size_t k = next_random() % 24; k; k--)
+                strcat(text, pieces[next_random() % (sizeof pieces / sizeof *pieces)]);
         } else {
             strcpy(text, seeds[next_random() % 2]);
             length = strlen(text);

@@ -11,7 +11,8 @@ static const rfi_cuda_figures small = {"small", 8, 6, 28, 1.7e9, 3.6e11, 3 << 20
 static const rfi_cuda_figures narrow = {"too little shared memory", 8, 0, 28, 1.7e9, 3.6e11, 3 << 20, 48 << 10};
 
 static rfi_cuda_problem problem_of(int64_t batch, int64_t k, int64_t n, rf_dtype w, rf_dtype x, rf_math math) {
-    rfi_cuda_problem p = {.batch = batch, .in_features = k, .out_features = n, .w_dtype = w, .x_dtype = x, .reduction = RF_OP_LOGSUMEXP};
+    rfi_cuda_problem p = {
+        .batch = batch, .in_features = k, .out_features = n, .w_dtype = w, .x_dtype = x, .reduction = RF_OP_LOGSUMEXP};
     p.compute_dtype = w == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
     p.w_terms = rfi_cuda_weight_terms(w, math, k);
     p.x_terms = rfi_cuda_x_terms(p.w_terms, w, x, k, &p.term_dtype);
@@ -39,19 +40,27 @@ static void test_terms(void) {
         int terms;
         rf_dtype dtype;
     } x_terms[] = {
-        {2, RF_FLOAT32, RF_FLOAT32, 2, RF_FLOAT16},  {2, RF_FLOAT32, RF_BFLOAT16, 1, RF_FLOAT16}, {1, RF_FLOAT32, RF_FLOAT32, 1, RF_FLOAT16},
-        {3, RF_FLOAT32, RF_FLOAT32, 3, RF_BFLOAT16}, {3, RF_FLOAT32, RF_FLOAT16, 3, RF_BFLOAT16}, {0, RF_BFLOAT16, RF_FLOAT32, 3, RF_BFLOAT16},
-        {0, RF_BFLOAT16, RF_FLOAT16, 2, RF_BFLOAT16}, {0, RF_FLOAT16, RF_FLOAT32, 2, RF_FLOAT16}, {0, RF_FLOAT16, RF_BFLOAT16, 1, RF_FLOAT16},
-        {0, RF_BFLOAT16, RF_BFLOAT16, 0, RF_BFLOAT16}, {0, RF_FLOAT32, RF_FLOAT32, 0, RF_FLOAT16},
+        {2, RF_FLOAT32, RF_FLOAT32, 2, RF_FLOAT16},
+        {2, RF_FLOAT32, RF_BFLOAT16, 1, RF_FLOAT16},
+        {1, RF_FLOAT32, RF_FLOAT32, 1, RF_FLOAT16},
+        {3, RF_FLOAT32, RF_FLOAT32, 3, RF_BFLOAT16},
+        {3, RF_FLOAT32, RF_FLOAT16, 3, RF_BFLOAT16},
+        {0, RF_BFLOAT16, RF_FLOAT32, 3, RF_BFLOAT16},
+        {0, RF_BFLOAT16, RF_FLOAT16, 2, RF_BFLOAT16},
+        {0, RF_FLOAT16, RF_FLOAT32, 2, RF_FLOAT16},
+        {0, RF_FLOAT16, RF_BFLOAT16, 1, RF_FLOAT16},
+        {0, RF_BFLOAT16, RF_BFLOAT16, 0, RF_BFLOAT16},
+        {0, RF_FLOAT32, RF_FLOAT32, 0, RF_FLOAT16},
     };
     for (size_t i = 0; i < sizeof x_terms / sizeof *x_terms; i++) {
         rf_dtype dtype;
         const int terms = rfi_cuda_x_terms(x_terms[i].w_terms, x_terms[i].w, x_terms[i].x, 8192, &dtype);
-        CHECK(terms == x_terms[i].terms && (!terms || dtype == x_terms[i].dtype), "x %d with W %d in %d terms: %d terms of %d", x_terms[i].x, x_terms[i].w, x_terms[i].w_terms,
-              terms, dtype);
+        CHECK(terms == x_terms[i].terms && (!terms || dtype == x_terms[i].dtype),
+            "x %d with W %d in %d terms: %d terms of %d", x_terms[i].x, x_terms[i].w, x_terms[i].w_terms, terms, dtype);
     }
-    CHECK(rfi_cuda_products(0, 0) == 1 && rfi_cuda_products(1, 2) == 2 && rfi_cuda_products(2, 2) == 3 && rfi_cuda_products(3, 1) == 3 && rfi_cuda_products(3, 3) == 6,
-          "the products of terms");
+    CHECK(rfi_cuda_products(0, 0) == 1 && rfi_cuda_products(1, 2) == 2 && rfi_cuda_products(2, 2) == 3 &&
+            rfi_cuda_products(3, 1) == 3 && rfi_cuda_products(3, 3) == 6,
+        "the products of terms");
 }
 
 /* Every problem has a kernel of its compute type, with an expectation that is a number. */
@@ -67,10 +76,14 @@ static void test_all_have_one(void) {
                     for (int64_t n = 0; n < 300; n += 99) {
                         rfi_cuda_problem p = problem_of(sizes[i], sizes[j], n, w, x, RF_MATH_F32);
                         rfi_cuda_choice c = choose(&p, devices[d], -1);
-                        CHECK(c.name && c.seconds > 0 && c.seconds < 1e3, "no kernel for batch %d, K %d, N %d, W %d, x %d", (int)sizes[i], (int)sizes[j], (int)n, w, x);
-                        CHECK(c.fold_columns > 0 && c.tile_columns % c.fold_columns == 0 && c.tile_rows > 0, "%s: tiles", c.name);
+                        CHECK(c.name && c.seconds > 0 && c.seconds < 1e3,
+                            "no kernel for batch %d, K %d, N %d, W %d, x %d", (int)sizes[i], (int)sizes[j], (int)n, w,
+                            x);
+                        CHECK(c.fold_columns > 0 && c.tile_columns % c.fold_columns == 0 && c.tile_rows > 0,
+                            "%s: tiles", c.name);
                         CHECK(!c.uses_terms || p.x_terms, "%s asks for terms that W is not kept in", c.name);
-                        CHECK(!!strstr(c.name, "f64") == (w == RF_FLOAT64), "%s for a compute type that is not its own", c.name);
+                        CHECK(!!strstr(c.name, "f64") == (w == RF_FLOAT64), "%s for a compute type that is not its own",
+                            c.name);
                         CHECK(d < 3 || !is(&c, "mma_1"), "%s does not fit the device", c.name);
                     }
                 }
@@ -92,7 +105,8 @@ static void test_expected(void) {
     p = problem_of(1, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
     c = choose(&p, &large, -1);
     CHECK(is(&c, "stream") && !c.uses_terms, "one row got %s", c.name);
-    CHECK(c.seconds > 4.0 * 8192 * 8192 / large.memory_bytes_per_second, "%g s is faster than W can be read", c.seconds);
+    CHECK(
+        c.seconds > 4.0 * 8192 * 8192 / large.memory_bytes_per_second, "%g s is faster than W can be read", c.seconds);
     p = problem_of(1024, 8192, 8192, RF_FLOAT64, RF_FLOAT64, RF_MATH_F32);
     c = choose(&p, &large, -1);
     CHECK(is(&c, "mma_f64"), "float64 got %s", c.name);
@@ -109,12 +123,17 @@ static void test_few_rows(void) {
         int batch;
         const char *f32, *bf16;
     } expected[] = {
-        {1, "hopper_small", "hopper_small"}, {4, "hopper_small", "hopper_small"}, {8, "hopper_small", "hopper_small"}, {64, "hopper_small", "hopper_small"}, {65, "hopper_64x128", "hopper_64x128"},
+        {1, "hopper_small", "hopper_small"},
+        {4, "hopper_small", "hopper_small"},
+        {8, "hopper_small", "hopper_small"},
+        {64, "hopper_small", "hopper_small"},
+        {65, "hopper_64x128", "hopper_64x128"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
         rfi_cuda_choice c = choose(&p, &hopper, -1);
-        CHECK(is(&c, expected[i].f32) && !c.hopper == (expected[i].batch <= 64), "float32, batch %d: %s", expected[i].batch, c.name);
+        CHECK(is(&c, expected[i].f32) && !c.hopper == (expected[i].batch <= 64), "float32, batch %d: %s",
+            expected[i].batch, c.name);
         p = problem_of(expected[i].batch, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, expected[i].bf16) && c.aligned_x, "bfloat16, batch %d: %s", expected[i].batch, c.name);
@@ -122,7 +141,8 @@ static void test_few_rows(void) {
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, "hopper_128x256"), "batch-invariant, batch %d: %s", expected[i].batch, c.name);
         c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_small"));
-        CHECK(!is(&c, "hopper_small"), "a kernel whose results depend on the batch was forced on a batch-invariant model");
+        CHECK(!is(&c, "hopper_small"),
+            "a kernel whose results depend on the batch was forced on a batch-invariant model");
     }
 }
 #endif
@@ -135,9 +155,14 @@ static void test_blocks(void) {
         rf_math math;
         int panel;
     } expected[] = {
-        {RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 32},   {RF_FLOAT32, RF_BFLOAT16, RF_MATH_F32, 32},  {RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32, 64},
-        {RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32, 64}, {RF_FLOAT16, RF_FLOAT16, RF_MATH_TF32, 64}, {RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32, 0},
-        {RF_BFLOAT16, RF_FLOAT16, RF_MATH_F32, 0},   {RF_FLOAT64, RF_FLOAT64, RF_MATH_F32, 0},
+        {RF_FLOAT32, RF_FLOAT32, RF_MATH_F32, 32},
+        {RF_FLOAT32, RF_BFLOAT16, RF_MATH_F32, 32},
+        {RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32, 64},
+        {RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32, 64},
+        {RF_FLOAT16, RF_FLOAT16, RF_MATH_TF32, 64},
+        {RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32, 0},
+        {RF_BFLOAT16, RF_FLOAT16, RF_MATH_F32, 0},
+        {RF_FLOAT64, RF_FLOAT64, RF_MATH_F32, 0},
     };
     const int small = rfi_cuda_kernel_find("hopper_small"), portable = rfi_cuda_kernel_find("mma_128x128");
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -145,7 +170,8 @@ static void test_blocks(void) {
         int panel = rfi_cuda_weight_panel(&p, &hopper, -1);
         CHECK(panel == expected[i].panel, "W %d, x %d: panels of %d columns", expected[i].w, expected[i].x, panel);
         CHECK(rfi_cuda_weight_panel(&p, &hopper, small) == panel, "forced hopper_small reads blocks as well");
-        CHECK(!rfi_cuda_weight_panel(&p, &hopper, portable) && !rfi_cuda_weight_panel(&p, &large, -1), "nobody else reads blocks");
+        CHECK(!rfi_cuda_weight_panel(&p, &hopper, portable) && !rfi_cuda_weight_panel(&p, &large, -1),
+            "nobody else reads blocks");
         p.num_vectors = RFI_HOPPER_VECTORS + 1;
         CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "more vectors than the kernels take");
         p.num_vectors = 0;

@@ -1,4 +1,5 @@
-/* The collapse against the columns added up one by one: values, infinities, NaN, and that no row is let through that overflows. */
+/* The collapse against the columns added up one by one: values, infinities, NaN, and that no row is let through that
+ * overflows. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -49,11 +50,13 @@ static rf_status prepare(model *m, rfi_collapse *c) {
     rfi_convert(m->bias_data, m->dtype, m->bias, RF_FLOAT64, m->n);
     for (int v = 0; v < 2; v++) rfi_convert(m->vector_data[v], m->dtype, m->vector[v], RF_FLOAT64, m->n);
     const void *vectors[2] = {m->vector_data[0], m->vector_data[1]};
-    const rfi_weight_view view = {.weight = m->weight_data, .ld = m->k, .memory = RF_MEMORY_HOST, .bias = m->bias_data, .vectors = vectors};
+    const rfi_weight_view view = {
+        .weight = m->weight_data, .ld = m->k, .memory = RF_MEMORY_HOST, .bias = m->bias_data, .vectors = vectors};
     return rfi_collapse_prepare(&m->plan, &view, m->dtype, m->dtype, c);
 }
 
-/* The full path in the model's own type, one operation at a time; *magnitude is the sum of what was added up, in float64. */
+/* The full path in the model's own type, one operation at a time; *magnitude is the sum of what was added up, in
+ * float64. */
 static double full_path(const model *m, const double *x, double *magnitude) {
     double total = 0;
     *magnitude = 0;
@@ -67,7 +70,8 @@ static double full_path(const model *m, const double *x, double *magnitude) {
         for (int i = 0; i < m->plan.num_pre; i++) {
             const rfi_step *step = &m->plan.pre[i];
             double a = stored(m->dtype, step->vector < 0 ? step->a : m->vector[step->vector][j]), scale = 1, shift = 0;
-            v = m->dtype == RF_FLOAT64 ? rfi_op_apply_f64(step->kind, v, a, 0, s) : (double)rfi_op_apply_f32(step->kind, (float)v, (float)a, 0, (float)s);
+            v = m->dtype == RF_FLOAT64 ? rfi_op_apply_f64(step->kind, v, a, 0, s)
+                                       : (double)rfi_op_apply_f32(step->kind, (float)v, (float)a, 0, (float)s);
             if (rfi_step_affine(step, a, &scale, &shift)) reach = reach * fabs(scale) + fabs(shift);
             if (step->kind == RF_OP_SAVE) s = v, s_reach = reach;
             if (step->kind == RF_OP_ADD_SAVED) reach += s_reach;
@@ -97,19 +101,25 @@ static double full_path(const model *m, const double *x, double *magnitude) {
 
 static const rfi_collapse_kernel kernel_f32 = {RF_FLOAT32, NULL, dot_f32}, kernel_f64 = {RF_FLOAT64, NULL, dot_f64};
 
-/* Collapsed equals full: to rounding for finite rows, in kind for the others. Returns whether the row was let through. */
+/* Collapsed equals full: to rounding for finite rows, in kind for the others. Returns whether the row was let through.
+ */
 static int compare(const model *m, const rfi_collapse *c, const double *x, const char *text) {
     double data[LONGEST], magnitude;
     rfi_convert(data, m->dtype, x, RF_FLOAT64, m->k);
     int full;
-    double value = rfi_collapse_row(c, m->dtype == RF_FLOAT64 ? &kernel_f64 : &kernel_f32, data, m->dtype, &full), expected = full_path(m, x, &magnitude);
+    double value = rfi_collapse_row(c, m->dtype == RF_FLOAT64 ? &kernel_f64 : &kernel_f32, data, m->dtype, &full),
+           expected = full_path(m, x, &magnitude);
     if (full) return 0;
-    /* Every operation of the full path errs by half an ulp of what it adds to, at most `magnitude`: K + N + steps + 2 of them in a row. The
-     * collapse errs by as many halves of an ulp of float64, which the second factor covers for a float64 model, too. */
-    double unit = m->dtype == RF_FLOAT64 ? 0x1p-53 : 0x1p-24, allowed = 2.01 * unit * (double)(m->k + m->n + m->plan.num_pre + 2) * magnitude;
+    /* Every operation of the full path errs by half an ulp of what it adds to, at most `magnitude`: K + N + steps + 2
+     * of them in a row. The collapse errs by as many halves of an ulp of float64, which the second factor covers for a
+     * float64 model, too. */
+    double unit = m->dtype == RF_FLOAT64 ? 0x1p-53 : 0x1p-24,
+           allowed = 2.01 * unit * (double)(m->k + m->n + m->plan.num_pre + 2) * magnitude;
     if (isnan(expected)) CHECK(isnan(value), "\"%s\": %g, expected nan", text, value);
     else if (isinf(expected)) CHECK(value == expected, "\"%s\": %g, expected %g", text, value, expected);
-    else CHECK(fabs(value - expected) <= allowed, "\"%s\": %.17g, expected %.17g within %g", text, value, expected, allowed);
+    else
+        CHECK(fabs(value - expected) <= allowed, "\"%s\": %.17g, expected %.17g within %g", text, value, expected,
+            allowed);
     return 1;
 }
 
@@ -131,7 +141,8 @@ static void finite_rows(rf_dtype dtype) {
         const char *text = chains[t / 5 % NUM_CHAINS];
         rfi_collapse c;
         /* Short rows, and some that are longer than what is looked at in one go. */
-        int64_t k = (int64_t)(next_random() % (t % 8 ? MOST : LONGEST)), n = 1 + (int64_t)(next_random() % (t % 8 ? MOST - 1 : 2));
+        int64_t k = (int64_t)(next_random() % (t % 8 ? MOST : LONGEST)),
+                n = 1 + (int64_t)(next_random() % (t % 8 ? MOST - 1 : 2));
         if (!make(&m, text, dtype, k, n)) continue;
         CHECK(prepare(&m, &c) == RF_OK && c.usable, "\"%s\": %s", text, c.reason);
         for (int row = 0; row < 5; row++) {
@@ -154,7 +165,8 @@ static void special_rows(rf_dtype dtype) {
         if (!make(&m, text, dtype, 1 + (int64_t)(next_random() % 6), 1 + (int64_t)(next_random() % 5))) continue;
         for (int64_t k = 0; k < m.k; k++) {
             uint64_t kind = next_random() % 6;
-            for (int64_t j = 0; j < m.n && kind < 4; j++) m.weight[j * m.k + k] = (kind % 2 ? -1 : 1) * fabs(m.weight[j * m.k + k]);
+            for (int64_t j = 0; j < m.n && kind < 4; j++)
+                m.weight[j * m.k + k] = (kind % 2 ? -1 : 1) * fabs(m.weight[j * m.k + k]);
             if (kind == 4) m.weight[(int64_t)(next_random() % (uint64_t)m.n) * m.k + k] = 0;
         }
         int same_sign = next_random() % 2 == 0;
@@ -164,7 +176,10 @@ static void special_rows(rf_dtype dtype) {
             double x[LONGEST], magnitude;
             for (int64_t k = 0; k < m.k; k++) {
                 uint64_t kind = next_random() % 8;
-                x[k] = kind == 0 ? INFINITY : kind == 1 ? -INFINITY : kind == 2 && row == 9 ? NAN : stored(dtype, uniform());
+                x[k] = kind == 0            ? INFINITY
+                    : kind == 1             ? -INFINITY
+                    : kind == 2 && row == 9 ? NAN
+                                            : stored(dtype, uniform());
             }
             CHECK(compare(&m, &c, x, text), "\"%s\": the row was sent the full way", text);
             infinite += isinf(full_path(&m, x, &magnitude)) != 0;
@@ -176,15 +191,17 @@ static void special_rows(rf_dtype dtype) {
 
 /* Rows near the end of the range: those let through agree, so whatever overflows on the full path went there. */
 static void large_rows(rf_dtype dtype) {
-    static const char *const large[] = {"linear | mul(1e30) | mul(1e-30) | sum", "linear | add(3e38) | sub(3e38) | sum", "linear | mean", "linear | sum",
-                                        "linear | save | mul(-1) | add_saved | sum", "linear | add(3e38) | mul(1e-30) | sum", "linear | add(8e37) | sum"};
+    static const char *const large[] = {"linear | mul(1e30) | mul(1e-30) | sum", "linear | add(3e38) | sub(3e38) | sum",
+        "linear | mean", "linear | sum", "linear | save | mul(-1) | add_saved | sum",
+        "linear | add(3e38) | mul(1e-30) | sum", "linear | add(8e37) | sum"};
     static model m;
     int through = 0, overflowed = 0;
     double top = dtype == RF_FLOAT64 ? DBL_MAX : FLT_MAX;
     for (int t = 0; t < 1400; t++) {
         const char *text = large[t % 7];
         rfi_collapse c;
-        if (!make(&m, text, dtype, 1 + (int64_t)(next_random() % (MOST - 1)), 1 + (int64_t)(next_random() % 8))) continue;
+        if (!make(&m, text, dtype, 1 + (int64_t)(next_random() % (MOST - 1)), 1 + (int64_t)(next_random() % 8)))
+            continue;
         CHECK(prepare(&m, &c) == RF_OK && c.usable, "\"%s\": %s", text, c.reason);
         for (int row = 0; row < 8; row++) {
             double x[LONGEST], magnitude;
@@ -197,7 +214,8 @@ static void large_rows(rf_dtype dtype) {
         }
         rfi_collapse_release(&c);
     }
-    CHECK(through > 50 && overflowed > 50, "%d rows let through, %d overflowed: the generator lost its use", through, overflowed);
+    CHECK(through > 50 && overflowed > 50, "%d rows let through, %d overflowed: the generator lost its use", through,
+        overflowed);
 }
 
 /* Weights that are not finite leave every row to the full path. */
@@ -216,7 +234,8 @@ static void unusable(rf_dtype dtype) {
         m.vector[0][2] = 0;
         CHECK(prepare(&m, &c) == RF_OK && !c.usable, "a division by 0");
     }
-    if (dtype == RF_FLOAT32 && make(&m, "linear | mul(1e300) | sum", dtype, 7, 5)) CHECK(prepare(&m, &c) == RF_OK && !c.usable, "1e300 is infinite in float32");
+    if (dtype == RF_FLOAT32 && make(&m, "linear | mul(1e300) | sum", dtype, 7, 5))
+        CHECK(prepare(&m, &c) == RF_OK && !c.usable, "1e300 is infinite in float32");
 }
 
 int main(void) {

@@ -1,5 +1,6 @@
-/* On a CPU a row's bits do not depend on the batch, on its place in it, or on the number of threads: every backend, weight type and kind of chain, at sizes
- * on both sides of the edges of slivers, panels, chunks, units and narrow layers. */
+/* On a CPU a row's bits do not depend on the batch, on its place in it, or on the number of threads: every backend,
+ * weight type and kind of chain, at sizes on both sides of the edges of slivers, panels, chunks, units and narrow
+ * layers. */
 #include <math.h>
 #include <rowfold.h>
 #include <stdint.h>
@@ -41,15 +42,22 @@ typedef struct subject {
 
 static rf_model *make(const subject *s, int threads, int64_t k, int64_t n, const void *weight) {
     rf_model *model = NULL;
-    const rf_config config = {.size = sizeof config, .chain = s->chain, .in_features = k, .out_features = n, .weight_dtype = s->dtype,
-                              .simplify = s->simplify, .backend = s->backend, .threads = threads};
+    const rf_config config = {.size = sizeof config,
+        .chain = s->chain,
+        .in_features = k,
+        .out_features = n,
+        .weight_dtype = s->dtype,
+        .simplify = s->simplify,
+        .backend = s->backend,
+        .threads = threads};
     check(rf_model_create(&model, &config), "create");
     check(rf_model_load_weights(model, weight, NULL, NULL, 0), "load");
     return model;
 }
 
 /* Forward of the whole batch, and of the same rows cut into pieces of all sizes and run on other numbers of threads. */
-static int same_bits(const subject *s, int64_t batch, int64_t k, int64_t n, const void *x, size_t item, const void *weight) {
+static int same_bits(
+    const subject *s, int64_t batch, int64_t k, int64_t n, const void *x, size_t item, const void *weight) {
     static double whole[MAX_BATCH * N], pieces[MAX_BATCH * N];
     static const int threads[] = {2, 1, 3};
     rf_model *models[3];
@@ -63,11 +71,14 @@ static int same_bits(const subject *s, int64_t batch, int64_t k, int64_t n, cons
     int64_t size = 1;
     for (int64_t first = 0; first < batch; first += size, size = size % 17 + 2) {
         if (size > batch - first) size = batch - first;
-        check(rf_model_forward(models[size % 3], (const char *)x + (size_t)(first * k) * item, size, (char *)pieces + (size_t)first * row), "forward of a piece");
+        check(rf_model_forward(models[size % 3], (const char *)x + (size_t)(first * k) * item, size,
+                  (char *)pieces + (size_t)first * row),
+            "forward of a piece");
     }
     for (int i = 0; i < 3; i++) rf_model_destroy(models[i]);
     if (!memcmp(whole, pieces, (size_t)batch * row)) return 1;
-    fprintf(stderr, "%s, \"%s\", dtype %d, %lld x %lld x %lld: bits differ\n", s->backend, s->chain, (int)s->dtype, (long long)batch, (long long)k, (long long)n);
+    fprintf(stderr, "%s, \"%s\", dtype %d, %lld x %lld x %lld: bits differ\n", s->backend, s->chain, (int)s->dtype,
+        (long long)batch, (long long)k, (long long)n);
     return 0;
 }
 
@@ -79,8 +90,8 @@ int main(void) {
         "linear | sum | max",
         "linear | gelu | save | tanh | mul_saved",
     };
-    static const int64_t shapes[][3] = {{1, 3, 1}, {5, 7, 33}, {67, 21, 13}, {33, 513, 4}, {MAX_BATCH, K, 2}, {MAX_BATCH, K, 48}, {20, 30, 49},
-                                        {15, 512, 256}, {29, 513, 257}, {MAX_BATCH, K, N}};
+    static const int64_t shapes[][3] = {{1, 3, 1}, {5, 7, 33}, {67, 21, 13}, {33, 513, 4}, {MAX_BATCH, K, 2},
+        {MAX_BATCH, K, 48}, {20, 30, 49}, {15, 512, 256}, {29, 513, 257}, {MAX_BATCH, K, N}};
     static double x[MAX_BATCH * K], weight[N * K];
     static const size_t items[] = {[RF_FLOAT32] = 4, [RF_FLOAT64] = 8, [RF_FLOAT16] = 2, [RF_BFLOAT16] = 2};
     int failures = 0;
@@ -95,7 +106,8 @@ int main(void) {
                 for (int i = 2; i < MAX_BATCH; i += 3) ((float *)x)[(size_t)i * 3] = 3e38f;
             for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
                 for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-                    for (s.chain = chains[c], s.simplify = RF_SIMPLIFY_NONE; s.simplify <= RF_SIMPLIFY_ALGEBRAIC; s.simplify += 2)
+                    for (s.chain = chains[c], s.simplify = RF_SIMPLIFY_NONE; s.simplify <= RF_SIMPLIFY_ALGEBRAIC;
+                        s.simplify += 2)
                         failures += !same_bits(&s, shapes[i][0], shapes[i][1], shapes[i][2], x, items[s.dtype], weight);
         }
     }

@@ -1,5 +1,6 @@
-/* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are inside forward or measure, and whoever comes
- * after a thread that was cancelled, all get the same bits, and nobody hangs: an alarm ends the program if somebody does. */
+/* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are
+ * inside forward or measure, and whoever comes after a thread that was cancelled, all get the same bits, and nobody
+ * hangs: an alarm ends the program if somebody does. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <rowfold.h>
@@ -71,12 +72,15 @@ static void *call_until_cancelled(void *unused) {
     return NULL;
 }
 
-/* Explaining measures the machine anew when the number of threads is another than the last time: nearly all the time is measuring. */
+/* Explaining measures the machine anew when the number of threads is another than the last time: nearly all the time is
+ * measuring. */
 static int explain_agrees(int threads) {
     rf_model *other = NULL;
     char text[8192];
-    const rf_config config = {.size = sizeof config, .chain = "linear(256, 2048) | logsumexp", .device = "cpu", .threads = threads};
-    int failed = rf_model_create(&other, &config) || rf_model_explain(other, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
+    const rf_config config = {
+        .size = sizeof config, .chain = "linear(256, 2048) | logsumexp", .device = "cpu", .threads = threads};
+    int failed =
+        rf_model_create(&other, &config) || rf_model_explain(other, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
     rf_model_destroy(other);
     return !failed && strstr(text, "GB/s read");
 }
@@ -115,13 +119,19 @@ static void *load_shared(void *unused) {
 
 /* Of threads that load one model at once, one does. */
 static void load_at_once(void) {
-    const rf_config config = {.size = sizeof config, .chain = "linear | logsumexp | gelu", .in_features = K, .out_features = N, .device = "cpu", .threads = 1};
+    const rf_config config = {.size = sizeof config,
+        .chain = "linear | logsumexp | gelu",
+        .in_features = K,
+        .out_features = N,
+        .device = "cpu",
+        .threads = 1};
     for (int i = 0; i < ROUNDS; i++) {
         float y[BATCH];
         failures += rf_model_create(&shared, &config) != RF_OK || pthread_barrier_init(&gate, NULL, CALLERS);
         loaded = refused = 0;
         run_threads(CALLERS, load_shared, NULL);
-        failures += loaded != 1 || refused != CALLERS - 1 || rf_model_forward(shared, x, BATCH, y) || memcmp(y, expected, sizeof y);
+        failures += loaded != 1 || refused != CALLERS - 1 || rf_model_forward(shared, x, BATCH, y) ||
+            memcmp(y, expected, sizeof y);
         rf_model_destroy(shared);
         pthread_barrier_destroy(&gate);
     }
@@ -146,8 +156,14 @@ int main(void) {
     alarm(PATIENCE_S);
     for (int i = 0; i < BATCH * K; i++) x[i] = (float)(i % 997) * 1e-3f;
     for (int i = 0; i < N * K; i++) weight[i] = (float)(i % 1009) * 1e-4f - 0.05f;
-    const rf_config config = {.size = sizeof config, .chain = "linear | logsumexp | gelu", .in_features = K, .out_features = N, .device = "cpu", .threads = 4};
-    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, NULL, NULL, 0) || rf_model_forward(model, x, BATCH, expected)) {
+    const rf_config config = {.size = sizeof config,
+        .chain = "linear | logsumexp | gelu",
+        .in_features = K,
+        .out_features = N,
+        .device = "cpu",
+        .threads = 4};
+    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, NULL, NULL, 0) ||
+        rf_model_forward(model, x, BATCH, expected)) {
         fprintf(stderr, "%s\n", rf_last_error());
         return 1;
     }

@@ -1,4 +1,5 @@
-/* The explanation, from inside: what it says of each operator, its figures against hand-made ones, JSON that says the same. */
+/* The explanation, from inside: what it says of each operator, its figures against hand-made ones, JSON that says the
+ * same. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,25 +10,60 @@
 
 static rfi_spec spec_of(const char *text, rf_simplify simplify) {
     rfi_chain chain;
-    rfi_spec spec = {.weight_dtype = RF_FLOAT32, .compute_dtype = RF_FLOAT32, .x_dtype = RF_FLOAT32, .y_dtype = RF_FLOAT32, .threads = 1, .device = -1};
+    rfi_spec spec = {.weight_dtype = RF_FLOAT32,
+        .compute_dtype = RF_FLOAT32,
+        .x_dtype = RF_FLOAT32,
+        .y_dtype = RF_FLOAT32,
+        .threads = 1,
+        .device = -1};
     rf_status status = rfi_chain_from_text(text, &chain);
-    if (!status) status = rfi_chain_set_size(&chain, chain.in_features < 0 ? 8192 : 0, chain.out_features < 0 ? 8192 : 0);
+    if (!status)
+        status = rfi_chain_set_size(&chain, chain.in_features < 0 ? 8192 : 0, chain.out_features < 0 ? 8192 : 0);
     if (!status) status = rfi_plan_make(&chain, simplify, &spec.plan);
     CHECK(status == RF_OK, "\"%s\": %s", text, rf_last_error());
     return spec;
 }
 
 static const rfi_estimate no_estimate = {.fused_seconds = -1, .unfused_seconds = -1};
-static const rfi_estimate an_estimate = {
-    .kernel = "a kernel", .machine = "a machine", .flops_per_second = 2e11, .bytes_per_second = 3e10, .fused_seconds = 0.75, .unfused_seconds = 1.25e-4, .collapsed = 1};
+static const rfi_estimate an_estimate = {.kernel = "a kernel",
+    .machine = "a machine",
+    .flops_per_second = 2e11,
+    .bytes_per_second = 3e10,
+    .fused_seconds = 0.75,
+    .unfused_seconds = 1.25e-4,
+    .collapsed = 1};
 
 /* 10 blocks of 103 rows: 10 readings of 256 MiB in 0.09 s beside 0.7 s of arithmetic, or beside none to speak of. */
-static const rfi_estimate blocks_of_rows = {.kernel = "a kernel", .machine = "a machine", .flops_per_second = 2e11, .bytes_per_second = 3e10, .fused_seconds = 0.7, .unfused_seconds = 0.8,
-                                            .flops = 0x1p37, .bytes = 10 * 0x1p28, .weight_reads = 10, .block_rows = 103};
-static const rfi_estimate quick_arithmetic = {.kernel = "a kernel", .machine = "a machine", .flops_per_second = 2e13, .bytes_per_second = 3e10, .fused_seconds = 0.1, .unfused_seconds = 0.2,
-                                              .flops = 0x1p37, .bytes = 10 * 0x1p28, .weight_reads = 10, .block_rows = 103};
-static const rfi_estimate one_block = {.kernel = "a kernel", .machine = "a machine", .flops_per_second = 2e11, .bytes_per_second = 3e10, .fused_seconds = 0.1, .unfused_seconds = 0.2,
-                                       .flops = 0x1p30, .bytes = 0x1p28, .weight_reads = 1, .block_rows = 64};
+static const rfi_estimate blocks_of_rows = {.kernel = "a kernel",
+    .machine = "a machine",
+    .flops_per_second = 2e11,
+    .bytes_per_second = 3e10,
+    .fused_seconds = 0.7,
+    .unfused_seconds = 0.8,
+    .flops = 0x1p37,
+    .bytes = 10 * 0x1p28,
+    .weight_reads = 10,
+    .block_rows = 103};
+static const rfi_estimate quick_arithmetic = {.kernel = "a kernel",
+    .machine = "a machine",
+    .flops_per_second = 2e13,
+    .bytes_per_second = 3e10,
+    .fused_seconds = 0.1,
+    .unfused_seconds = 0.2,
+    .flops = 0x1p37,
+    .bytes = 10 * 0x1p28,
+    .weight_reads = 10,
+    .block_rows = 103};
+static const rfi_estimate one_block = {.kernel = "a kernel",
+    .machine = "a machine",
+    .flops_per_second = 2e11,
+    .bytes_per_second = 3e10,
+    .fused_seconds = 0.1,
+    .unfused_seconds = 0.2,
+    .flops = 0x1p30,
+    .bytes = 0x1p28,
+    .weight_reads = 1,
+    .block_rows = 64};
 
 static char *text_of(const char *chain, rf_simplify simplify, const rfi_estimate *estimate) {
     const rfi_spec spec = spec_of(chain, simplify);
@@ -50,7 +86,8 @@ static json_t *json_of(const char *chain, rf_simplify simplify, const rfi_estima
 }
 
 /* Each line must be in the text. */
-static void expect_lines(const char *chain, rf_simplify simplify, const rfi_estimate *estimate, const char *const *lines) {
+static void expect_lines(
+    const char *chain, rf_simplify simplify, const rfi_estimate *estimate, const char *const *lines) {
     char *text = text_of(chain, simplify, estimate);
     for (; text && *lines; lines++) CHECK(strstr(text, *lines), "\"%s\" is not in\n%s", *lines, text);
     free(text);
@@ -87,17 +124,21 @@ static void texts(void) {
         NULL,
     };
     expect_lines("preset:sum_pool", RF_SIMPLIFY_ALGEBRAIC, &an_estimate, sum);
-    static const char *const not_used[] = {"This backend does not make use of collapse", "the reduction: folds", "Expected times: not known", NULL};
+    static const char *const not_used[] = {
+        "This backend does not make use of collapse", "the reduction: folds", "Expected times: not known", NULL};
     expect_lines("preset:sum_pool", RF_SIMPLIFY_ALGEBRAIC, &no_estimate, not_used);
-    static const char *const constant[] = {"WARNING: rounding and overflow aside, the result is 0 ", "rewrites (simplify=none)\n  none\n", NULL};
+    static const char *const constant[] = {
+        "WARNING: rounding and overflow aside, the result is 0 ", "rewrites (simplify=none)\n  none\n", NULL};
     expect_lines("linear | max | save | mean | neg | add_saved", RF_SIMPLIFY_NONE, NULL, constant);
 }
 
 static void readings_of_weights(void) {
-    static const char *const hidden[] = {
-        "  memory read and written          2.5 GiB          352 MiB\n",
-        "  The fused way reads W 10 times, once for each block of 103 rows, to keep a block's logits in the cache; the reading hides behind the arithmetic.\n", NULL};
-    static const char *const not_hidden[] = {"  The fused way reads W 10 times, once for each block of 103 rows, to keep a block's logits in the cache.\n", NULL};
+    static const char *const hidden[] = {"  memory read and written          2.5 GiB          352 MiB\n",
+        "  The fused way reads W 10 times, once for each block of 103 rows, to keep a block's logits in the cache; the reading hides behind the arithmetic.\n",
+        NULL};
+    static const char *const not_hidden[] = {
+        "  The fused way reads W 10 times, once for each block of 103 rows, to keep a block's logits in the cache.\n",
+        NULL};
     expect_lines("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &blocks_of_rows, hidden);
     expect_lines("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &quick_arithmetic, not_hidden);
     char *text = text_of("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &one_block);
@@ -107,18 +148,23 @@ static void readings_of_weights(void) {
     CHECK(!strstr(text, "reads W"), "256 bytes of W are nothing beside the rest:\n%s", text);
     free(text);
     json_t *root = json_of("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &blocks_of_rows);
-    CHECK(json_integer_value(json_object_get(root, "weight_reads")) == 10 && json_integer_value(json_object_get(root, "block_rows")) == 103, "readings in JSON");
+    CHECK(json_integer_value(json_object_get(root, "weight_reads")) == 10 &&
+            json_integer_value(json_object_get(root, "block_rows")) == 103,
+        "readings in JSON");
     json_decref(root);
     root = json_of("linear | logsumexp | gelu", RF_SIMPLIFY_NONE, &no_estimate);
-    CHECK(json_is_null(json_object_get(root, "weight_reads")) && json_is_null(json_object_get(root, "block_rows")), "readings that are not known");
+    CHECK(json_is_null(json_object_get(root, "weight_reads")) && json_is_null(json_object_get(root, "block_rows")),
+        "readings that are not known");
     json_decref(root);
 }
 
 /* Of linear(8192, 8192) | add(@v) | save | relu | add_saved | max, float32, 1024 rows. */
 static void figures(void) {
-    json_t *root = json_of("linear | add(@v) | save | relu | add_saved | max", RF_SIMPLIFY_NONE, NULL), *operators = json_object_get(root, "operators");
+    json_t *root = json_of("linear | add(@v) | save | relu | add_saved | max", RF_SIMPLIFY_NONE, NULL),
+           *operators = json_object_get(root, "operators");
     json_t *fused = json_object_get(root, "fused"), *unfused = json_object_get(root, "unfused");
-    const json_int_t b = 1024, n = 8192, k = 8192, values = b * n, flops = 2 * b * n * k + 5 * values; /* bias, add, relu, add_saved, max */
+    const json_int_t b = 1024, n = 8192, k = 8192, values = b * n,
+                     flops = 2 * b * n * k + 5 * values; /* bias, add, relu, add_saved, max */
     const json_int_t inputs = 4 * (b * k + n * k + n);
     /* Results of linear, add, relu, add_saved and max; inputs of the last four; the saved value; the vector. */
     const json_int_t moved = inputs + 4 * (4 * values + b + 4 * values + values + n);
@@ -127,10 +173,13 @@ static void figures(void) {
     CHECK(json_integer_value(json_object_get(fused, "bytes")) == inputs + 4 * (n + b), "fused bytes");
     CHECK(json_integer_value(json_object_get(unfused, "bytes")) == moved, "unfused bytes");
     CHECK(json_integer_value(json_object_get(fused, "memory_bytes")) == 1048576, "fused memory");
-    CHECK(json_integer_value(json_object_get(unfused, "memory_bytes")) == 3 * 4 * values, "unfused memory: saved, relu's and the sum");
-    CHECK(json_is_null(json_object_get(fused, "seconds")) && json_is_null(json_object_get(root, "machine")), "a time without an estimate");
+    CHECK(json_integer_value(json_object_get(unfused, "memory_bytes")) == 3 * 4 * values,
+        "unfused memory: saved, relu's and the sum");
+    CHECK(json_is_null(json_object_get(fused, "seconds")) && json_is_null(json_object_get(root, "machine")),
+        "a time without an estimate");
     CHECK(json_array_size(operators) == 6, "operators");
-    CHECK(json_is_null(json_object_get(root, "constant")) && json_is_false(json_object_get(root, "collapsible")), "flags");
+    CHECK(json_is_null(json_object_get(root, "constant")) && json_is_false(json_object_get(root, "collapsible")),
+        "flags");
     json_decref(root);
 }
 
@@ -138,21 +187,27 @@ static void json_of_presets(void) {
     for (size_t i = 0; i < rf_preset_count(); i++) {
         const char *name, *chain;
         rf_preset_get(i, &name, &chain);
-        json_t *root = json_of(chain, RF_SIMPLIFY_ALGEBRAIC, &an_estimate), *operators = json_object_get(root, "operators"), *entry;
+        json_t *root = json_of(chain, RF_SIMPLIFY_ALGEBRAIC, &an_estimate),
+               *operators = json_object_get(root, "operators"), *entry;
         size_t index;
         CHECK(!strcmp(json_string_value(json_object_get(root, "chain")), chain), "%s", name);
         json_array_foreach(operators, index, entry) {
             const char *place = json_string_value(json_object_get(entry, "place"));
             CHECK((size_t)json_integer_value(json_object_get(entry, "index")) == index, "%s", name);
-            CHECK(!strcmp(place, "removed") == json_is_null(json_object_get(entry, "computed_as")), "%s operator %zu", name, index);
-            if (!strcmp(place, "removed")) CHECK(json_array_size(json_object_get(entry, "rules")), "%s operator %zu went without a rule", name, index);
+            CHECK(!strcmp(place, "removed") == json_is_null(json_object_get(entry, "computed_as")), "%s operator %zu",
+                name, index);
+            if (!strcmp(place, "removed"))
+                CHECK(json_array_size(json_object_get(entry, "rules")), "%s operator %zu went without a rule", name,
+                    index);
         }
         json_array_foreach(json_object_get(root, "rewrites"), index, entry) {
             int algebraic = json_is_true(json_object_get(entry, "algebraic"));
-            CHECK(algebraic == !strcmp(json_string_value(json_object_get(entry, "rule")), "collapse"), "%s rewrite %zu", name, index);
+            CHECK(algebraic == !strcmp(json_string_value(json_object_get(entry, "rule")), "collapse"), "%s rewrite %zu",
+                name, index);
         }
         CHECK(json_real_value(json_object_get(json_object_get(root, "fused"), "seconds")) == 0.75, "%s", name);
-        CHECK(!strcmp(json_string_value(json_object_get(json_object_get(root, "machine"), "description")), "a machine"), "%s", name);
+        CHECK(!strcmp(json_string_value(json_object_get(json_object_get(root, "machine"), "description")), "a machine"),
+            "%s", name);
         json_decref(root);
     }
 }

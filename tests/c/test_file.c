@@ -37,7 +37,8 @@ static void write_file(const char *name, const char *header, size_t header_lengt
     write_bytes(name, head, 8 + strlen(header), data, bytes);
 }
 
-#define F32(name, shape, begin, end) "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
+#define F32(name, shape, begin, end) \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
 static const struct {
     const char *label, *header;
@@ -56,35 +57,48 @@ static const struct {
     {"not an object", "[1]", 0, RF_INVALID_FILE, "does not begin with '{'"},
     {"leading space", " {}", 0, RF_INVALID_FILE, "does not begin with '{'"},
     {"text behind the object", "{} x", 0, RF_INVALID_FILE, "not valid JSON"},
-    {"not UTF-8", "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "not valid JSON"},
+    {"not UTF-8", "{\"\xff\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE,
+        "not valid JSON"},
     {"duplicate key", "{" F32("w", "[1]", 0, 4) "," F32("w", "[1]", 4, 8) "}", 8, RF_INVALID_FILE, "uplicate"},
-    {"duplicate inner key", "{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "uplicate"},
-    {"unknown inner key", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, RF_INVALID_FILE, "unknown key"},
+    {"duplicate inner key", "{\"w\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+        RF_INVALID_FILE, "uplicate"},
+    {"unknown inner key", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4,
+        RF_INVALID_FILE, "unknown key"},
     {"metadata not strings", "{\"__metadata__\":{\"format\":1}}", 0, RF_INVALID_FILE, "__metadata__"},
     {"metadata not an object", "{\"__metadata__\":[]}", 0, RF_INVALID_FILE, "__metadata__"},
     {"entry not an object", "{\"w\":3}", 0, RF_INVALID_FILE, "\"w\": its entry is not an object"},
     {"no dtype", "{\"w\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "dtype is missing"},
-    {"unknown dtype", "{\"w\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "dtype \"F33\""},
+    {"unknown dtype", "{\"w\":{\"dtype\":\"F33\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE,
+        "dtype \"F33\""},
     {"no shape", "{\"w\":{\"dtype\":\"F32\",\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "shape is missing"},
     {"negative extent", "{" F32("w", "[-1]", 0, 4) "}", 4, RF_INVALID_FILE, "whole numbers"},
     {"fractional extent", "{" F32("w", "[1.5]", 0, 4) "}", 4, RF_INVALID_FILE, "whole numbers"},
-    {"overflowing shape", "{" F32("w", "[4611686018427387904,4611686018427387904]", 0, 4) "}", 4, RF_INVALID_FILE, "overflows"},
+    {"overflowing shape", "{" F32("w", "[4611686018427387904,4611686018427387904]", 0, 4) "}", 4, RF_INVALID_FILE,
+        "overflows"},
     {"huge integer", "{" F32("w", "[99999999999999999999]", 0, 4) "}", 4, RF_INVALID_FILE, "not valid JSON"},
     {"too many dimensions", "{" F32("w", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, RF_INVALID_FILE, "more than 8"},
     {"no offsets", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
-    {"three offsets", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
+    {"three offsets", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,8]}}", 4, RF_INVALID_FILE,
+        "data_offsets is not a pair"},
     {"reversed offsets", "{" F32("w", "[1]", 4, 0) "}", 4, RF_INVALID_FILE, "reversed"},
     {"negative offsets", "{" F32("w", "[1]", -4, 0) "}", 4, RF_INVALID_FILE, "negative"},
     {"beyond the end", "{" F32("w", "[2]", 0, 8) "}", 4, RF_INVALID_FILE, "beyond the end"},
-    {"size does not fit the shape", "{" F32("w", "[2]", 0, 4) "}", 4, RF_INVALID_FILE, "do not make the number of bytes"},
-    {"half a byte", "{\"w\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 1, RF_INVALID_FILE, "do not make the number of bytes"},
-    {"offsets that are no numbers", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,\"4\"]}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
-    {"offsets that are no list", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}}", 4, RF_INVALID_FILE, "data_offsets is not a pair"},
-    {"a shape that is no list", "{\"w\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "shape is missing or not an array"},
-    {"a NUL in a name", "{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE, "not valid JSON"},
+    {"size does not fit the shape", "{" F32("w", "[2]", 0, 4) "}", 4, RF_INVALID_FILE,
+        "do not make the number of bytes"},
+    {"half a byte", "{\"w\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 1, RF_INVALID_FILE,
+        "do not make the number of bytes"},
+    {"offsets that are no numbers", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,\"4\"]}}", 4,
+        RF_INVALID_FILE, "data_offsets is not a pair"},
+    {"offsets that are no list", "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":4}}", 4, RF_INVALID_FILE,
+        "data_offsets is not a pair"},
+    {"a shape that is no list", "{\"w\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE,
+        "shape is missing or not an array"},
+    {"a NUL in a name", "{\"a\\u0000b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, RF_INVALID_FILE,
+        "not valid JSON"},
     {"gap", "{" F32("a", "[1]", 0, 4) "," F32("b", "[1]", 8, 12) "}", 12, RF_INVALID_FILE, "\"b\": there is a gap"},
     {"gap in front", "{" F32("a", "[1]", 4, 8) "}", 8, RF_INVALID_FILE, "\"a\": there is a gap"},
-    {"overlap", "{" F32("a", "[2]", 0, 8) "," F32("b", "[2]", 4, 12) "}", 12, RF_INVALID_FILE, "\"b\": its bytes overlap"},
+    {"overlap", "{" F32("a", "[2]", 0, 8) "," F32("b", "[2]", 4, 12) "}", 12, RF_INVALID_FILE,
+        "\"b\": its bytes overlap"},
     {"data left over", "{" F32("a", "[1]", 0, 4) "}", 5, RF_INVALID_FILE, "goes on behind"},
 };
 
@@ -94,7 +108,8 @@ static void open_as(const char *label, const char *path, rf_status status, const
     CHECK(got == status, "%s: status %d, expected %d (%s)", label, got, status, rf_last_error());
     if (got) {
         CHECK(file == poison, "%s: the handle was written on failure", label);
-        CHECK(strstr(rf_last_error(), says) && strstr(rf_last_error(), path), "%s: \"%s\" does not say \"%s\" and the path", label, rf_last_error(), says);
+        CHECK(strstr(rf_last_error(), says) && strstr(rf_last_error(), path),
+            "%s: \"%s\" does not say \"%s\" and the path", label, rf_last_error(), says);
     } else {
         rf_file_close(file);
     }
@@ -133,7 +148,9 @@ static void not_files(void) {
     open_as("a device", "/dev/null", RF_IO_ERROR, "not a regular file");
     write_bytes("empty", "", 0, "", 0);
     open_as("an empty file", path_of("empty"), RF_INVALID_FILE, "shorter than the 8 bytes");
-    if (!access("/proc/self/status", R_OK)) open_as("a file whose size the system gives as 0", "/proc/self/status", RF_INVALID_FILE, "shorter than the 8 bytes");
+    if (!access("/proc/self/status", R_OK))
+        open_as("a file whose size the system gives as 0", "/proc/self/status", RF_INVALID_FILE,
+            "shorter than the 8 bytes");
     CHECK(!symlink(path_of("nowhere"), path_of("link")), "symlink");
     open_as("a link to nothing", path_of("link"), RF_IO_ERROR, "cannot be opened: No such file");
     unlink(path_of("link"));
@@ -144,14 +161,17 @@ static void not_files(void) {
 }
 
 static void tensors(void) {
-    const char *header = "{" F32("w", "[2,3]", 0, 24) ",\"i\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[24,32]}}";
+    const char *header =
+        "{" F32("w", "[2,3]", 0, 24) ",\"i\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[24,32]}}";
     write_file("tensors", header, strlen(header), 32);
     rf_file *file = NULL;
     rf_tensor_info info = {.size = sizeof info};
     CHECK(!rf_file_open(&file, path_of("tensors")), "%s", rf_last_error());
     CHECK(rf_file_tensor_count(file) == 2, "count");
     CHECK(!rf_file_find(file, "w", &info), "%s", rf_last_error());
-    CHECK(info.dtype == RF_FLOAT32 && info.num_dims == 2 && info.shape[0] == 2 && info.shape[1] == 3 && info.bytes == 24, "description");
+    CHECK(
+        info.dtype == RF_FLOAT32 && info.num_dims == 2 && info.shape[0] == 2 && info.shape[1] == 3 && info.bytes == 24,
+        "description");
     CHECK(((const unsigned char *)info.data)[5] == 5, "data");
     CHECK(info.offset == (int64_t)(8 + strlen(header)), "offset %lld", (long long)info.offset);
     CHECK(!rf_file_find(file, "i", &info) && info.dtype == 0 && !strcmp(info.type_name, "I64"), "integer tensor");
@@ -182,7 +202,8 @@ static void loading(void) {
     const float data[10] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 10};
     char header[512];
     for (int pad = 0; pad < 4; pad++) {
-        int n = snprintf(header, sizeof header, "{" F32("w", "[2,3]", 0, 24) "," F32("b", "[2]", 24, 32) "," F32("v", "[2]", 32, 40) "}%*s", pad, "");
+        int n = snprintf(header, sizeof header,
+            "{" F32("w", "[2,3]", 0, 24) "," F32("b", "[2]", 24, 32) "," F32("v", "[2]", 32, 40) "}%*s", pad, "");
         unsigned char head[600] = {0};
         head[0] = (unsigned char)n, head[1] = (unsigned char)(n >> 8);
         memcpy(head + 8, header, (size_t)n);
@@ -193,68 +214,99 @@ static void loading(void) {
         CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y), "%s", rf_last_error());
         CHECK(y == 321 + 7 + 10 * (654 + 8), "y is %g", (double)y);
         names.bias = NULL;
-        CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) && y == 321 + 10 * 654, "without bias y is %g", (double)y);
+        CHECK(!load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) && y == 321 + 10 * 654,
+            "without bias y is %g", (double)y);
     }
     float y = -1;
     rf_file_names names = {.weight = "b"};
-    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "expected (2, 3)"), "%s", rf_last_error());
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "expected (2, 3)"),
+        "%s", rf_last_error());
     names.weight = "w", names.bias = "w";
-    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "expected (2)"), "%s", rf_last_error());
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "expected (2)"),
+        "%s", rf_last_error());
     names.bias = NULL, names.weight = NULL;
     CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT, "no weight name");
     names.weight = "w";
-    CHECK(load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "scale"), "a missing vector");
+    CHECK(load("linear(3, 2) | mul(@scale) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "scale"),
+        "a missing vector");
     static const struct {
         const char *label, *chain;
         rf_file_vector vector;
         size_t num_vectors;
         const char *says;
     } vectors[] = {
-        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "u"}, 1, "no tensor \"u\""},
-        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "w"}, 1, "has shape (2, 3); expected (2)"},
-        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), NULL, "v"}, 1, "names.vectors[0] has a NULL name"},
-        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", NULL}, 1, "names.vectors[0] has a NULL name"},
+        {"no such tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "u"}, 1,
+            "no tensor \"u\""},
+        {"a tensor of another shape", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", "w"}, 1,
+            "has shape (2, 3); expected (2)"},
+        {"no name of a vector", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), NULL, "v"}, 1,
+            "names.vectors[0] has a NULL name"},
+        {"no name of a tensor", "linear(3, 2) | mul(@scale) | sum", {sizeof(rf_file_vector), "scale", NULL}, 1,
+            "names.vectors[0] has a NULL name"},
         {"a vector too many", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, 1, "scale"},
-        {"more vectors than a chain has", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, RF_MAX_OPS + 1, "names.num_vectors is 65"},
+        {"more vectors than a chain has", "linear(3, 2) | sum", {sizeof(rf_file_vector), "scale", "v"}, RF_MAX_OPS + 1,
+            "names.num_vectors is 65"},
     };
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
         names.vectors = &vectors[i].vector, names.num_vectors = vectors[i].num_vectors;
-        CHECK(load(vectors[i].chain, path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), vectors[i].says), "%s: %s",
-              vectors[i].label, rf_last_error());
+        CHECK(load(vectors[i].chain, path_of("model"), &names, &y) == RF_INVALID_ARGUMENT &&
+                strstr(rf_last_error(), vectors[i].says),
+            "%s: %s", vectors[i].label, rf_last_error());
     }
     names.vectors = NULL, names.num_vectors = 1;
-    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "names.vectors is NULL"), "%s", rf_last_error());
+    CHECK(load("linear(3, 2) | sum", path_of("model"), &names, &y) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "names.vectors is NULL"),
+        "%s", rf_last_error());
     CHECK(y == -1, "y was written on failure");
 }
 
 /* A type that no model takes, one that this model does not take, and arguments that are none. */
 static void wrong_loads(void) {
-    const char *header = "{\"i\":{\"dtype\":\"I32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"h\":{\"dtype\":\"F16\",\"shape\":[2,3],\"data_offsets\":[24,36]}}";
+    const char *header =
+        "{\"i\":{\"dtype\":\"I32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"h\":{\"dtype\":\"F16\",\"shape\":[2,3],\"data_offsets\":[24,36]}}";
     write_file("types", header, strlen(header), 36);
     float y = -1;
     rf_file_names names = {.weight = "i"};
-    CHECK(load("linear(3, 2) | sum", path_of("types"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "is I32; expected a floating-point type"), "%s", rf_last_error());
+    CHECK(load("linear(3, 2) | sum", path_of("types"), &names, &y) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "is I32; expected a floating-point type"),
+        "%s", rf_last_error());
     names.weight = "h";
-    CHECK(load("linear(3, 2) | sum", path_of("types"), &names, &y) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "is float16; the model was created for float32"), "%s", rf_last_error());
+    CHECK(load("linear(3, 2) | sum", path_of("types"), &names, &y) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "is float16; the model was created for float32"),
+        "%s", rf_last_error());
     CHECK(load("linear(3, 2) | sum", path_of("missing"), &names, &y) == RF_IO_ERROR, "%s", rf_last_error());
     CHECK(y == -1, "y was written on failure");
     rf_model *model = NULL;
     rf_config config = {.size = sizeof config, .chain = "linear(3, 2) | sum"};
     CHECK(!rf_model_create(&model, &config), "%s", rf_last_error());
     names.size = sizeof names - 1;
-    CHECK(rf_model_load_file(model, path_of("types"), &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "names.size"), "%s", rf_last_error());
-    CHECK(rf_model_load_file(model, path_of("types"), NULL) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "names is NULL"), "%s", rf_last_error());
-    CHECK(rf_model_load_file(NULL, path_of("types"), &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "model is NULL"), "%s", rf_last_error());
+    CHECK(rf_model_load_file(model, path_of("types"), &names) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "names.size"),
+        "%s", rf_last_error());
+    CHECK(rf_model_load_file(model, path_of("types"), NULL) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "names is NULL"),
+        "%s", rf_last_error());
+    CHECK(rf_model_load_file(NULL, path_of("types"), &names) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "model is NULL"),
+        "%s", rf_last_error());
     names.size = sizeof names;
-    CHECK(rf_model_load_file(model, NULL, &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "path is NULL"), "%s", rf_last_error());
+    CHECK(rf_model_load_file(model, NULL, &names) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "path is NULL"),
+        "%s", rf_last_error());
     rf_model_destroy(model);
 
     rf_file *file = NULL;
     rf_tensor_info info = {.size = sizeof info};
     CHECK(!rf_file_open(&file, path_of("types")), "%s", rf_last_error());
     CHECK(!rf_file_tensor(file, 1, &info) && !strcmp(info.name, "h") && info.dtype == RF_FLOAT16, "by index");
-    CHECK(rf_file_tensor(NULL, 0, &info) == RF_INVALID_ARGUMENT && rf_file_tensor(file, 0, NULL) == RF_INVALID_ARGUMENT, "NULL");
-    CHECK(rf_file_find(NULL, "h", &info) == RF_INVALID_ARGUMENT && rf_file_find(file, NULL, &info) == RF_INVALID_ARGUMENT && rf_file_find(file, "h", NULL) == RF_INVALID_ARGUMENT, "NULL");
+    CHECK(rf_file_tensor(NULL, 0, &info) == RF_INVALID_ARGUMENT && rf_file_tensor(file, 0, NULL) == RF_INVALID_ARGUMENT,
+        "NULL");
+    CHECK(rf_file_find(NULL, "h", &info) == RF_INVALID_ARGUMENT &&
+            rf_file_find(file, NULL, &info) == RF_INVALID_ARGUMENT &&
+            rf_file_find(file, "h", NULL) == RF_INVALID_ARGUMENT,
+        "NULL");
     CHECK(rf_file_tensor_count(NULL) == 0, "count of NULL");
     rf_file_close(file);
 }
@@ -292,7 +344,8 @@ static void shards(void) {
         write_bytes("index.json", indexes[i].text, strlen(indexes[i].text), "", 0);
         rf_file *file = NULL;
         rf_status got = rf_file_open(&file, path_of("index.json"));
-        CHECK(got == indexes[i].status && (!got || strstr(rf_last_error(), indexes[i].says)), "%s: %d, %s", indexes[i].label, got, rf_last_error());
+        CHECK(got == indexes[i].status && (!got || strstr(rf_last_error(), indexes[i].says)), "%s: %d, %s",
+            indexes[i].label, got, rf_last_error());
         if (!got) CHECK(rf_file_tensor_count(file) == 2, "count");
         rf_file_close(file);
     }
@@ -305,7 +358,8 @@ static void shards(void) {
     CHECK(!chdir("/"), "chdir");
 }
 
-/* An index of many tensors in one shard takes little longer than the shard itself, and so does asking for each by name. */
+/* An index of many tensors in one shard takes little longer than the shard itself, and so does asking for each by name.
+ */
 static void many_tensors(void) {
     enum { MANY = 40000, ENTRY = 100 };
     char *text = malloc(MANY * ENTRY), *bytes = calloc(1, MANY);
@@ -317,7 +371,8 @@ static void many_tensors(void) {
     size_t n = 9;
     text[8] = '{';
     for (int i = 0; i < MANY; i++)
-        n += (size_t)sprintf(text + n, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", i * 7919 % MANY, i, i + 1);
+        n += (size_t)sprintf(text + n, "%s\"t%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+            i ? "," : "", i * 7919 % MANY, i, i + 1);
     text[n++] = '}';
     for (int i = 0; i < 8; i++) text[i] = (char)((n - 8) >> (8 * i));
     write_bytes("many", text, n, bytes, MANY);
@@ -339,12 +394,14 @@ static void many_tensors(void) {
     for (int i = 0; i < MANY; i++) {
         char name[20];
         sprintf(name, "t%d", i * 7919 % MANY);
-        CHECK(!rf_file_find(file, name, &info) && ((const unsigned char *)info.data)[0] == (unsigned char)i && info.bytes == 1, "%s is not there", name);
+        CHECK(!rf_file_find(file, name, &info) && ((const unsigned char *)info.data)[0] == (unsigned char)i &&
+                info.bytes == 1,
+            "%s is not there", name);
     }
     clock_t finding = clock() - start;
     rf_file_close(file);
-    CHECK(with_index < 3 * alone && finding < 3 * alone, "the shard %g s, the index with it %g s, each name %g s", (double)alone / CLOCKS_PER_SEC,
-          (double)with_index / CLOCKS_PER_SEC, (double)finding / CLOCKS_PER_SEC);
+    CHECK(with_index < 3 * alone && finding < 3 * alone, "the shard %g s, the index with it %g s, each name %g s",
+        (double)alone / CLOCKS_PER_SEC, (double)with_index / CLOCKS_PER_SEC, (double)finding / CLOCKS_PER_SEC);
 }
 
 /* The reason is at a sentence's end, and comes through whatever the path's length. */
@@ -368,7 +425,9 @@ static void long_paths(void) {
     }
     open_as("a broken file at a long path", file, RF_INVALID_FILE, "x: shorter than the 8 bytes");
     rf_file *opened = NULL;
-    CHECK(rf_file_open(&opened, index) == RF_INVALID_FILE && strstr(rf_last_error(), file) && strstr(rf_last_error(), "x: shorter than the 8 bytes"), "%s", rf_last_error());
+    CHECK(rf_file_open(&opened, index) == RF_INVALID_FILE && strstr(rf_last_error(), file) &&
+            strstr(rf_last_error(), "x: shorter than the 8 bytes"),
+        "%s", rf_last_error());
     unlink(file), unlink(index);
     for (size_t end = strlen(name); end; end -= 200) {
         name[end - 1] = 0;
@@ -387,7 +446,8 @@ int main(void) {
     shards();
     many_tensors();
     long_paths();
-    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "s3", "s4", "types", "index.json", "many", "many.json"};
+    static const char *const made[] = {"header", "short", "long", "huge", "zero", "tensors", "model", "s1", "s2", "s3",
+        "s4", "types", "index.json", "many", "many.json"};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) unlink(path_of(made[i]));
     rmdir(folder);
     return failures != 0;

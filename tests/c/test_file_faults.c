@@ -1,5 +1,6 @@
-/* The reader of weight files when the system fails it: the program brings its own open, fstat, mmap, munmap and close in front of the C
- * library's, and each says no in its turn. Every failure has its sentence, and leaves no descriptor open and nothing mapped. */
+/* The reader of weight files when the system fails it: the program brings its own open, fstat, mmap, munmap and close
+ * in front of the C library's, and each says no in its turn. Every failure has its sentence, and leaves no descriptor
+ * open and nothing mapped. */
 #define _GNU_SOURCE /* AT_EMPTY_PATH */
 #include <rowfold.h>
 
@@ -112,7 +113,8 @@ static void sentences(const char *path) {
         const rf_status status = rf_file_open(&file, path);
         next = NONE;
         CHECK(status == faults[i].status && file == poison, "%s: status %d", faults[i].label, (int)status);
-        CHECK(!strncmp(rf_last_error(), path, strlen(path)) && strstr(rf_last_error(), faults[i].says), "%s: \"%s\"", faults[i].label, rf_last_error());
+        CHECK(!strncmp(rf_last_error(), path, strlen(path)) && strstr(rf_last_error(), faults[i].says), "%s: \"%s\"",
+            faults[i].label, rf_last_error());
     }
 }
 
@@ -129,9 +131,11 @@ static void changing(void) {
     rf_tensor_info info = {.size = sizeof info};
     CHECK(!rf_file_open(&file, shard_path), "%s", rf_last_error());
     next = SHRINK, countdown = 0;
-    CHECK(rf_file_find(file, "w", &info) == RF_IO_ERROR && strstr(rf_last_error(), "shrank from "), "%s", rf_last_error());
+    CHECK(rf_file_find(file, "w", &info) == RF_IO_ERROR && strstr(rf_last_error(), "shrank from "), "%s",
+        rf_last_error());
     next = FSTAT, countdown = 0, error = EIO;
-    CHECK(rf_file_tensor(file, 0, &info) == RF_IO_ERROR && strstr(rf_last_error(), "its size cannot be read"), "%s", rf_last_error());
+    CHECK(rf_file_tensor(file, 0, &info) == RF_IO_ERROR && strstr(rf_last_error(), "its size cannot be read"), "%s",
+        rf_last_error());
     next = NONE;
     CHECK(!info.data, "info was written on failure");
     CHECK(!rf_file_find(file, "w", &info) && info.data, "a file that is whole again: %s", rf_last_error());

@@ -1,5 +1,6 @@
-/* The caller's floating-point mode: whatever it is when the library is called, and was when the pool's threads started, the bits are those of the default
- * mode, and the caller finds its mode as it was. A child of fork for each mode, since a pool starts but once. */
+/* The caller's floating-point mode: whatever it is when the library is called, and was when the pool's threads started,
+ * the bits are those of the default mode, and the caller finds its mode as it was. A child of fork for each mode, since
+ * a pool starts but once. */
 #define _GNU_SOURCE
 #include <fenv.h>
 #include <rowfold.h>
@@ -42,7 +43,8 @@ static void trap(void) { feenableexcept(FE_DIVBYZERO | FE_OVERFLOW | FE_UNDERFLO
 static const struct {
     const char *name;
     void (*set)(void);
-} modes[] = {{"upward", upward}, {"downward", downward}, {"toward zero", toward_zero}, {"subnormals are zeros", flush_subnormals}, {"traps", trap}};
+} modes[] = {{"upward", upward}, {"downward", downward}, {"toward zero", toward_zero},
+    {"subnormals are zeros", flush_subnormals}, {"traps", trap}};
 
 static const struct {
     const char *chain;
@@ -97,17 +99,24 @@ static int compute(const char *backend, results *r, void (*set)(void)) {
     for (int c = 0; c < CASES; c++) {
         rf_model *model = NULL;
         char text[TEXT];
-        const rf_config config = {.size = sizeof config, .chain = cases[c].chain, .weight_dtype = cases[c].weights, .x_dtype = cases[c].x, .y_dtype = cases[c].y,
-                                  .backend = backend, .threads = 3};
+        const rf_config config = {.size = sizeof config,
+            .chain = cases[c].chain,
+            .weight_dtype = cases[c].weights,
+            .x_dtype = cases[c].x,
+            .y_dtype = cases[c].y,
+            .backend = backend,
+            .threads = 3};
         failed |= rf_model_create(&model, &config) || rf_model_load_weights(model, stored_w[c], stored_b[c], NULL, 0) ||
-                  rf_model_forward(model, stored_x[c], BATCH, r->y[c]) || rf_model_workspace_size(model, 100000, &r->workspace[c]) ||
-                  rf_model_explain(model, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
+            rf_model_forward(model, stored_x[c], BATCH, r->y[c]) ||
+            rf_model_workspace_size(model, 100000, &r->workspace[c]) ||
+            rf_model_explain(model, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
         rf_model_destroy(model);
         failed |= get_mode() != mode;
     }
     size_t n;
-    failed |= rf_chain_parse("linear | mul(0.1) | add(1.1e-300) | clamp(0.3, 123456789.123456789)", r->ops, RF_MAX_OPS, &n) ||
-              rf_chain_format(r->ops, n, r->chain, sizeof r->chain, NULL);
+    failed |=
+        rf_chain_parse("linear | mul(0.1) | add(1.1e-300) | clamp(0.3, 123456789.123456789)", r->ops, RF_MAX_OPS, &n) ||
+        rf_chain_format(r->ops, n, r->chain, sizeof r->chain, NULL);
     failed |= get_mode() != mode;
     fesetenv(FE_DFL_ENV);
     return failed;
@@ -121,13 +130,17 @@ static void check_mode(const char *backend, const char *name, void (*set)(void),
         int failed = compute(backend, &r, set);
         if (failed) fprintf(stderr, "a call failed or changed the mode: %s\n", rf_last_error());
         for (int c = 0; c < CASES; c++)
-            if (memcmp(r.y[c], expected->y[c], sizeof r.y[c])) failed |= fprintf(stderr, "other bits: %s\n", cases[c].chain);
-        if (memcmp(r.workspace, expected->workspace, sizeof r.workspace)) failed |= fprintf(stderr, "another size of the workspace\n");
-        if (strcmp(r.chain, expected->chain) || memcmp(r.ops, expected->ops, sizeof r.ops)) failed |= fprintf(stderr, "another chain: %s\n", r.chain);
+            if (memcmp(r.y[c], expected->y[c], sizeof r.y[c]))
+                failed |= fprintf(stderr, "other bits: %s\n", cases[c].chain);
+        if (memcmp(r.workspace, expected->workspace, sizeof r.workspace))
+            failed |= fprintf(stderr, "another size of the workspace\n");
+        if (strcmp(r.chain, expected->chain) || memcmp(r.ops, expected->ops, sizeof r.ops))
+            failed |= fprintf(stderr, "another chain: %s\n", r.chain);
         _exit(failed != 0);
     }
     int status = 0;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status), "%s, mode \"%s\": status 0x%x", backend, name, status);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status),
+        "%s, mode \"%s\": status 0x%x", backend, name, status);
 }
 
 /* A pool that was started in one mode and is used in others. */
@@ -144,7 +157,8 @@ static void check_pool_of_another_mode(const char *backend, const results *expec
         _exit(failed);
     }
     int status = 0;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status), "%s, one mode after the other: status 0x%x", backend, status);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status),
+        "%s, one mode after the other: status 0x%x", backend, status);
 }
 
 int main(void) {
@@ -174,7 +188,8 @@ int main(void) {
         CHECK(in && fread(&expected, sizeof expected, 1, in) == 1, "%s: no results in the default mode", backend);
         if (in) fclose(in);
         waitpid(child, NULL, 0);
-        for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) check_mode(backend, modes[m].name, modes[m].set, &expected);
+        for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
+            check_mode(backend, modes[m].name, modes[m].set, &expected);
         check_pool_of_another_mode(backend, &expected);
     }
     return failures != 0;

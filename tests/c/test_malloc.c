@@ -1,4 +1,5 @@
-/* Allocations: each may fail, none leaks, and a forward with its own workspace makes none. The program brings its own malloc in front of the C library's. */
+/* Allocations: each may fail, none leaks, and a forward with its own workspace makes none. The program brings its own
+ * malloc in front of the C library's. */
 #include <rowfold.h>
 
 #include <errno.h>
@@ -81,11 +82,21 @@ typedef struct subject {
 /* Everything a program does with a model. RF_OK, or the first status that was not. */
 static rf_status life(const subject *s) {
     rf_model *model = NULL;
-    const rf_config config = {.size = sizeof config, .chain = s->chain, .in_features = K, .out_features = N, .weight_dtype = s->dtype,
-                              .x_dtype = RF_FLOAT32, .backend = s->backend, .threads = 2};
+    const rf_config config = {.size = sizeof config,
+        .chain = s->chain,
+        .in_features = K,
+        .out_features = N,
+        .weight_dtype = s->dtype,
+        .x_dtype = RF_FLOAT32,
+        .backend = s->backend,
+        .threads = 2};
     const rf_vector vector = {.size = sizeof vector, .name = "scale", .data = scale, .length = N, .dtype = RF_FLOAT32};
-    const rf_weights weights = {.size = sizeof weights, .weight = s->dtype == RF_FLOAT32 ? (const void *)weight : half_weight, .bias = bias,
-                                .bias_dtype = RF_FLOAT32, .vectors = &vector, .num_vectors = 1};
+    const rf_weights weights = {.size = sizeof weights,
+        .weight = s->dtype == RF_FLOAT32 ? (const void *)weight : half_weight,
+        .bias = bias,
+        .bias_dtype = RF_FLOAT32,
+        .vectors = &vector,
+        .num_vectors = 1};
     size_t needed = 0;
     rf_status status = rf_model_create(&model, &config);
     if (status) {
@@ -116,13 +127,17 @@ static void each_allocation_fails(const subject *s) {
         atomic_store(&failing, n);
         rf_status status = life(s);
         atomic_store(&failing, -1);
-        CHECK(living == before, "%s, %s, allocation %ld fails: %ld blocks were left behind", s->backend, s->chain, n, living - before);
+        CHECK(living == before, "%s, %s, allocation %ld fails: %ld blocks were left behind", s->backend, s->chain, n,
+            living - before);
         if (status) {
-            CHECK(failed && status == RF_OUT_OF_MEMORY, "%s, allocation %ld fails: status %d, %s", s->backend, n, (int)status, rf_last_error());
+            CHECK(failed && status == RF_OUT_OF_MEMORY, "%s, allocation %ld fails: status %d, %s", s->backend, n,
+                (int)status, rf_last_error());
             CHECK(*rf_last_error(), "%s, allocation %ld fails: no sentence", s->backend, n);
-            for (int i = 0; i < BATCH; i++) CHECK(y[i] == poison, "%s, allocation %ld fails: y[%d] was written", s->backend, n, i);
+            for (int i = 0; i < BATCH; i++)
+                CHECK(y[i] == poison, "%s, allocation %ld fails: y[%d] was written", s->backend, n, i);
         } else {
-            CHECK(!memcmp(y, wanted, sizeof y), "%s, allocation %ld fails: another result", s->backend, n); /* it went on without, rightly */
+            CHECK(!memcmp(y, wanted, sizeof y), "%s, allocation %ld fails: another result", s->backend,
+                n); /* it went on without, rightly */
         }
         if (!failed) break;
         if (n > 10000 || failures > 20) {
@@ -152,27 +167,35 @@ static void each_allocation_of_a_file_fails(const char *path) {
         rf_status status = file_life(path);
         atomic_store(&failing, -1);
         CHECK(living == before, "%s, allocation %ld fails: %ld blocks were left behind", path, n, living - before);
-        CHECK(failed && status ? status == RF_OUT_OF_MEMORY && *rf_last_error() : !status && y[0] == shard_y, "%s, allocation %ld fails: status %d, %s", path, n, (int)status, rf_last_error());
+        CHECK(failed && status ? status == RF_OUT_OF_MEMORY && *rf_last_error() : !status && y[0] == shard_y,
+            "%s, allocation %ld fails: status %d, %s", path, n, (int)status, rf_last_error());
         if (!failed || n > 10000) break;
     }
 }
 
 static void forward_allocates_nothing(const subject *s) {
     rf_model *model = NULL;
-    const rf_config config = {.size = sizeof config, .chain = "linear | softplus | logsumexp | gelu", .in_features = K, .out_features = N,
-                              .backend = s->backend, .threads = 2};
+    const rf_config config = {.size = sizeof config,
+        .chain = "linear | softplus | logsumexp | gelu",
+        .in_features = K,
+        .out_features = N,
+        .backend = s->backend,
+        .threads = 2};
     size_t size = 0;
-    CHECK(rf_model_create(&model, &config) == RF_OK && rf_model_load_weights(model, weight, bias, NULL, 0) == RF_OK, "%s", rf_last_error());
+    CHECK(rf_model_create(&model, &config) == RF_OK && rf_model_load_weights(model, weight, bias, NULL, 0) == RF_OK,
+        "%s", rf_last_error());
     rf_model_info info = {.size = sizeof info};
     CHECK(rf_model_get_info(model, &info) == RF_OK, "%s", rf_last_error());
     CHECK(rf_model_workspace_size(model, BATCH, &size) == RF_OK, "%s", rf_last_error());
     if (info.device < 0) { /* a CUDA backend wants device memory */
         void *workspace = aligned_alloc(256, (size + 256) / 256 * 256);
-        const rf_forward_args args = {.size = sizeof args, .x = x, .y = y, .batch = BATCH, .workspace = workspace, .workspace_size = size};
+        const rf_forward_args args = {
+            .size = sizeof args, .x = x, .y = y, .batch = BATCH, .workspace = workspace, .workspace_size = size};
         CHECK(rf_model_forward_ex(model, &args) == RF_OK, "%s", rf_last_error());
         long before = allocations;
         for (int i = 0; i < 10; i++) CHECK(rf_model_forward_ex(model, &args) == RF_OK, "%s", rf_last_error());
-        CHECK(allocations == before, "%s: forward with a workspace allocated %ld times", s->backend, allocations - before);
+        CHECK(allocations == before, "%s: forward with a workspace allocated %ld times", s->backend,
+            allocations - before);
         free(workspace);
     }
     rf_model_destroy(model);
@@ -191,7 +214,8 @@ int main(void) {
             continue;
         }
         for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
-            for (int half = 0; half < 2; half++) each_allocation_fails(&(subject){rf_backend_name(b), chains[c], half ? RF_BFLOAT16 : RF_FLOAT32});
+            for (int half = 0; half < 2; half++)
+                each_allocation_fails(&(subject){rf_backend_name(b), chains[c], half ? RF_BFLOAT16 : RF_FLOAT32});
         forward_allocates_nothing(&(subject){.backend = rf_backend_name(b)});
     }
     write_shard();

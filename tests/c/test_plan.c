@@ -1,4 +1,5 @@
-/* Plans, from inside: which rewrite applies where and where not, that exact ones keep every bit, and which chains are constant. */
+/* Plans, from inside: which rewrite applies where and where not, that exact ones keep every bit, and which chains are
+ * constant. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +53,8 @@ static void exact_rewrites(void) {
         {"mul(3) | mul(2)", "mul(3) | mul(2)", ""},
         {"mul(3) | neg", "mul(-3)", "power_of_two"},
         {"mul(-1) | neg", "", "power_of_two"},
-        {"mul(8.507059173023462e37) | mul(2)", "mul(8.507059173023462e37) | mul(2)", ""}, /* 2^126: the product is 2^127 */
+        {"mul(8.507059173023462e37) | mul(2)", "mul(8.507059173023462e37) | mul(2)",
+            ""}, /* 2^126: the product is 2^127 */
         {"mul(1e300) | mul(0.5)", "mul(1e300) | mul(0.5)", ""},
         {"div(4)", "mul(0.25)", "div_power_of_two"},
         {"div(-0.5) | div(2)", "mul(-2) | mul(0.5)", "div_power_of_two"},
@@ -98,12 +100,15 @@ static void exact_rewrites(void) {
         rfi_plan plan;
         snprintf(text, sizeof text, "linear | %s", cases[i][0]);
         if (!make(text, RF_SIMPLIFY_EXACT, &plan)) continue;
-        CHECK(!strcmp(show(&plan), cases[i][1]), "\"%s\" became \"%s\", expected \"%s\"", cases[i][0], show(&plan), cases[i][1]);
+        CHECK(!strcmp(show(&plan), cases[i][1]), "\"%s\" became \"%s\", expected \"%s\"", cases[i][0], show(&plan),
+            cases[i][1]);
         if (*cases[i][2]) CHECK(applied(&plan, cases[i][2]), "\"%s\": %s did not apply", cases[i][0], cases[i][2]);
         else CHECK(!plan.num_rewrites, "\"%s\": %s applied", cases[i][0], plan.rewrites[0].rule);
-        for (int r = 0; r < plan.num_rewrites; r++) CHECK(!plan.rewrites[r].algebraic && *plan.rewrites[r].text, "%s", plan.rewrites[r].rule);
+        for (int r = 0; r < plan.num_rewrites; r++)
+            CHECK(!plan.rewrites[r].algebraic && *plan.rewrites[r].text, "%s", plan.rewrites[r].rule);
         if (!make(text, RF_SIMPLIFY_NONE, &plan)) continue;
-        CHECK(!plan.num_rewrites && plan.num_pre + plan.num_post + (plan.reduction != 0) == plan.chain.num_ops - 1, "\"%s\": simplify=none rewrote it", cases[i][0]);
+        CHECK(!plan.num_rewrites && plan.num_pre + plan.num_post + (plan.reduction != 0) == plan.chain.num_ops - 1,
+            "\"%s\": simplify=none rewrote it", cases[i][0]);
     }
 }
 
@@ -131,13 +136,16 @@ static void collapses(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rfi_plan plan;
         if (!make(cases[i].chain, RF_SIMPLIFY_ALGEBRAIC, &plan)) continue;
-        CHECK(plan.collapsible == cases[i].collapsible && applied(&plan, "collapse") == cases[i].collapsible, "\"%s\"", cases[i].chain);
-        if (make(cases[i].chain, RF_SIMPLIFY_EXACT, &plan)) CHECK(!plan.collapsible, "\"%s\" collapses with simplify=exact", cases[i].chain);
+        CHECK(plan.collapsible == cases[i].collapsible && applied(&plan, "collapse") == cases[i].collapsible, "\"%s\"",
+            cases[i].chain);
+        if (make(cases[i].chain, RF_SIMPLIFY_EXACT, &plan))
+            CHECK(!plan.collapsible, "\"%s\" collapses with simplify=exact", cases[i].chain);
     }
 }
 
 static void constants(void) {
-    static const char *const cases[][2] = { /* a chain, and the value it always has, or "" */
+    static const char *const cases[][2] = {
+        /* a chain, and the value it always has, or "" */
         {"max | save | mean | neg | add_saved", "is 0 "},
         {"max | save | neg | add_saved | gelu", "is 0 "},
         {"save | neg | add_saved | logsumexp", "is 1.3862943611198906 "}, /* log 4 */
@@ -169,7 +177,9 @@ static void constants(void) {
             rfi_plan plan;
             snprintf(text, sizeof text, "linear | %s", cases[i][0]);
             if (!make(text, levels[k], &plan)) continue;
-            if (*cases[i][1]) CHECK(strstr(plan.constant, cases[i][1]), "\"%s\": \"%s\", expected \"%s\"", cases[i][0], plan.constant, cases[i][1]);
+            if (*cases[i][1])
+                CHECK(strstr(plan.constant, cases[i][1]), "\"%s\": \"%s\", expected \"%s\"", cases[i][0], plan.constant,
+                    cases[i][1]);
             else CHECK(!*plan.constant, "\"%s\": \"%s\"", cases[i][0], plan.constant);
         }
     }
@@ -182,9 +192,10 @@ static void constants(void) {
 }
 
 /* Values at every edge of either type. */
-static const double values[] = {0.0, -0.0, 1, -1, 2, -2, 0.5, 3, -7.25, 0.1, 1e-3, -1e-3, 10, -10, 20.5, 88.5, -88.5, -104, 709, -745, 1e10, 0x1p126, -0x1p126, 0x1p127,
-                                3.4e38, -3.4e38, 0x1.fffffep127, 0x1p-126, -0x1p-126, 0x1.8p-126, 0x1p-127, 0x1.000002p-126, 0x3p-149, -0x3p-149, 0x5p-149, 0x7p-148,
-                                0x1p-149, -0x1p-149, 1.7e308, -1.7e308, 0x1p1023, 0x1p-1022, 0x3p-1074, -0x5p-1074, 0x1p-1074, INFINITY, -INFINITY, NAN};
+static const double values[] = {0.0, -0.0, 1, -1, 2, -2, 0.5, 3, -7.25, 0.1, 1e-3, -1e-3, 10, -10, 20.5, 88.5, -88.5,
+    -104, 709, -745, 1e10, 0x1p126, -0x1p126, 0x1p127, 3.4e38, -3.4e38, 0x1.fffffep127, 0x1p-126, -0x1p-126, 0x1.8p-126,
+    0x1p-127, 0x1.000002p-126, 0x3p-149, -0x3p-149, 0x5p-149, 0x7p-148, 0x1p-149, -0x1p-149, 1.7e308, -1.7e308,
+    0x1p1023, 0x1p-1022, 0x3p-1074, -0x5p-1074, 0x1p-1074, INFINITY, -INFINITY, NAN};
 enum { NUM_VALUES = sizeof values / sizeof *values };
 
 /* The steps on one column; a vector stands for 1.7 in it, and the reduction for one over a single column. */
@@ -219,16 +230,20 @@ static double run_f64(const rfi_plan *plan, double x) {
 }
 
 static void random_chain(rfi_chain *chain) {
-    static const double params[] = {1, -1, 2, -2, 4, 0.5, -0.25, 3, -10, 0.0, -0.0, 0x1p126, 0x1p-126, 0x1p127, 0x1p-127, 1e-40, -1e-60, 1e300, INFINITY, -INFINITY, NAN, 0.01};
-    static const int favourites[] = {RF_OP_MUL, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED, RF_OP_MUL_SAVED, RF_OP_CLAMP, RF_OP_ADD, RF_OP_SUB, RF_OP_RELU,
-                                     RF_OP_ABS, RF_OP_MINIMUM, RF_OP_MAXIMUM, RF_OP_LOGSUMEXP, RF_OP_SUM, RF_OP_HARDTANH};
+    static const double params[] = {1, -1, 2, -2, 4, 0.5, -0.25, 3, -10, 0.0, -0.0, 0x1p126, 0x1p-126, 0x1p127,
+        0x1p-127, 1e-40, -1e-60, 1e300, INFINITY, -INFINITY, NAN, 0.01};
+    static const int favourites[] = {RF_OP_MUL, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED, RF_OP_MUL_SAVED,
+        RF_OP_CLAMP, RF_OP_ADD, RF_OP_SUB, RF_OP_RELU, RF_OP_ABS, RF_OP_MINIMUM, RF_OP_MAXIMUM, RF_OP_LOGSUMEXP,
+        RF_OP_SUM, RF_OP_HARDTANH};
     rf_op ops[RF_MAX_OPS] = {{.kind = RF_OP_LINEAR}};
     size_t count = 2 + next_random() % 14, i = 1;
     for (int tries = 0; i < count && tries < 100; tries++) {
-        int kind = next_random() % 4 ? favourites[next_random() % (sizeof favourites / sizeof *favourites)] : rfi_op_at(1 + next_random() % (rf_op_count() - 1))->kind;
+        int kind = next_random() % 4 ? favourites[next_random() % (sizeof favourites / sizeof *favourites)]
+                                     : rfi_op_at(1 + next_random() % (rf_op_count() - 1))->kind;
         const rfi_op_desc *desc = rfi_op_find(kind);
         ops[i] = (rf_op){.kind = kind, .num_params = desc->num_params};
-        for (int k = 0; k < desc->num_params; k++) ops[i].params[k] = params[next_random() % (sizeof params / sizeof *params)];
+        for (int k = 0; k < desc->num_params; k++)
+            ops[i].params[k] = params[next_random() % (sizeof params / sizeof *params)];
         if (desc->accepts_vector && next_random() % 16 == 0) {
             ops[i].num_params = 0;
             strcpy(ops[i].vector, "v");
@@ -254,8 +269,10 @@ static void bits(int count) {
         for (int v = 0; v < NUM_VALUES; v++) {
             float f = run_f32(&plain, (float)values[v]), g = run_f32(&exact, (float)values[v]);
             double d = run_f64(&plain, values[v]), e = run_f64(&exact, values[v]);
-            CHECK((isnan(f) && isnan(g)) || !memcmp(&f, &g, sizeof f), "\"%s\" as \"%s\" at %a in float32: %a became %a", text, show(&exact), values[v], f, g);
-            CHECK((isnan(d) && isnan(e)) || !memcmp(&d, &e, sizeof d), "\"%s\" as \"%s\" at %a in float64: %a became %a", text, show(&exact), values[v], d, e);
+            CHECK((isnan(f) && isnan(g)) || !memcmp(&f, &g, sizeof f),
+                "\"%s\" as \"%s\" at %a in float32: %a became %a", text, show(&exact), values[v], f, g);
+            CHECK((isnan(d) && isnan(e)) || !memcmp(&d, &e, sizeof d),
+                "\"%s\" as \"%s\" at %a in float64: %a became %a", text, show(&exact), values[v], d, e);
         }
     }
     CHECK(rewritten > count / 3, "only %d of %d chains were rewritten: the generator lost its use", rewritten, count);
@@ -267,8 +284,10 @@ static void longest(void) {
     for (size_t f = 0; f < sizeof fillers / sizeof *fillers; f++) {
         char text[RF_MAX_OPS * 20] = "linear | save";
         rfi_plan plan;
-        for (int i = 2; i < RF_MAX_OPS; i++) strcat(strcat(text, " | "), i == 2 && !strcmp(fillers[f], "logsumexp") ? "sum" : fillers[f]);
-        if (make(text, RF_SIMPLIFY_ALGEBRAIC, &plan)) CHECK(plan.num_rewrites < RFI_MAX_REWRITES, "%s: %d rewrites", fillers[f], plan.num_rewrites);
+        for (int i = 2; i < RF_MAX_OPS; i++)
+            strcat(strcat(text, " | "), i == 2 && !strcmp(fillers[f], "logsumexp") ? "sum" : fillers[f]);
+        if (make(text, RF_SIMPLIFY_ALGEBRAIC, &plan))
+            CHECK(plan.num_rewrites < RFI_MAX_REWRITES, "%s: %d rewrites", fillers[f], plan.num_rewrites);
     }
 }
 

@@ -1,5 +1,6 @@
-/* What a program does with signals: the pool's threads leave those that are sent to a process to the program's own threads, but run the handlers of those
- * that they cause themselves, as a program needs that fetches pages when they are first touched. */
+/* What a program does with signals: the pool's threads leave those that are sent to a process to the program's own
+ * threads, but run the handlers of those that they cause themselves, as a program needs that fetches pages when they
+ * are first touched. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <rowfold.h>
@@ -17,8 +18,9 @@
 enum { BATCH = 448, K = 512, N = 512, X_BYTES = BATCH * K * 4, PATIENCE_S = 60 };
 
 static float weight[N * K], expected[BATCH], y[BATCH];
-static char *lazy;                            /* x, no page of which may be read before it was asked for */
-static volatile sig_atomic_t faults, elsewhere; /* pages fetched, and how many of them for other threads than the first */
+static char *lazy; /* x, no page of which may be read before it was asked for */
+static volatile sig_atomic_t faults,
+    elsewhere; /* pages fetched, and how many of them for other threads than the first */
 static pid_t first_thread;
 
 static void fetch_page(int number, siginfo_t *info, void *context) {
@@ -58,8 +60,10 @@ static void check_masks(void) {
         if (*entry->d_name == '.' || atoi(entry->d_name) == first_thread) continue;
         const uint64_t mask = settled_mask(entry->d_name);
         seen++;
-        for (size_t i = 0; i < sizeof caused / sizeof *caused; i++) CHECK(!(mask >> (caused[i] - 1) & 1), "a pool's thread blocks signal %d", caused[i]);
-        for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) CHECK(mask >> (sent[i] - 1) & 1, "a pool's thread takes signal %d", sent[i]);
+        for (size_t i = 0; i < sizeof caused / sizeof *caused; i++)
+            CHECK(!(mask >> (caused[i] - 1) & 1), "a pool's thread blocks signal %d", caused[i]);
+        for (size_t i = 0; i < sizeof sent / sizeof *sent; i++)
+            CHECK(mask >> (sent[i] - 1) & 1, "a pool's thread takes signal %d", sent[i]);
     }
     if (tasks) closedir(tasks);
     CHECK(seen == 2, "%d threads of the pool", seen);
@@ -76,9 +80,15 @@ int main(void) {
     if (lazy == MAP_FAILED) return perror("mmap"), 1;
     for (int i = 0; i < BATCH * K; i++) ((float *)(void *)lazy)[i] = (float)(i % 997) * 1e-3f;
     for (int i = 0; i < N * K; i++) weight[i] = (float)(i % 1009) * 1e-4f - 0.05f;
-    const rf_config config = {.size = sizeof config, .chain = "linear | logsumexp", .in_features = K, .out_features = N, .device = "cpu", .threads = 3};
+    const rf_config config = {.size = sizeof config,
+        .chain = "linear | logsumexp",
+        .in_features = K,
+        .out_features = N,
+        .device = "cpu",
+        .threads = 3};
     rf_model *model = NULL;
-    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, NULL, NULL, 0) || rf_model_forward(model, lazy, BATCH, expected)) {
+    if (rf_model_create(&model, &config) || rf_model_load_weights(model, weight, NULL, NULL, 0) ||
+        rf_model_forward(model, lazy, BATCH, expected)) {
         fprintf(stderr, "%s\n", rf_last_error());
         return 1;
     }
@@ -89,7 +99,8 @@ int main(void) {
     /* Whichever threads find work: in some round a pool's thread touches a page first. */
     for (int round = 0; round < 100 && !elsewhere; round++) {
         mprotect(lazy, X_BYTES, PROT_NONE);
-        CHECK(!rf_model_forward(model, lazy, BATCH, y) && !memcmp(y, expected, sizeof y), "round %d: %s", round, rf_last_error());
+        CHECK(!rf_model_forward(model, lazy, BATCH, y) && !memcmp(y, expected, sizeof y), "round %d: %s", round,
+            rf_last_error());
     }
     CHECK(faults >= X_BYTES / 4096 && elsewhere, "%d faults, %d in the pool's threads", (int)faults, (int)elsewhere);
     rf_model_destroy(model);

@@ -1,5 +1,5 @@
-/* Structs of another size than the library's: what a shorter one lacks is zero, what a longer one has besides must be zero, and a size that cannot be one
- * is refused. */
+/* Structs of another size than the library's: what a shorter one lacks is zero, what a longer one has besides must be
+ * zero, and a size that cannot be one is refused. */
 #include <rowfold.h>
 
 #include <stddef.h>
@@ -23,12 +23,14 @@ static const float x[3] = {1, 2, 3}, w[2][3] = {{1, 1, 1}, {2, 2, 2}}, b[2] = {1
 static char path[] = "/tmp/rowfold-sizes-XXXXXX";
 
 static int make_file(void) {
-    static const char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[24,32]}}";
+    static const char header[] =
+        "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"v\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[24,32]}}";
     const unsigned char length[8] = {sizeof header - 1};
     int fd = mkstemp(path);
     FILE *out = fd < 0 ? NULL : fdopen(fd, "wb");
     if (!out) return 0;
-    size_t written = fwrite(length, 1, 8, out) + fwrite(header, 1, sizeof header - 1, out) + fwrite(w, 1, sizeof w, out) + fwrite(v, 1, sizeof v, out);
+    size_t written = fwrite(length, 1, 8, out) + fwrite(header, 1, sizeof header - 1, out) +
+        fwrite(w, 1, sizeof w, out) + fwrite(v, 1, sizeof v, out);
     return !fclose(out) && written == 8 + sizeof header - 1 + 32;
 }
 
@@ -117,7 +119,8 @@ static const struct {
     {"rf_weights", "weights.size", sizeof weights, UP_TO(rf_weights, bias), &weights, load},
     {"rf_vector", "vectors[0].size", sizeof vector, UP_TO(rf_vector, length), &vector, load_vector},
     {"rf_file_names", "names.size", sizeof names, UP_TO(rf_file_names, weight), &names, load_file},
-    {"rf_file_vector", "names.vectors[0].size", sizeof file_vector, UP_TO(rf_file_vector, tensor), &file_vector, load_file_vector},
+    {"rf_file_vector", "names.vectors[0].size", sizeof file_vector, UP_TO(rf_file_vector, tensor), &file_vector,
+        load_file_vector},
     {"rf_forward_args", "args.size", sizeof args, UP_TO(rf_forward_args, batch), &args, forward},
     {"rf_op_info", "info.size", sizeof(rf_op_info), sizeof(size_t), NULL, op_info},
     {"rf_model_info", "info.size", sizeof(rf_model_info), sizeof(size_t), NULL, model_info},
@@ -144,7 +147,8 @@ static void shorter(size_t i) {
         rf_status status = structs[i].call(&room);
         CHECK(!status, "%s of %zu bytes: %s", structs[i].type, size, rf_last_error());
         CHECK(room.size == size, "%s: the size became %zu", structs[i].type, room.size);
-        for (size_t at = size; at < sizeof room.bytes; at++) CHECK(room.bytes[at] == 0x5a, "%s of %zu bytes: byte %zu was written", structs[i].type, size, at);
+        for (size_t at = size; at < sizeof room.bytes; at++)
+            CHECK(room.bytes[at] == 0x5a, "%s of %zu bytes: byte %zu was written", structs[i].type, size, at);
     }
 }
 
@@ -160,31 +164,41 @@ static void longer(size_t i) {
             rf_status status = structs[i].call(&room);
             snprintf(came, sizeof came, "%s is %zu:", structs[i].named, size);
             snprintf(known, sizeof known, "knows %zu bytes of %s", structs[i].size, structs[i].type);
-            CHECK(status == RF_INVALID_ARGUMENT && strstr(rf_last_error(), came) && strstr(rf_last_error(), known), "%s of %zu bytes, byte %zu: %d, %s",
-                  structs[i].type, size, at, status, rf_last_error());
+            CHECK(status == RF_INVALID_ARGUMENT && strstr(rf_last_error(), came) && strstr(rf_last_error(), known),
+                "%s of %zu bytes, byte %zu: %d, %s", structs[i].type, size, at, status, rf_last_error());
         }
     }
 }
 
 static void impossible(size_t i) {
-    static const size_t sizes[] = {0, 1, sizeof(size_t) - 1, sizeof(size_t) + 1, sizeof(size_t) + 4, 1 << 20, (size_t)-8, (size_t)-1};
+    static const size_t sizes[] = {
+        0, 1, sizeof(size_t) - 1, sizeof(size_t) + 1, sizeof(size_t) + 4, 1 << 20, (size_t)-8, (size_t)-1};
     for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
         char came[120];
         lay_out(i, sizes[n], 0);
         rf_status status = structs[i].call(&room);
-        snprintf(came, sizeof came, "%s is %zu; expected sizeof(%s), %zu", structs[i].named, sizes[n], structs[i].type, structs[i].size);
-        CHECK(status == RF_INVALID_ARGUMENT && strstr(rf_last_error(), came), "%s of %zu bytes: %d, %s", structs[i].type, sizes[n], status, rf_last_error());
+        snprintf(came, sizeof came, "%s is %zu; expected sizeof(%s), %zu", structs[i].named, sizes[n], structs[i].type,
+            structs[i].size);
+        CHECK(status == RF_INVALID_ARGUMENT && strstr(rf_last_error(), came), "%s of %zu bytes: %d, %s",
+            structs[i].type, sizes[n], status, rf_last_error());
     }
 }
 
 /* Elements of an array lie as far apart as their own header says. */
 static void arrays(void) {
-    struct { rf_vector known; size_t more[3]; } longer_ones[2] = {
+    struct {
+        rf_vector known;
+        size_t more[3];
+    } longer_ones[2] = {
         {.known = {.size = sizeof *longer_ones, .name = "a", .data = v, .length = 2}},
         {.known = {.size = sizeof *longer_ones, .name = "b", .data = b, .length = 2}},
     };
-    struct { size_t size; const char *name; const void *data; int64_t length; } shorter_ones[2] = {
-        {sizeof *shorter_ones, "a", v, 2}, {sizeof *shorter_ones, "b", b, 2}};
+    struct {
+        size_t size;
+        const char *name;
+        const void *data;
+        int64_t length;
+    } shorter_ones[2] = {{sizeof *shorter_ones, "a", v, 2}, {sizeof *shorter_ones, "b", b, 2}};
     const rf_vector *both[] = {&longer_ones[0].known, (const rf_vector *)(const void *)shorter_ones};
     for (int i = 0; i < 2; i++) {
         rf_model *model = created("linear(3, 2) | mul(@a) | add(@b) | sum");
@@ -196,10 +210,13 @@ static void arrays(void) {
     }
     rf_model *model = created("linear(3, 2) | mul(@a) | add(@b) | sum");
     longer_ones[1].known.size = sizeof(rf_vector);
-    CHECK(rf_model_load_weights(model, w, NULL, both[0], 2) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "vectors[1].size is 40; expected that of vectors[0], 64"),
-          "%s", rf_last_error());
+    CHECK(rf_model_load_weights(model, w, NULL, both[0], 2) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "vectors[1].size is 40; expected that of vectors[0], 64"),
+        "%s", rf_last_error());
     longer_ones[1].known.size = sizeof *longer_ones, longer_ones[1].more[2] = 1;
-    CHECK(rf_model_load_weights(model, w, NULL, both[0], 2) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), "vectors[1].size is 64: "), "%s", rf_last_error());
+    CHECK(rf_model_load_weights(model, w, NULL, both[0], 2) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "vectors[1].size is 64: "),
+        "%s", rf_last_error());
     rf_model_destroy(model);
 }
 

@@ -1,5 +1,5 @@
-/* The primitives of vmath.h and the operators of ops.def against long double: the error over the whole range of float and double, in vector
- * code for every instruction set this processor has, and special values.
+/* The primitives of vmath.h and the operators of ops.def against long double: the error over the whole range of float
+ * and double, in vector code for every instruction set this processor has, and special values.
  *
  *     test_vmath [STRIDE]      of the 2^32 floats every STRIDEth is tried on the primitives, by default every 4093rd */
 #include <float.h>
@@ -18,8 +18,9 @@ int main(void) {
 }
 #else
 
-/* ops.def once more, for long double on libm: 11 bits more than double, so an error of a formula in double shows against it unless it is 2^11
- * times smaller there than it should be; and whatever overflows in the type does not overflow in it. */
+/* ops.def once more, for long double on libm: 11 bits more than double, so an error of a formula in double shows
+ * against it unless it is 2^11 times smaller there than it should be; and whatever overflows in the type does not
+ * overflow in it. */
 #define LIBM(name) \
     RFI_FN long double rfi_##name##_ld(long double x) { return name##l(x); }
 LIBM(exp)
@@ -34,9 +35,11 @@ RFI_FN long double rfi_maxnum_ld(long double v, long double w) { return fmaxl(v,
 RFI_FN long double rfi_maxn_ld(long double v, long double w) { return v != v || v > w ? v : w; }
 RFI_FN long double rfi_minn_ld(long double v, long double w) { return v != v || v < w ? v : w; }
 
-/* erfc(y + lost) / 2 for y = -x / sqrt(2) as rounded: in the tail the rounding alone would cost half an ulp of double. */
+/* erfc(y + lost) / 2 for y = -x / sqrt(2) as rounded: in the tail the rounding alone would cost half an ulp of double.
+ */
 RFI_FN long double rfi_normcdf_ld(long double x) {
-    const long double c = 0.707106781186547524400844362104849039L, c_lost = LDBL_MANT_DIG == 64 ? 1.8950325588932570797e-20L : 0;
+    const long double c = 0.707106781186547524400844362104849039L,
+                      c_lost = LDBL_MANT_DIG == 64 ? 1.8950325588932570797e-20L : 0;
     const long double slope = 0.564189583547756286948079451560772586L; /* 1 / sqrt(pi) */
     long double y = -x * c, lost = fmal(-x, c, -y) - x * c_lost;
     return isinf(x) ? 0.5L * erfcl(y) : 0.5L * erfcl(y) - lost * slope * expl(-y * y);
@@ -50,18 +53,21 @@ enum { CHUNK = 4096 };
 typedef void (*sweep_f32)(const float *x, float *y, float a, float b, float s);
 typedef void (*sweep_f64)(const double *x, double *y, double a, double b, double s);
 
-/* The same loop for each instruction set, as the kernels are compiled; the compiler contracts products where the set has them. */
+/* The same loop for each instruction set, as the kernels are compiled; the compiler contracts products where the set
+ * has them. */
 #if defined __x86_64__ && defined __GNUC__
 enum { ISAS = 3 };
 static const char *const isa_name[ISAS] = {"generic", "avx2", "avx512"};
-#define FOR_ISAS(M, ...)            \
-    M(generic, , __VA_ARGS__)       \
+#define FOR_ISAS(M, ...)                                      \
+    M(generic, , __VA_ARGS__)                                 \
     M(avx2, __attribute__((target("avx2,fma"))), __VA_ARGS__) \
     M(avx512, __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma"))), __VA_ARGS__)
 #define ROW_OF(id, t) {id##_##t##_generic, id##_##t##_avx2, id##_##t##_avx512}
 static int have_isa(int isa) {
     if (isa == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (isa == 2) return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (isa == 2)
+        return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+            __builtin_cpu_supports("avx512dq");
     return 1;
 }
 #else
@@ -72,10 +78,10 @@ static const char *const isa_name[ISAS] = {"generic"};
 static int have_isa(int isa) { return isa == 0; }
 #endif
 
-#define LOOP(isa, target, id, t, type, call)                                                      \
-    target static void id##_##t##_##isa(const type *x, type *y, type a, type b, type s) {         \
-        (void)a, (void)b, (void)s;                                                                \
-        for (int i = 0; i < CHUNK; i++) y[i] = call;                                              \
+#define LOOP(isa, target, id, t, type, call)                                              \
+    target static void id##_##t##_##isa(const type *x, type *y, type a, type b, type s) { \
+        (void)a, (void)b, (void)s;                                                        \
+        for (int i = 0; i < CHUNK; i++) y[i] = call;                                      \
     }
 #define PRIMITIVE(name, limit_f32, limit_f64)                                                     \
     FOR_ISAS(LOOP, name, f32, float, rfi_##name##_f32(x[i]))                                      \
@@ -84,11 +90,11 @@ static int have_isa(int isa) { return isa == 0; }
         (void)a, (void)b, (void)s;                                                                \
         return rfi_##name##_ld(x);                                                                \
     }
-#define RFI_OP(id, ...)                                                                           \
-    FOR_ISAS(LOOP, id, f32, float, rfi_op_##id##_f32(x[i], a, b, s))                              \
-    FOR_ISAS(LOOP, id, f64, double, rfi_op_##id##_f64(x[i], a, b, s))                             \
-    static long double id##_exact(long double x, long double a, long double b, long double s) {   \
-        return rfi_op_##id##_ld(x, a, b, s);                                                      \
+#define RFI_OP(id, ...)                                                                         \
+    FOR_ISAS(LOOP, id, f32, float, rfi_op_##id##_f32(x[i], a, b, s))                            \
+    FOR_ISAS(LOOP, id, f64, double, rfi_op_##id##_f64(x[i], a, b, s))                           \
+    static long double id##_exact(long double x, long double a, long double b, long double s) { \
+        return rfi_op_##id##_ld(x, a, b, s);                                                    \
     }
 
 /* The errors vmath.h states, in ulp of float and of double. */
@@ -104,10 +110,10 @@ PRIMITIVES
 #undef PRIMITIVE
 #undef RFI_OP
 
-/* For operators, from those. Relative to a result just below a power of two an ulp is u, half an ulp of 1; relative to an intermediate just above
- * one it is 2 u. So a primitive of L ulp can move the result by 2 L ulp, and a rounding by 1. The largest sums: mish 2 * 1.1 for exp and 1 each
- * for e + 2, e (e + 2), n + 2, the quotient and the product with x; softplus 2 * 1.1 and 2 * 1.5 for exp and log1p, one for adding and one for
- * dividing; gelu 2 * 3 and one. */
+/* For operators, from those. Relative to a result just below a power of two an ulp is u, half an ulp of 1; relative to
+ * an intermediate just above one it is 2 u. So a primitive of L ulp can move the result by 2 L ulp, and a rounding
+ * by 1. The largest sums: mish 2 * 1.1 for exp and 1 each for e + 2, e (e + 2), n + 2, the quotient and the product
+ * with x; softplus 2 * 1.1 and 2 * 1.5 for exp and log1p, one for adding and one for dividing; gelu 2 * 3 and one. */
 #define OP_ULPS 7.2
 
 typedef struct {
@@ -119,10 +125,10 @@ typedef struct {
     sweep_f64 f64[ISAS];
 } subject;
 
-#define PRIMITIVE(name, limit_f32, limit_f64) {#name, 0, limit_f32, limit_f64, name##_exact, ROW_OF(name, f32), ROW_OF(name, f64)},
+#define PRIMITIVE(name, limit_f32, limit_f64) \
+    {#name, 0, limit_f32, limit_f64, name##_exact, ROW_OF(name, f32), ROW_OF(name, f64)},
 #define RFI_OP(id, number, name, ...) {name, number, OP_ULPS, OP_ULPS, id##_exact, ROW_OF(id, f32), ROW_OF(id, f64)},
-static const subject subjects[] = {
-    PRIMITIVES
+static const subject subjects[] = {PRIMITIVES
 #include "ops.def"
 };
 enum { SUBJECTS = sizeof subjects / sizeof *subjects };
@@ -131,13 +137,15 @@ enum { SUBJECTS = sizeof subjects / sizeof *subjects };
 typedef struct {
     int digits, least, most;
 } format;
-static const format float_format = {FLT_MANT_DIG, FLT_MIN_EXP - 1, FLT_MAX_EXP}, double_format = {DBL_MANT_DIG, DBL_MIN_EXP - 1, DBL_MAX_EXP};
+static const format float_format = {FLT_MANT_DIG, FLT_MIN_EXP - 1, FLT_MAX_EXP},
+                    double_format = {DBL_MANT_DIG, DBL_MIN_EXP - 1, DBL_MAX_EXP};
 
 typedef struct {
     long double a, b, s;
 } parameters;
 
-/* Roundings of the argument of a function that magnifies them: the constants and products of gelu(tanh), and one product or quotient. */
+/* Roundings of the argument of a function that magnifies them: the constants and products of gelu(tanh), and one
+ * product or quotient. */
 static int argument_roundings(int kind) {
     switch (kind) {
     case RF_OP_GELU_TANH: return 7;
@@ -147,22 +155,25 @@ static int argument_roundings(int kind) {
     return 0;
 }
 
-/* What an operator may be off by besides OP_ULPS: its argument's roundings, as if x had been off by as much; and where a factor of its result is
- * subnormal, that factor's absolute error (1.25 units for mish's) times the other factor. */
+/* What an operator may be off by besides OP_ULPS: its argument's roundings, as if x had been off by as much; and where
+ * a factor of its result is subnormal, that factor's absolute error (1.25 units for mish's) times the other factor. */
 static long double allowance(const subject *op, const format *type, long double x, const parameters *p) {
     if (!op->kind || !isfinite(x)) return 0;
-    long double unit = ldexpl(1, type->least + 1 - type->digits), other = fmaxl(fabsl(x), fmaxl(fabsl(p->a), fmaxl(fabsl(1 / p->a), 1)));
+    long double unit = ldexpl(1, type->least + 1 - type->digits),
+                other = fmaxl(fabsl(x), fmaxl(fabsl(p->a), fmaxl(fabsl(1 / p->a), 1)));
     long double result = op->exact(x, p->a, p->b, p->s), moved = 0;
     int roundings = argument_roundings(op->kind);
     if (roundings) {
         long double step = x * ldexpl(roundings, -type->digits);
-        moved = fmaxl(fabsl(op->exact(x + step, p->a, p->b, p->s) - result), fabsl(op->exact(x - step, p->a, p->b, p->s) - result));
+        moved = fmaxl(fabsl(op->exact(x + step, p->a, p->b, p->s) - result),
+            fabsl(op->exact(x - step, p->a, p->b, p->s) - result));
     }
     return moved + (fabsl(result) < ldexpl(other, type->least + 2) ? 1.25L * unit * other : 0);
 }
 
-/* The error of got in ulp of the exact result; INFINITY where one is NaN and the other not, or the signs differ (that of a result
- * rounded to 0 may: log(sigmoid(x)) is min(x, 0) - log1p(...) there). An exact result beyond the type's range must have become an infinity. */
+/* The error of got in ulp of the exact result; INFINITY where one is NaN and the other not, or the signs differ (that
+ * of a result rounded to 0 may: log(sigmoid(x)) is min(x, 0) - log1p(...) there). An exact result beyond the type's
+ * range must have become an infinity. */
 static double ulps(const format *type, long double exact, long double got, long double allowed) {
     long double beyond = ldexpl(1, type->most);
     if (isnan(exact) || isnan(got)) return isnan(exact) && isnan(got) ? 0 : INFINITY;
@@ -188,29 +199,31 @@ static int may_overflow(const subject *op, const format *type, long double x) {
     return op->kind == RF_OP_HARDSWISH && fabsl(x) * 6 > ldexpl(1, type->most);
 }
 
-#define JUDGE(t, type)                                                                                              \
-    static void judge_##t(const subject *op, const type *x, const parameters *p, worst *w) {                        \
-        static type y[ISAS][CHUNK];                                                                                 \
-        for (int isa = 0; isa < ISAS; isa++)                                                                        \
-            if (have_isa(isa)) op->t[isa](x, y[isa], (type)p->a, (type)p->b, (type)p->s);                           \
-        for (int i = 0; i < CHUNK; i++) {                                                                           \
-            if (may_overflow(op, &type##_format, x[i])) continue;                                                   \
+#define JUDGE(t, type)                                                                                               \
+    static void judge_##t(const subject *op, const type *x, const parameters *p, worst *w) {                         \
+        static type y[ISAS][CHUNK];                                                                                  \
+        for (int isa = 0; isa < ISAS; isa++)                                                                         \
+            if (have_isa(isa)) op->t[isa](x, y[isa], (type)p->a, (type)p->b, (type)p->s);                            \
+        for (int i = 0; i < CHUNK; i++) {                                                                            \
+            if (may_overflow(op, &type##_format, x[i])) continue;                                                    \
             long double exact = op->exact(x[i], p->a, p->b, p->s), allowed = allowance(op, &type##_format, x[i], p); \
-            for (int isa = 0; isa < ISAS; isa++)                                                                    \
-                if (have_isa(isa)) note(w, ulps(&type##_format, exact, y[isa][i], allowed), x[i], isa);             \
-        }                                                                                                           \
+            for (int isa = 0; isa < ISAS; isa++)                                                                     \
+                if (have_isa(isa)) note(w, ulps(&type##_format, exact, y[isa][i], allowed), x[i], isa);              \
+        }                                                                                                            \
     }
 JUDGE(f32, float)
 JUDGE(f64, double)
 
 /* Where a formula changes over, a result leaves the normal numbers or a limit is reached. */
-static const double corners[] = {
-    0, FLT_TRUE_MIN, FLT_MIN, DBL_MIN, FLT_EPSILON / 2, DBL_EPSILON / 2, FLT_MAX, DBL_MAX, INFINITY, 0.34657359027997264, 0.6931471805599453,
-    1.0397207708399179, 0.55, 0.70710678118654746, 1.4142135623730951, 1, 0.5, 2, 3, 5, 6, 20, 8.0, 10, 18, 18.71, 37.43, 38, 17.33, 87.33654, 88.0,
-    88.722839, 103.27893, 103.97208, 104, 708.396, 709.782712893384, 710, 744.44, 745.1332191019411, 746, 12.98, 14.17, 14.5, 37.51, 38.4857, 38.7};
+static const double corners[] = {0, FLT_TRUE_MIN, FLT_MIN, DBL_MIN, FLT_EPSILON / 2, DBL_EPSILON / 2, FLT_MAX, DBL_MAX,
+    INFINITY, 0.34657359027997264, 0.6931471805599453, 1.0397207708399179, 0.55, 0.70710678118654746,
+    1.4142135623730951, 1, 0.5, 2, 3, 5, 6, 20, 8.0, 10, 18, 18.71, 37.43, 38, 17.33, 87.33654, 88.0, 88.722839,
+    103.27893, 103.97208, 104, 708.396, 709.782712893384, 710, 744.44, 745.1332191019411, 746, 12.98, 14.17, 14.5,
+    37.51, 38.4857, 38.7};
 enum { CORNERS = sizeof corners / sizeof *corners, WINDOW = 128, CORNER_POINTS = 2 * CORNERS * WINDOW };
 
-/* A window around each corner of either sign, in steps of the type. What lies below 0 or beyond infinity is a NaN: as good as any. */
+/* A window around each corner of either sign, in steps of the type. What lies below 0 or beyond infinity is a NaN: as
+ * good as any. */
 static void corner_point(int i, float *x, double *z) {
     double c = corners[i / (2 * WINDOW) % CORNERS];
     int step = i % WINDOW - WINDOW / 2, negative = i / WINDOW % 2;
@@ -218,7 +231,8 @@ static void corner_point(int i, float *x, double *z) {
     *z = rfi_from_bits_f64((rfi_bits_f64(c) + (uint64_t)(int64_t)step) ^ (uint64_t)negative << 63);
 }
 
-/* The i-th of a fixed sequence that looks random: of every other one the exponent is one where functions bend, elsewhere any of the type's. */
+/* The i-th of a fixed sequence that looks random: of every other one the exponent is one where functions bend,
+ * elsewhere any of the type's. */
 static double scattered_point(uint64_t i) {
     uint64_t h = i * 0x9e3779b97f4a7c15u;
     h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9u;
@@ -230,7 +244,8 @@ static double scattered_point(uint64_t i) {
 
 static int report(const subject *op, const char *type, double limit, const worst *w) {
     int failed = !(w->error <= limit);
-    printf("%-12s %s  %6.3f ulp of %g  at %.17Lg (%s)%s\n", op->name, type, w->error, limit, w->x, isa_name[w->isa], failed ? "  FAILED" : "");
+    printf("%-12s %s  %6.3f ulp of %g  at %.17Lg (%s)%s\n", op->name, type, w->error, limit, w->x, isa_name[w->isa],
+        failed ? "  FAILED" : "");
     return failed;
 }
 
@@ -256,7 +271,8 @@ static int sweep(const subject *op, uint64_t f32_stride, uint64_t f64_count, con
     return report(op, "f32", op->limit_f32, &f32) + report(op, "f64", op->limit_f64, &f64);
 }
 
-/* Values that PyTorch defines, or whose bits matter elsewhere: logsumexp of one column is that column because exp(0) is 1 and log(1) is 0. */
+/* Values that PyTorch defines, or whose bits matter elsewhere: logsumexp of one column is that column because exp(0) is
+ * 1 and log(1) is 0. */
 static const struct {
     int kind;
     double x, a, b, result, limit; /* in ulp */
@@ -311,7 +327,9 @@ static int check_specials(void) {
         double x = specials[i].x, a = specials[i].a, b = specials[i].b, want = specials[i].result;
         float f32 = rfi_op_apply_f32(kind, (float)x, (float)a, (float)b, 0);
         double f64 = rfi_op_apply_f64(kind, x, a, b, 0);
-        if (ulps(&float_format, (float)want, f32, 0) <= specials[i].limit && ulps(&double_format, want, f64, 0) <= specials[i].limit) continue;
+        if (ulps(&float_format, (float)want, f32, 0) <= specials[i].limit &&
+            ulps(&double_format, want, f64, 0) <= specials[i].limit)
+            continue;
         printf("operator %d of %g (%g, %g): got %.9g and %.17g, not %.17g  FAILED\n", kind, x, a, b, f32, f64, want);
         failures++;
     }
@@ -328,7 +346,8 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < SUBJECTS; i++) {
         const subject *op = &subjects[i];
-        failures += op->kind ? sweep(op, 65521, 8 * CHUNK, sets, sizeof sets / sizeof *sets) : sweep(op, stride, 64 * CHUNK, sets, 1);
+        failures += op->kind ? sweep(op, 65521, 8 * CHUNK, sets, sizeof sets / sizeof *sets)
+                             : sweep(op, stride, 64 * CHUNK, sets, 1);
     }
     return failures != 0;
 }
