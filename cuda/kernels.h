@@ -47,9 +47,10 @@ typedef struct rfi_cuda_chain {
 /* Rows of x or W as a kernel reads them, K values each:
  *   data alone               values of `dtype`
  *   data, scale, ...         terms of `dtype`: value = (data + low + least) * scale[row], `low` and `least` NULL where
- * there are fewer terms, `scale` NULL for 1 binary16 has one term or two, bfloat16 two or three. A scale is a power of
- * two, so that the product with it is exact, but for rows that are not finite: NaN where a value is NaN; infinity where
- * one value is infinite, whose term is then a power of two with its sign and all others zero.
+ *                            there are fewer terms, `scale` NULL for 1
+ * binary16 has one term or two, bfloat16 two or three. A scale is a power of two, so that the product with it is exact,
+ * but for rows that are not finite: NaN where a value is NaN; infinity where one value is infinite, whose term is then
+ * a power of two with its sign and all others zero.
  *
  * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the
  * second begin `level` values behind those of the first.

@@ -45,8 +45,9 @@ RFI_MATH double rfi_abs_f64(double x) { return fabs(x); }
 RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sign); }
 
 /* MANTISSA  stored mantissa bits, and BIAS, the exponent's
- * EXP_MAX   the least integer whose exp overflows, EXP_MIN the greatest whose exp rounds to 0, ONE_MIN one whose expm1
- * rounds to -1 ONE_MAX   an integer from which on tanh rounds to 1 */
+ * EXP_MAX   the least integer whose exp overflows, EXP_MIN the greatest whose exp rounds to 0
+ * ONE_MIN   an integer whose expm1 rounds to -1
+ * ONE_MAX   an integer from which on tanh rounds to 1 */
 #define RFI_NUM_T float
 #define RFI_NUM_U uint32_t
 #define RFI_NUM_SUFFIX _f32

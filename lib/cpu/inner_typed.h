@@ -1,8 +1,9 @@
 /* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and type
- * of x; no include guard on purpose. Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and
- * NAME, and besides X, LOAD_X(pointer)       the type of x in memory, and LANES of them as a V LOAD_X_PART(pointer, n)
- * the first n < LANES of them, the other lanes 0; reads no more than those INNER_ROWS, INNER_COLUMNS   rows and columns
- * that are under way at a time */
+ * of x; no include guard on purpose.
+ * Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and NAME, and besides
+ *   X, LOAD_X(pointer)       the type of x in memory, and LANES of them as a V
+ *   LOAD_X_PART(pointer, n)  the first n < LANES of them, the other lanes 0; reads no more than those
+ *   INNER_ROWS, INNER_COLUMNS   rows and columns that are under way at a time */
 
 /* Lane l of a sum adds the products of the inputs l, l + LANES, ... in their order, whatever the rows and columns
  * beside it. */

@@ -1,6 +1,8 @@
 /* The microkernel: `rows` rows of x times one chunk of a panel of W, sums in registers. Included once for each pair of
- * compute type and weight type; no include guard on purpose. Needs T, V, LANES              the compute type, a vector
- * of it, and how many it holds W, LOAD_W(pointer)       the type of W in memory, and LANES of them as a V
+ * compute type and weight type; no
+ * include guard on purpose. Needs
+ *   T, V, LANES              the compute type, a vector of it, and how many it holds
+ *   W, LOAD_W(pointer)       the type of W in memory, and LANES of them as a V
  *   BROADCAST(value), FMA(a, b, c), LOAD(pointer), STORE(pointer, v)
  *   VECTORS                  vectors in a row of a panel
  *   NAME(stem)               the stem with this pair's suffix

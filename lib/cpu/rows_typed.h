@@ -1,6 +1,7 @@
 /* What is done to a group of rows at once, a row a lane. Included once for each compute type T, as fold_typed.h is;
- * needs besides NEAR(a, b)   sums of the even and odd lanes of a, then of b, within each 16 bytes FAR(a, b)    the same
- * of whole 16 bytes */
+ * needs besides
+ *   NEAR(a, b)   sums of the even and odd lanes of a, then of b, within each 16 bytes
+ *   FAR(a, b)    the same of whole 16 bytes */
 
 /* The sums of the lanes of `count` <= LANES vectors, `stride` values apart, each in its own lane. A sum is taken in the
  * same tree wherever its vector stands and whatever stands beside it; lanes without a vector get any sum. */
