@@ -141,8 +141,10 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
     else {
-        const int used = snprintf(
+        int used = snprintf(
             out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
+        if (c.splits > 1)
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K in %d parts", c.splits);
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];

@@ -74,6 +74,29 @@ static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
         (p->w_terms || is_16_bit(p->w_dtype));
 }
 
+static int runs_few(const rfi_cuda_problem *p, rf_dtype compute_dtype) {
+    return p->compute_dtype == compute_dtype && p->out_features && p->in_features;
+}
+
+static int runs_few_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    (void)f;
+    return runs_few(p, RF_FLOAT32);
+}
+
+static int runs_few_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    (void)f;
+    return runs_few(p, RF_FLOAT64);
+}
+
+enum { NARROW = 8 };
+static int runs_few_narrow_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f32(p, f) && p->out_features <= NARROW;
+}
+
+static int runs_few_narrow_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f64(p, f) && p->out_features <= NARROW;
+}
+
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
     return p->compute_dtype == RF_FLOAT32;
@@ -112,6 +135,13 @@ static int uses_hopper(int kernel) {
 
 static int uses_stream(int kernel) { return kernels[kernel].can_run == runs_stream; }
 
+/* One of those of few_tiles.cu. */
+static int uses_few(int kernel) {
+    const can_run_fn can_run = kernels[kernel].can_run;
+    return can_run == runs_few_f32 || can_run == runs_few_f64 || can_run == runs_few_narrow_f32 ||
+        can_run == runs_few_narrow_f64;
+}
+
 /* Multiplies with the instructions of sm_90a. */
 static int uses_wgmma(int kernel) {
 #ifdef RFI_BUILD_HOPPER
@@ -143,6 +173,27 @@ static int computed_rows(int kernel, int64_t batch) {
     return rows;
 }
 
+/* Bytes that reach one multiprocessor in a second, from the second-level cache. Measured on 9.0 where a block had a
+ * tile to itself: 65 to 70 GB/s, with hopper_small as well as with plain loads. */
+static const double FEED = 70e9;
+
+/* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
+static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
+    enum { BLOCKS = 2, MOST = 48, LEAST_STAGES = 2 };
+    const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
+    const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
+    double parts = uses_few(kernel) ? BLOCKS * f->multiprocessors / blocks : 1;
+    if (parts > MOST) parts = MOST;
+    if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
+    c->splits = 1;
+    c->split_depth = p->in_features;
+    if (parts < 2) return;
+    const int64_t part_stages = (stages + (int64_t)parts - 1) / (int64_t)parts;
+    c->splits = (int)((stages + part_stages - 1) / part_stages);
+    c->split_depth = part_stages * RFI_SPLIT_DEPTH;
+}
+
+/* With the parts of K that `c` says. */
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
     size_t row = 0;
@@ -155,6 +206,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : uses_stream(kernel)                    ? STREAM32
                                                  : rates[row].fma32;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
+    const int splits = c->splits;
+    const int64_t split_depth = c->split_depth;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
     *c = (rfi_cuda_choice){
         .kernel = (rfi_cuda_kernel_id)kernel,
@@ -166,6 +219,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .hopper = uses_hopper(kernel),
         .uses_terms = mma && p->x_terms > 0,
         .aligned_x = mma && !p->x_terms,
+        .splits = splits,
+        .split_depth = split_depth,
         .flops_per_second = rate * f->multiprocessors * f->clock_hz,
         .bytes_per_second = f->memory_bytes_per_second,
         .flops = 2 * batch * n * depth * products,
@@ -174,14 +229,22 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     if (!p->reduction) c->bytes += batch * n * 4;
     /* Hopper's kernels fetch W while what prepares x runs. */
     double launches = uses_wgmma(kernel) ? 1 : c->uses_terms ? 4 : 2;
-    double split = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms) : 0;
+    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms) : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
-    double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns), sms = f->multiprocessors;
-    double rounds = uses_stream(kernel) ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
-    double tile_flops = 2.0 * computed_rows(kernel, p->batch) * k->tile_columns * depth * products;
+    double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits,
+           sms = f->multiprocessors, part = splits > 1 ? (double)split_depth : depth;
+    double rounds =
+        uses_stream(kernel) || uses_few(kernel) ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
+    double rows = computed_rows(kernel, p->batch);
+    double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
-    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + split / (0.5 * c->bytes_per_second) +
-        launches * LAUNCH_SECONDS;
+    /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
+    double x_item = (double)(c->uses_terms ? 2 * (size_t)p->x_terms : item(p->x_dtype));
+    if (k->tile_columns <= 64)
+        arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
+    double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
+    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) +
+        preparation / (0.5 * c->bytes_per_second) + merge + launches * LAUNCH_SECONDS;
 }
 
 void rfi_cuda_choose(
@@ -191,7 +254,8 @@ void rfi_cuda_choose(
     int best = -1;
     for (int i = 0; i < RFI_CUDA_NUM_KERNELS; i++) {
         if (!kernels[i].can_run(&p, figures)) continue;
-        rfi_cuda_choice c;
+        rfi_cuda_choice c = {.tile_rows = kernels[i].tile_rows, .tile_columns = kernels[i].tile_columns};
+        split(&p, figures, i, &c);
         expect(&p, figures, i, &c);
         if (best < 0 || c.seconds < choice->seconds || i == forced) {
             best = i;

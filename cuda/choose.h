@@ -14,6 +14,9 @@
 /* Multiprocessors of a device of sm_90a at most, so that hopper_small has no more blocks. */
 #define RFI_HOPPER_BLOCKS 144
 
+/* Values of K in a stage of few_tiles.cu; parts of K are whole stages but for the last. */
+#define RFI_SPLIT_DEPTH 64
+
 typedef struct rfi_cuda_figures {
     char name[64];
     int major, minor; /* compute capability */
@@ -46,11 +49,13 @@ typedef struct rfi_cuda_choice {
     rfi_cuda_kernel_id kernel;
     const char *name;
     int tile_rows, tile_columns, fold_columns;
-    int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
-    int hopper;     /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
-    int uses_terms; /* reads x in terms: it must be prepared */
-    int aligned_x;  /* reads x as it is stored, in 16-byte pieces */
-    double seconds; /* expected, preparation of x included */
+    int irregular;       /* computes flagged rows itself: see rfi_cuda_fold */
+    int hopper;          /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
+    int uses_terms;      /* reads x in terms: it must be prepared */
+    int aligned_x;       /* reads x as it is stored, in 16-byte pieces */
+    int splits;          /* parts that K is shared out in, among as many blocks a tile */
+    int64_t split_depth; /* values of K in a part */
+    double seconds;      /* expected, preparation of x included */
     double flops_per_second, bytes_per_second; /* of the device, that the expectation rests on */
     double flops, bytes;
 } rfi_cuda_choice;

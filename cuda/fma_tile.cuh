@@ -13,6 +13,7 @@ constexpr int TILE_LD = COLUMNS + 4;
 constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 4; /* of a tile: 8 x 32 threads */
 constexpr int STEP = 4;                            /* values of one row that a thread loads at a time */
 constexpr int WINDOW = 2048;                       /* rows among which flagged ones are looked for at a time */
+constexpr int WARPS = THREADS / 32;
 
 template <class T> struct stage {
     T x[DEPTH][ROWS + 4], w[DEPTH][COLUMNS + 4]; /* k-major, so that a thread's rows and columns are neighbours */
@@ -95,18 +96,36 @@ template <class T, class Sync> __device__ void multiply(const rfi_cuda_fold &p, 
     sync(); /* the tile is written */
 }
 
-/* The flagged rows among the WINDOW from row `first` on, in any order: a row's result does not depend on its place.
- * Their number; `list` and `count` are in shared memory. */
+/* The flagged rows among the WINDOW from row `first` on, in their order, which is the same in every block. Their
+ * number; `list` and `counts` (WARPS of them) are in shared memory. */
 template <class Sync>
-__device__ int list_irregular(const rfi_cuda_fold &p, int64_t first, int *list, int *count, int thread, Sync sync) {
-    const int64_t end = min(first + WINDOW, p.batch);
+__device__ int list_irregular(const rfi_cuda_fold &p, int64_t first, int *list, int *counts, int thread, Sync sync) {
+    constexpr int EACH = WINDOW / THREADS;
+    const int64_t row = first + thread * EACH;
+    const int lane = thread % 32;
+    unsigned flags = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (row + i < p.batch && p.irregular[row + i]) flags |= 1u << i;
+    int upto = __popc(flags);
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += below;
+    }
     sync(); /* what was there is read */
-    if (thread == 0) *count = 0;
-    sync(); /* the count is zero */
-    for (int64_t row = first + thread; row < end; row += THREADS)
-        if (p.irregular[row]) list[atomicAdd(count, 1)] = (int)row;
+    if (lane == 31) counts[thread / 32] = upto;
+    sync(); /* the counts are written */
+    int at = upto - __popc(flags), all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < thread / 32) at += counts[w];
+        all += counts[w];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (flags >> i & 1) list[at++] = (int)(row + i);
     sync(); /* the list is written */
-    return *count;
+    return all;
 }
 
 } // namespace fma_tile

@@ -25,8 +25,9 @@ typedef struct layout {
     rfi_cuda_problem problem;
     int64_t num_partials, depth; /* columns of x that are prepared, of a level */
     int64_t num_tickets;
-    int levels; /* of x */
-    size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, total;
+    int levels;            /* of x */
+    int64_t split_tickets; /* behind the others */
+    size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
 } layout;
 
 /* Host rows on the device. */
@@ -66,6 +67,13 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
     l->num_tickets += COUNTERS;
     if (!spec->plan.reduction) l->num_tickets = 0;
+    l->split_tickets = l->num_tickets;
+    if (c->splits > 1) {
+        const int64_t tiles = (batch + c->tile_rows - 1) / c->tile_rows * ((n + c->tile_columns - 1) / c->tile_columns);
+        l->num_tickets += tiles;
+        l->split_sums = take(&l->total, tiles * c->splits,
+            (int64_t)c->tile_rows * c->tile_columns * (int64_t)rfi_dtype_size(spec->compute_dtype));
+    }
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
     if (c->uses_terms) {
         /* A value of binary16 is a term of its own, bfloat16 has the range of float32. */
@@ -160,8 +168,10 @@ static int in_pieces(const piece *piece, int64_t columns, size_t item) {
 /* Clears the tickets and prepares x. */
 static rf_status prepare(const rfi_cuda_prepared *p, const layout *l, const piece *piece, char *workspace,
     cudaStream_t stream, rfi_cuda_fold *fold) {
-    const rfi_cuda_clear clear = {
-        .words = fold->tickets, .count = l->num_tickets, .overlaps = fold->overlaps, .w_borrowed = fold->w_borrowed};
+    const rfi_cuda_clear clear = {.words = (unsigned *)(workspace + l->tickets),
+        .count = l->num_tickets,
+        .overlaps = fold->overlaps,
+        .w_borrowed = fold->w_borrowed};
     if (l->choice.uses_terms) {
         const int terms = l->problem.x_terms;
         rfi_cuda_split split = {
@@ -238,14 +248,18 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .partials = workspace + l->partials,
         .num_partials = l->num_partials,
         .shared_per_block = (int32_t)p->figures.shared_per_block,
-        .tickets = l->num_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
+        .tickets = l->split_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
+        .splits = l->choice.splits,
+        .split_depth = l->choice.split_depth,
+        .split_sums = workspace + l->split_sums,
+        .split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets,
         .overlaps = p->overlaps,
         .w_borrowed = !p->weight,
         .chain = p->chain,
     };
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (fold.tickets) {
-        fold.next_tile = fold.tickets + l->num_tickets - COUNTERS;
+        fold.next_tile = fold.tickets + l->split_tickets - COUNTERS;
         fold.irregular_ticket = fold.next_tile + 1;
     }
     rf_status status = prepare(p, l, piece, workspace, stream, &fold);

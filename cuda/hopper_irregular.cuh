@@ -30,33 +30,34 @@ __device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t
 constexpr int IRREGULAR_THREADS = fma_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
-/* By the consumers of every block, once all its tiles are done: blocks share out the columns, the last to finish merges
- * the states. `shared` is memory that nothing uses any more, `barrier` one by name that those threads may use. */
+/* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
+ * finish merges the states. `shared` is memory that nothing uses any more, `barrier` one by name that those threads may
+ * use. */
 static __device__ __noinline__ void compute_irregular(
     const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
     constexpr int ROWS = fma_tile::ROWS, COLUMNS = fma_tile::COLUMNS, WINDOW = fma_tile::WINDOW;
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
-    int *list = (int *)shared, *counter = list + WINDOW;
-    uint8_t *tile = (uint8_t *)(counter + 4);
+    int *list = (int *)shared, *counts = list + WINDOW;
+    uint8_t *tile = (uint8_t *)(counts + fma_tile::WARPS);
     for (int64_t window = 0; window < f.batch; window += WINDOW) {
-        const int count = fma_tile::list_irregular(f, window, list, counter, thread, sync);
-        for (int64_t column0 = (int64_t)blockIdx.x * COLUMNS; column0 < f.out_features;
-            column0 += (int64_t)gridDim.x * COLUMNS)
-            for (int first = 0; first < count; first += ROWS) {
-                const int rows = min(ROWS, count - first);
-                fma_tile::multiply<float>(f, f.x_stored, tile, 0, rows, column0, list + first, thread, sync);
-                rfi_fold_tile(f, (const float *)tile, fma_tile::TILE_LD, 0, rows, column0, COLUMNS, list + first,
-                    thread, IRREGULAR_THREADS / 32);
-                sync(); /* the tile is read, its states are written */
-            }
+        const int count = fma_tile::list_irregular(f, window, list, counts, thread, sync);
+        const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * ((f.out_features + COLUMNS - 1) / COLUMNS);
+        for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
+            const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
+            const int64_t column0 = i / groups * COLUMNS;
+            fma_tile::multiply<float>(f, f.x_stored, tile, 0, rows, column0, list + first, thread, sync);
+            rfi_fold_tile(f, (const float *)tile, fma_tile::TILE_LD, 0, rows, column0, COLUMNS, list + first, thread,
+                IRREGULAR_THREADS / 32);
+            sync(); /* the tile is read, its states are written */
+        }
     }
     if (f.chain.reduction == RF_OP_NONE) return;
-    if (thread == 0) *counter = draw(f.irregular_ticket, gridDim.x);
+    if (thread == 0) *counts = draw(f.irregular_ticket, gridDim.x);
     sync();
-    const bool last = *counter;
+    const bool last = *counts;
     if (!last) return;
     for (int64_t window = 0; window < f.batch; window += WINDOW) {
-        const int count = fma_tile::list_irregular(f, window, list, counter, thread, sync);
+        const int count = fma_tile::list_irregular(f, window, list, counts, thread, sync);
         for (int i = thread / 32; i < count; i += IRREGULAR_THREADS / 32) finish_irregular(f, list[i], thread % 32);
     }
 }

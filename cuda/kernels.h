@@ -125,6 +125,10 @@ typedef struct rfi_cuda_fold {
     rfi_cuda_rows
         x_stored; /* x as it came, from which a Hopper kernel computes flagged rows once it has computed the others */
     unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
+    int32_t splits;             /* parts of K, a block each, of the kernels of few_tiles.cu; of others 1 */
+    int64_t split_depth;        /* values of K in a part but for the last */
+    void *split_sums;           /* (tiles, splits, values of a tile) of the compute type, if there are parts */
+    unsigned *split_tickets;    /* one for each tile, zero before the launch */
     int32_t overlaps;           /* kernels may be launched before the one in front has finished: see launch.cuh, and
                                    rfi_cuda_overlaps */
     int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
@@ -230,6 +234,12 @@ cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* Few tiles: see few_tiles.cu. Those of 8 columns are for as many features at most. */
+cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even
  * number on, there is room for RFI_HOPPER_BLOCKS. */

@@ -7,6 +7,7 @@ cuda_libcuda_la_SOURCES =
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/weights.c
 cuda_cu = \
 	cuda/collapse.cu \
+	cuda/few_tiles.cu \
 	cuda/portable_fma.cu \
 	cuda/portable_mma.cu \
 	cuda/portable_mma_f64.cu \

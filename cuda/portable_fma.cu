@@ -22,7 +22,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __g
  * are none. */
 __global__ void __launch_bounds__(THREADS) fold_irregular(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) unsigned char shared[];
-    __shared__ int list[WINDOW], counter;
+    __shared__ int list[WINDOW], counts[WARPS];
     const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;
     const auto sync = [] { __syncthreads(); };
     rfi_release_next();
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(THREADS) fold_irregular(const __grid_constant_
         for (int64_t row = window + threadIdx.x; row < min(window + WINDOW, p.batch); row += THREADS)
             flagged |= p.irregular[row];
         if (!__syncthreads_or(flagged)) continue;
-        const int count = list_irregular(p, window, list, &counter, threadIdx.x, sync);
+        const int count = list_irregular(p, window, list, counts, threadIdx.x, sync);
         for (int first = 0; first < count; first += ROWS) {
             const int rows = min(ROWS, count - first);
             multiply<float>(p, p.x, shared, 0, rows, column0, list + first, threadIdx.x, sync);

@@ -1,10 +1,18 @@
-/* The primitives of ops.h for nvcc: CUDA's full-accuracy functions. None of the files here is compiled with
+/* The primitives of ops.h for nvcc: in float CUDA's full-accuracy functions, in double those of the CPU. None of the
+ * files here is compiled with
  * --use_fast_math, so expf is within 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming
  * Guide, mathematical functions), divisions and square roots are rounded correctly and subnormals are kept. The terms
  * of a logsumexp alone take the special function unit as it is: 2^-22 of a term, and 2^-24 of one for each unit that
  * its exponent lies below the largest, which the sum does not show. */
 #ifndef ROWFOLD_CUDA_PRIMITIVES_CUH
 #define ROWFOLD_CUDA_PRIMITIVES_CUH
+
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "vmath_poly.h"
 
 #define RFI_MATH static __device__ __forceinline__
 RFI_MATH float rfi_exp_f32(float x) { return expf(x); }
@@ -31,17 +39,13 @@ RFI_MATH float rfi_tanh_f32(float x) { return tanhf(x); }
 RFI_MATH float rfi_normcdf_f32(float x) { return normcdff(x); }
 RFI_MATH float rfi_sqrt_f32(float x) { return sqrtf(x); }
 RFI_MATH float rfi_abs_f32(float x) { return fabsf(x); }
-RFI_MATH double rfi_exp_f64(double x) { return exp(x); }
-RFI_MATH double rfi_exp_term_f64(double x) { return exp(x); }
+RFI_MATH double rfi_sqrt_f64(double x) { return sqrt(x); }
+RFI_MATH double rfi_abs_f64(double x) { return fabs(x); }
+RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sign); }
+#include "vmath_double.h"
+RFI_MATH double rfi_exp_term_f64(double x) { return rfi_exp_f64(x); }
 RFI_MATH double rfi_maxnum_f64(double v, double w) { return fmax(v, w); }
 RFI_MATH double rfi_maxn_f64(double v, double w) { return v != v || v > w ? v : w; }
 RFI_MATH double rfi_minn_f64(double v, double w) { return v != v || v < w ? v : w; }
-RFI_MATH double rfi_expm1_f64(double x) { return expm1(x); }
-RFI_MATH double rfi_log_f64(double x) { return log(x); }
-RFI_MATH double rfi_log1p_f64(double x) { return log1p(x); }
-RFI_MATH double rfi_tanh_f64(double x) { return tanh(x); }
-RFI_MATH double rfi_normcdf_f64(double x) { return normcdf(x); }
-RFI_MATH double rfi_sqrt_f64(double x) { return sqrt(x); }
-RFI_MATH double rfi_abs_f64(double x) { return fabs(x); }
 
 #endif

@@ -81,6 +81,7 @@ noinst_HEADERS += \
 	lib/sized.h \
 	lib/status.def \
 	lib/vmath.h \
+	lib/vmath_double.h \
 	lib/vmath_poly.h \
 	lib/vmath_typed.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

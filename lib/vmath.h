@@ -33,10 +33,6 @@
 
 #define RFI_MATH static inline __attribute__((always_inline, unused))
 
-#define RFI_NUM(name) RFI_NUM_JOIN(name, RFI_NUM_SUFFIX)
-#define RFI_NUM_JOIN(a, b) RFI_NUM_JOIN_(a, b)
-#define RFI_NUM_JOIN_(a, b) a##b
-
 RFI_MATH float rfi_sqrt_f32(float x) { return sqrtf(x); }
 RFI_MATH float rfi_abs_f32(float x) { return fabsf(x); }
 RFI_MATH float rfi_copysign_f32(float x, float sign) { return copysignf(x, sign); }
@@ -59,16 +55,7 @@ RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sig
 #define RFI_NUM_ONE_MAX 10
 #include "vmath_typed.h"
 
-#define RFI_NUM_T double
-#define RFI_NUM_U uint64_t
-#define RFI_NUM_SUFFIX _f64
-#define RFI_NUM_MANTISSA 52
-#define RFI_NUM_BIAS 1023
-#define RFI_NUM_EXP_MAX 710
-#define RFI_NUM_EXP_MIN -746
-#define RFI_NUM_ONE_MIN -38
-#define RFI_NUM_ONE_MAX 20
-#include "vmath_typed.h"
+#include "vmath_double.h"
 
 /* What a fold does to every logit: a GPU has shorter instructions for these. fmax and fmin would drop a NaN; maxn and
  * minn keep it from either side. Two selects: gcc's vectoriser does not see through one of two conditions. */

@@ -4,6 +4,12 @@
  * "exact" below means without rounding. Where it matters that a result is exact, it stays so when products are
  * contracted. */
 
+#ifndef RFI_NUM
+#define RFI_NUM(name) RFI_NUM_JOIN(name, RFI_NUM_SUFFIX)
+#define RFI_NUM_JOIN(a, b) RFI_NUM_JOIN_(a, b)
+#define RFI_NUM_JOIN_(a, b) a##b
+#endif
+
 #define T RFI_NUM_T
 #define U RFI_NUM_U
 #define V(c) ((T)(c))

@@ -274,6 +274,26 @@ def test_the_way_of_a_row_is_its_own() -> None:
                 assert same_bits(together, model(mixed.x))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if name.startswith("few")])
+def test_parts_of_k(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K in parts, whole stages or not, aligned or not: the same bits every run, and alone where that is promised."""
+    monkeypatch.setenv(FORCE, kernel)
+    for chain in ("linear", "linear | logsumexp"):
+        for batch, k, n in ((1, 64, 1), (3, 4097, 5), (33, 12000, 8), (200, 2500, 3), (40, 9000, 70)):
+            case = _case(chain, batch, k, n, dtype, "kernelbench")
+            apart = np.full((batch, k + 3), np.nan, case.x.dtype)
+            apart[:, :k] = case.x
+            with case.model("cuda", simplify="none") as model:
+                first = model(case.x)
+                case.check(first, f"{kernel}, {batch} x {k} -> {n}", case.expected("cuda"))
+                assert all(same_bits(first, model(x)) for x in (case.x, apart[:, :k], case.x))
+            with case.model("cuda", simplify="none", batch_invariant=True) as model:
+                together = model(case.x)
+                case.check(together, kernel, case.expected("cuda"))
+                assert same_bits(together[batch // 2 :], model(case.x[batch // 2 :]))
+
+
 def test_one_stage_and_thousands_of_tiles() -> None:
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     rng = np.random.default_rng(0)

@@ -113,7 +113,7 @@ static void test_expected(void) {
     p = problem_of(100, 300, 500, RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32);
     p.w_terms = p.x_terms = 0; /* irregular weights stay as they are stored */
     c = choose(&p, &large, -1);
-    CHECK(is(&c, "fma"), "irregular weights got %s", c.name);
+    CHECK(is(&c, "fma") || is(&c, "few"), "irregular weights got %s", c.name);
 }
 
 #ifdef RFI_BUILD_HOPPER
@@ -179,7 +179,7 @@ static void test_blocks(void) {
         for (p.batch = 1; panel && p.batch < 5000; p.batch *= 2)
             for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
                 rfi_cuda_choice c = choose(&p, &hopper, kernel);
-                CHECK(is(&c, "hopper") || is(&c, "fma"), "%s does not read blocks", c.name);
+                CHECK(is(&c, "hopper") || is(&c, "fma") || is(&c, "few"), "%s does not read blocks", c.name);
             }
     }
 }
@@ -201,6 +201,22 @@ static void test_forced(void) {
     CHECK((int)c.kernel != kernel, "eight rows at most was forced on nine");
 }
 
+/* Parts of K are whole stages but for the last, none is empty, and few tiles of a long K have several. */
+static void test_parts(void) {
+    const int kernel = rfi_cuda_kernel_find("few_32x64");
+    for (int64_t depth = 1; depth < 100000; depth = depth * 3 / 2 + 1)
+        for (int64_t batch = 1; batch < 5000; batch *= 3) {
+            rfi_cuda_problem p = problem_of(batch, depth, 70, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+            rfi_cuda_choice c = choose(&p, &large, kernel);
+            CHECK(c.splits >= 1 && (c.splits == 1 || c.split_depth % RFI_SPLIT_DEPTH == 0), "parts of %lld",
+                (long long)c.split_depth);
+            CHECK(c.splits == 1 || ((c.splits - 1) * c.split_depth < depth && c.splits * c.split_depth >= depth),
+                "%d parts of %lld in %lld", c.splits, (long long)c.split_depth, (long long)depth);
+            CHECK(c.splits > 1 || depth < 1000 || batch > 1000, "%lld x %lld in one part", (long long)batch,
+                (long long)depth);
+        }
+}
+
 static void test_batch_invariant(void) {
     for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
         rfi_cuda_problem p = problem_of(1, 512, 700, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
@@ -208,7 +224,8 @@ static void test_batch_invariant(void) {
         rfi_cuda_choice one = choose(&p, &large, kernel);
         for (p.batch = 2; p.batch < 5000; p.batch = p.batch * 2 + 1) {
             rfi_cuda_choice c = choose(&p, &large, kernel);
-            CHECK(c.kernel == one.kernel, "batch %d takes %s, batch 1 %s", (int)p.batch, c.name, one.name);
+            CHECK(c.kernel == one.kernel && c.splits == one.splits, "batch %d takes %s in %d parts, batch 1 %s in %d",
+                (int)p.batch, c.name, c.splits, one.name, one.splits);
         }
     }
 }
@@ -222,6 +239,7 @@ int main(void) {
     test_blocks();
 #endif
     test_forced();
+    test_parts();
     test_batch_invariant();
     return failures != 0;
 }
