@@ -10,6 +10,7 @@
 #include "error.h"
 #include "number.h"
 #include "prepared.h"
+#include "states.h"
 
 enum { OLDEST_MAJOR = 8, MAX_FEATURES = 65535 * 32 };
 
@@ -62,6 +63,11 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
+    if (spec->plan.reduction &&
+        (rfi_reduction_words(spec->plan.reduction) != 2 ||
+            rfi_reduction_flags(spec->plan.reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN)))
+        return rfi_error(RF_UNSUPPORTED, "%s is a reduction that the CUDA kernels do not have; a CPU backend has it",
+            rfi_op_find(spec->plan.reduction)->name);
     if (spec->plan.num_pre + spec->plan.num_post > RF_MAX_OPS)
         return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d",
             spec->plan.num_pre + spec->plan.num_post, RF_MAX_OPS);

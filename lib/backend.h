@@ -32,6 +32,7 @@ typedef struct rfi_weight_view {
 typedef struct rfi_forward {
     const void *x;
     void *y;
+    const int64_t *columns; /* (batch): the column that each row asks for, or RFI_COLUMN_*; NULL: the plan needs none */
     int64_t batch, ldx, ldy;
     rf_dtype x_dtype, y_dtype;
     rf_memory x_memory, y_memory;

@@ -72,6 +72,7 @@ noinst_HEADERS += \
 	lib/number.h \
 	lib/ops.def \
 	lib/ops.h \
+	lib/states.h \
 	lib/ops_typed.h \
 	lib/plan.h \
 	lib/plan_parts.h \

@@ -2,6 +2,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "states.h"
 
 enum {
     ROWS = 112,      /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
@@ -75,7 +76,8 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
     if (spec->plan.reduction &&
-        (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, 2 * value, &states) ||
+        (__builtin_mul_overflow(batch, b->units, &states) ||
+            __builtin_mul_overflow(states, rfi_reduction_words(spec->plan.reduction) * value, &states) ||
             __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 ||
             list > PTRDIFF_MAX / 4))
         return rfi_error(

@@ -1,7 +1,6 @@
 /* From the partial states of a row to its number in y. */
 #include "cpu/forward.h"
 #include "dtype.h"
-#include "ops.h"
 
 static double post_step(rf_dtype compute, const rfi_step *step, double x, double saved) {
     if (compute == RF_FLOAT64) return rfi_op_apply_f64(step->kind, x, step->a, step->b, saved);
@@ -21,19 +20,40 @@ void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value) {
     rfi_store(call->y, call->y_dtype, row * call->ldy, value);
 }
 
-void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count) {
-    const rfi_plan *plan = &run->spec->plan;
-    const rfi_cpu_prepared *p = run->prepared;
+/* Columns by their WORDs, exactly where y's type can. */
+static void store_indices(const rfi_cpu_run *run, int64_t first, int count, const void *words) {
     const rfi_forward *call = run->call;
-    double results[RFI_CPU_FINISH_ROWS] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+    for (int i = 0; i < count; i++) {
+        int64_t column = run->spec->compute_dtype == RF_FLOAT64 ? rfi_column_of_f64(((const double *)words)[i])
+                                                                : rfi_column_of_f32(((const float *)words)[i]);
+        rfi_store(call->y, call->y_dtype, rfi_cpu_row(run, first + i) * call->ldy, (double)column);
+    }
+}
+
+void rfi_cpu_store_results(const rfi_cpu_run *run, int64_t first, int count, void *results) {
+    const rfi_plan *plan = &run->spec->plan;
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const rfi_forward *call = run->call;
     size_t value = rfi_dtype_size(run->spec->compute_dtype), item = rfi_dtype_size(call->y_dtype);
-    int64_t units = run->blocking.units;
-    p->kernel->merge(
-        plan->reduction, run->states + (size_t)(first * units * 2) * value, units, plan->out_features, count, results);
-    p->kernel->apply(p->post, plan->num_post, NULL, 0, results,
-        (count + p->kernel->panel - 1) / p->kernel->panel * p->kernel->panel);
+    int padded = (count + kernel->panel - 1) / kernel->panel * kernel->panel;
+    if (rfi_reduction_flags(plan->reduction) & RFI_RF_INDEX) {
+        if (!plan->num_post) {
+            store_indices(run, first, count, results);
+            return;
+        }
+        kernel->indices(results, count);
+    }
+    kernel->apply(run->prepared->post, plan->num_post, NULL, 0, results, padded);
     int together = run->row_list || call->ldy != 1 ? 1 : count;
     for (int i = 0; i < count; i += together)
-        p->kernel->narrow((char *)call->y + (size_t)(rfi_cpu_row(run, first + i) * call->ldy) * item,
+        kernel->narrow((char *)call->y + (size_t)(rfi_cpu_row(run, first + i) * call->ldy) * item,
             (char *)results + (size_t)i * value, call->y_dtype, together);
+}
+
+void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count) {
+    double results[RFI_CPU_FINISH_ROWS] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+    int64_t asked[RFI_CPU_FINISH_ROWS];
+    run->prepared->kernel->merge(run->spec->plan.reduction, rfi_states_at(&run->states, first, 0), run->states.units,
+        run->spec->plan.out_features, count, rfi_cpu_ask(run, first, count, asked), results);
+    rfi_cpu_store_results(run, first, count, results);
 }

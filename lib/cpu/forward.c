@@ -70,10 +70,15 @@ rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_
     if (!workspace && posix_memalign(&own, 256, rfi_cpu_workspace(b)))
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for a workspace of %zu bytes", rfi_cpu_workspace(b));
     if (own) workspace = own;
-    run.states = workspace;
-    run.scratch = run.states + b->states + b->row_list;
+    run.states = (rfi_states){
+        .at = workspace,
+        .units = b->units,
+        .words = rfi_reduction_words(spec->plan.reduction),
+        .item = (int)rfi_dtype_size(spec->compute_dtype),
+    };
+    run.scratch = workspace + b->states + b->row_list;
     if (run.prepared->collapse.usable) {
-        run.row_list = (int64_t *)(run.states + b->states);
+        run.row_list = (int64_t *)(workspace + b->states);
         run_collapsible(&run);
     } else {
         run_rows(&run);

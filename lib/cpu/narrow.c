@@ -120,39 +120,49 @@ static void apply_to_columns(const rfi_cpu_run *run, const block *t, int written
     }
 }
 
-/* Logits to what y gets: rows of results, or of `width` values, in by_rows. Returns how far apart. */
-static int64_t finish(const rfi_cpu_run *run, const block *t) {
+/* A row's number from its logits in by_columns, through the fold and to y. */
+static void fold_block(const rfi_cpu_run *run, const block *t) {
+    int64_t asked[RFI_CPU_NARROW_ROWS];
+    run->prepared->kernel->fold_rows(run->spec->plan.reduction, t->by_columns, RFI_CPU_NARROW_ROWS, t->columns, t->rows,
+        rfi_cpu_ask(run, t->row, t->rows, asked), t->by_rows);
+    rfi_cpu_store_results(run, t->row, t->rows, t->by_rows);
+}
+
+/* The rows of by_rows to where y has these rows. */
+static void store_rows(const rfi_cpu_run *run, const block *t) {
+    const rfi_forward *call = run->call;
+    size_t item = rfi_dtype_size(call->y_dtype);
+    int64_t together = run->row_list || call->ldy != t->columns || t->ld != t->columns ? 1 : t->rows;
+    for (int64_t i = 0; i < t->rows; i += together) {
+        char *y = (char *)call->y + (size_t)(rfi_cpu_row(run, t->row + i) * call->ldy) * item;
+        run->prepared->kernel->narrow(
+            y, t->by_rows + (size_t)(i * t->ld) * t->value, call->y_dtype, together * t->columns);
+    }
+}
+
+/* Logits to y. */
+static void finish(const rfi_cpu_run *run, const block *t) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     int padded = round_up(t->rows, kernel->panel);
     if (t->by_row && plan->num_pre) apply_to_rows(run, t);
-    if (t->by_row && !plan->reduction) return t->ld;
+    if (t->by_row && !plan->reduction) {
+        store_rows(run, t);
+        return;
+    }
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
     apply_to_columns(run, t, t->by_row ? t->rows : round_up(t->rows, kernel->lanes), padded);
-    if (!plan->reduction) {
-        kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);
-        return t->ld;
+    if (plan->reduction) {
+        fold_block(run, t);
+        return;
     }
-    kernel->fold_rows(plan->reduction, t->by_columns, RFI_CPU_NARROW_ROWS, t->columns, padded, t->by_rows);
-    kernel->apply(run->prepared->post, plan->num_post, NULL, 0, t->by_rows, padded);
-    return 1;
-}
-
-/* The rows of by_rows, `ld` apart, to where y has these rows. */
-static void store(const rfi_cpu_run *run, const block *t, int64_t ld) {
-    const rfi_forward *call = run->call;
-    int64_t width = run->spec->plan.width;
-    size_t item = rfi_dtype_size(call->y_dtype);
-    int64_t together = run->row_list || call->ldy != width || ld != width ? 1 : t->rows;
-    for (int64_t i = 0; i < t->rows; i += together) {
-        char *y = (char *)call->y + (size_t)(rfi_cpu_row(run, t->row + i) * call->ldy) * item;
-        run->prepared->kernel->narrow(y, t->by_rows + (size_t)(i * ld) * t->value, call->y_dtype, together * width);
-    }
+    kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);
+    store_rows(run, t);
 }
 
 void rfi_cpu_run_narrow(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const block t = block_of_task(run, task, slot);
     for (int first = 0; first < t.rows; first += RFI_CPU_GROUP_ROWS) multiply_group(run, &t, first);
-    store(run, &t, finish(run, &t));
+    finish(run, &t);
 }

@@ -6,7 +6,7 @@
 #include "backend.h"
 #include "dtype.h"
 #include "error.h"
-#include "ops.h"
+#include "states.h"
 
 enum { BLOCK = 256 }; /* columns folded at a time: bounds the stack */
 
@@ -96,17 +96,16 @@ static double column(const rfi_spec *spec, const prepared *p, const rfi_forward 
 static double fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
     const rfi_plan *plan = &spec->plan;
     int kind = plan->reduction;
-    rfi_state_f64 state = rfi_state_empty_f64(kind);
+    int64_t q = call->columns ? call->columns[row] : RFI_COLUMN_OUTSIDE;
+    rfi_state state = rfi_state_fold(kind, NULL, 0, 0, 0);
     for (int64_t first = 0; first < plan->out_features; first += BLOCK) {
         double value[BLOCK];
         int count = plan->out_features - first < BLOCK ? (int)(plan->out_features - first) : BLOCK;
         for (int j = 0; j < count; j++) value[j] = column(spec, p, call, row, first + j);
-        rfi_state_f64 block = rfi_state_empty_f64(kind);
-        for (int j = 0; j < count; j++) block.m = rfi_state_peak_f64(kind, block.m, value[j]);
-        for (int j = 0; j < count; j++) block.t += rfi_state_term_f64(kind, block.m, value[j]);
-        state = rfi_state_merge_f64(kind, state, block);
+        state = rfi_state_join(kind, state, rfi_state_fold(kind, value, count, first, q));
     }
-    double v = round_to_compute(spec, rfi_state_finish_f64(kind, state, (double)plan->out_features)), saved = 0;
+    double v = rfi_state_finish(kind, state, (double)plan->out_features, q), saved = 0;
+    v = rfi_reduction_flags(kind) & RFI_RF_INDEX ? (double)rfi_column_of_f64(v) : round_to_compute(spec, v);
     for (int i = 0; i < plan->num_post; i++) {
         v = step_apply(spec, &plan->post[i], v, plan->post[i].a, saved);
         if (plan->post[i].kind == RF_OP_SAVE) saved = v;

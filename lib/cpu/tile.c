@@ -146,7 +146,7 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
     p->kernel->apply(p->steps, plan->num_pre, p->vectors, column, values, padded);
     if (plan->reduction) {
         p->kernel->fold(
-            plan->reduction, values, n, run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
+            plan->reduction, values, n, column, rfi_cpu_asked(run, row), rfi_states_at(&run->states, row, unit));
         return;
     }
     char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);
