@@ -24,6 +24,8 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
+static const double PREPARED_ROW = 3.5e-9; /* least time that a row of x takes to be prepared, measured on 9.0 */
+
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
 /* Bytes of shared memory that the stages of portable_mma.cu take, and a little for what else a block keeps there. */
@@ -107,14 +109,16 @@ static int runs_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->compute_dtype == RF_FLOAT64;
 }
 
+static int runs_mma_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_f64(p, f); }
+
 static const struct kernel {
     const char *name;
     int tile_rows, tile_columns, fold_columns;
     can_run_fn can_run;
-    double efficiency;
+    double efficiency, fold;
 } kernels[] = {
-#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, launcher) \
-    {name, tile_rows, tile_columns, fold_columns, can_run, efficiency},
+#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
+    {name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold},
 #include "kernels.def"
 #undef RFI_CUDA_KERNEL
 };
@@ -141,6 +145,9 @@ static int uses_few(int kernel) {
     return can_run == runs_few_f32 || can_run == runs_few_f64 || can_run == runs_few_narrow_f32 ||
         can_run == runs_few_narrow_f64;
 }
+
+/* Shares out K. */
+static int takes_parts(int kernel) { return uses_few(kernel) || kernels[kernel].can_run == runs_mma_f64; }
 
 /* Multiplies with the instructions of sm_90a. */
 static int uses_wgmma(int kernel) {
@@ -182,7 +189,7 @@ static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kern
     enum { BLOCKS = 2, MOST = 48, LEAST_STAGES = 2 };
     const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
-    double parts = uses_few(kernel) ? BLOCKS * f->multiprocessors / blocks : 1;
+    double parts = takes_parts(kernel) ? BLOCKS * f->multiprocessors / blocks : 1;
     if (parts > MOST) parts = MOST;
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
@@ -233,8 +240,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
     double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits,
            sms = f->multiprocessors, part = splits > 1 ? (double)split_depth : depth;
-    double rounds =
-        uses_stream(kernel) || uses_few(kernel) ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
+    double rounds = uses_stream(kernel) || takes_parts(kernel) ? larger(blocks / sms, 1)
+                                                               : (double)(int64_t)((blocks + sms - 1) / sms);
     double rows = computed_rows(kernel, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
@@ -243,8 +250,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     if (k->tile_columns <= 64)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
-    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) +
-        preparation / (0.5 * c->bytes_per_second) + merge + launches * LAUNCH_SECONDS;
+    /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
+    preparation = larger(preparation / (0.5 * c->bytes_per_second), c->uses_terms ? batch * PREPARED_ROW : 0);
+    const double folds = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) / sms * k->fold * 1e-6;
+    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
+        launches * LAUNCH_SECONDS;
 }
 
 void rfi_cuda_choose(

@@ -39,7 +39,8 @@ typedef struct rfi_cuda_problem {
 } rfi_cuda_problem;
 
 typedef enum rfi_cuda_kernel_id {
-#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, launcher) RFI_CUDA_##id,
+#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
+    RFI_CUDA_##id,
 #include "kernels.def"
 #undef RFI_CUDA_KERNEL
     RFI_CUDA_NUM_KERNELS

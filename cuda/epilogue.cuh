@@ -171,13 +171,50 @@ template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_
     rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
 }
 
+/* Rows of so few partial states are combined by a thread each: nothing waits for lanes that have none. In double a
+ * factor takes many instructions, and lanes that wait with it are worth more. */
+template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
+
+template <class R, class T>
+static __device__ __forceinline__ typename rfi_typed<T>::state rfi_combine_few(const rfi_cuda_fold &p, int64_t row) {
+    typedef typename rfi_typed<T>::state state;
+    constexpr int CHUNK = 4;
+    const state *const from = (const state *)p.partials + row * p.num_partials;
+    state all;
+    R::peak0(all.m), all.t = 0;
+    const auto load = [&](int64_t i, state(&v)[CHUNK]) {
+#pragma unroll
+        for (int c = 0; c < CHUNK; c++) {
+            R::peak0(v[c].m), v[c].t = 0;
+            if (i + c < p.num_partials) v[c] = rfi_read_state(from, i + c);
+        }
+    };
+#pragma unroll 1
+    for (int64_t i = 0; i < p.num_partials; i += CHUNK) {
+        state v[CHUNK];
+        load(i, v);
+#pragma unroll
+        for (int c = 0; c < CHUNK; c++) all.m = R::peak(all.m, v[c].m);
+    }
+#pragma unroll 1
+    for (int64_t i = 0; i < p.num_partials; i += CHUNK) {
+        state v[CHUNK];
+        load(i, v);
+#pragma unroll
+        for (int c = 0; c < CHUNK; c++)
+            if (i + c < p.num_partials) all.t += v[c].t * R::rescale(v[c].m, all.m);
+    }
+    return all;
+}
+
 constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory once, not once a row */
 
 /* The whole states of RFI_COMBINED_ROWS rows, from row `first` on or, beyond `last`, of row `last` once more; every
  * lane gets them. The order of the additions depends on the number of partial states alone. */
 template <class R, class T> static __device__ __forceinline__ void rfi_combine_states(
     const rfi_cuda_fold &p, int64_t first, int64_t last, T (&m)[RFI_COMBINED_ROWS], T (&t)[RFI_COMBINED_ROWS]) {
-    constexpr int ROWS = RFI_COMBINED_ROWS, CHUNK = 4;
+    /* In double a factor takes many instructions, which are fetched for the first time here, in their order. */
+    constexpr int ROWS = RFI_COMBINED_ROWS, CHUNK = sizeof(T) == 8 ? 1 : 4;
     typedef typename rfi_typed<T>::state state;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) R::peak0(m[r]), t[r] = 0;
@@ -221,6 +258,19 @@ template <class R, class T> static __device__ __forceinline__ void rfi_combine_s
 template <class T>
 static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
     constexpr int ROWS = RFI_COMBINED_ROWS;
+    if (p.num_partials <= RFI_FEW_PARTIALS<T>) {
+        for (int r = threadIdx.x; r < rows; r += blockDim.x) {
+            typename rfi_typed<T>::state all = {};
+            switch (p.chain.reduction) {
+#define RFI_REDUCTION(id, number, ...) \
+    case number: all = rfi_combine_few<rfi_reduction_##id, T>(p, first + r); break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+            }
+            rfi_finish_row(p, first + r, rfi_typed<T>::finish(p.chain.reduction, all, (T)p.out_features));
+        }
+        return;
+    }
     const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
     typename rfi_typed<T>::state mine = {};
     int64_t row = -1; /* whose state that is */
@@ -248,6 +298,10 @@ template <class T> static __device__ void rfi_finish_rows(
     const rfi_cuda_fold &p, unsigned *ticket, unsigned blocks, int64_t first, int rows) {
     __shared__ bool last;
     __syncthreads(); /* all partial states of this block are written */
+    if (blocks == 1) {
+        rfi_combine_rows<T>(p, first, rows);
+        return;
+    }
     if (threadIdx.x == 0) {
         __threadfence(); /* ... and seen by all before the ticket is */
         last = atomicAdd(ticket, 1u) == blocks - 1;

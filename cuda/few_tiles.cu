@@ -13,6 +13,7 @@
  */
 #include "epilogue.cuh"
 #include "launch.cuh"
+#include "splits.cuh"
 
 namespace {
 
@@ -240,39 +241,6 @@ template <class S, class T> __device__ __forceinline__ void add_teams(
     __syncthreads(); /* the tile is written */
 }
 
-/* The sums of all parts of K, if this block is the last of its tile to come here; else false. */
-template <class S, class T> __device__ __forceinline__ bool add_splits(const rfi_cuda_fold &p, T *tile) {
-    constexpr int FOURS = S::rows * S::columns / 4;
-    __shared__ bool last;
-    const int64_t tile_index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
-    four<T> *sums = (four<T> *)p.split_sums + tile_index * p.splits * FOURS;
-    for (int i = threadIdx.x; i < FOURS; i += THREADS)
-        sums[blockIdx.z * FOURS + i] = *(const four<T> *)(tile + i * 4 / S::columns * TILE_LD + i * 4 % S::columns);
-    __syncthreads(); /* the block has written its sums */
-    if (threadIdx.x == 0) {
-        __threadfence(); /* ... which all see before the ticket */
-        last = atomicAdd(&p.split_tickets[tile_index], 1u) == (unsigned)p.splits - 1;
-    }
-    __syncthreads();
-    if (!last) return false;
-    __threadfence();
-    for (int i = threadIdx.x; i < FOURS; i += THREADS) {
-        four<T> total = {};
-#pragma unroll 4
-        for (int s = 0; s < p.splits; s++) {
-            uint4 raw[sizeof(T) / 4]; /* past the first-level cache: other blocks wrote them */
-#pragma unroll
-            for (size_t j = 0; j < sizeof(T) / 4; j++) raw[j] = __ldcg((const uint4 *)&sums[s * FOURS + i] + j);
-            const four<T> part = *(const four<T> *)raw;
-#pragma unroll
-            for (int j = 0; j < 4; j++) total.v[j] += part.v[j];
-        }
-        *(four<T> *)(tile + i * 4 / S::columns * TILE_LD + i * 4 % S::columns) = total;
-    }
-    __syncthreads(); /* the tile is written */
-    return true;
-}
-
 /* Of many rows a thread has many loads on their way, and no second block the registers. */
 template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : 2)
     fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
@@ -283,8 +251,7 @@ template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows >
               columns = (int)min((int64_t)S::columns, p.out_features - column0);
     const int team = threadIdx.x / S::team, row = threadIdx.x % S::row_groups * THREAD_ROWS,
               column = threadIdx.x % S::team / S::row_groups * THREAD_COLUMNS;
-    const int64_t part = p.splits > 1 ? p.split_depth : p.in_features, first = blockIdx.z * part,
-                  end = min(first + part, p.in_features);
+    const auto [first, end] = rfi_part_of(p);
     const operand x_from = operand_of<T>(p.x), w_from = operand_of<T>(p.w);
     T x_scale[S::x_steps], w_scale[S::w_steps];
 #pragma unroll
@@ -314,8 +281,9 @@ template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows >
     }
     T *const tile = (T *)shared;
     add_teams<S>(tile, sum, team, row, column);
-    if (p.splits > 1 && !add_splits<S>(p, tile)) return;
-    rfi_fold_tile(p, (const T *)tile, TILE_LD, row0, rows, column0, RFI_FOLD_COLUMNS);
+    if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD)) return;
+    constexpr int AT_ONCE = sizeof(T) == 4 ? S::rows / 32 : 1; /* a warp then takes all its rows together */
+    rfi_fold_tile<T, AT_ONCE>(p, (const T *)tile, TILE_LD, row0, rows, column0, RFI_FOLD_COLUMNS);
     if (p.tickets) rfi_finish_rows<T>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
 }
 

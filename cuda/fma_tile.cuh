@@ -23,12 +23,32 @@ template <class T> constexpr size_t shared_bytes() {
     return sizeof(stage<T>) > sizeof(T) * ROWS * TILE_LD ? sizeof(stage<T>) : sizeof(T) * ROWS * TILE_LD;
 }
 
-/* STEP values of a row from column k on; zero where the row or the column is not there. */
+/* STEP values of a row from column k on; zero where the row or the column is not there. All at once where they are
+ * float32 at an aligned address, or terms in blocks. */
 template <class T> __device__ __forceinline__ void load_step(
     T (&v)[STEP], const rfi_cuda_rows &rows, bool there, int64_t row, int64_t k, int64_t depth) {
     if (rows.dtype == RF_FLOAT32 && rows.ld % 4 == 0 && (uintptr_t)rows.data % 16 == 0 && there && k + STEP <= depth) {
         const float4 four = *(const float4 *)((const float *)rows.data + row * rows.ld + k);
         v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+        return;
+    }
+    if (rows.panel && there && k + STEP <= depth) {
+        const int64_t at = rfi_place(rows.panel, rows.ld, row, k);
+        const void *const terms[3] = {rows.data, rows.low, rows.least};
+        const T scale = rows.scale ? (T)rows.scale[row] : (T)1;
+#pragma unroll
+        for (int t = 0; t < 3; t++) {
+            if (!terms[t]) break;
+            const uint2 four = *(const uint2 *)((const uint16_t *)terms[t] + at);
+            const bool bfloat16 = rows.dtype == RF_BFLOAT16;
+            const float2 a = bfloat16 ? rfi_widen<__nv_bfloat16>(four.x) : rfi_widen<__half>(four.x),
+                         b = bfloat16 ? rfi_widen<__nv_bfloat16>(four.y) : rfi_widen<__half>(four.y);
+            const float values[STEP] = {a.x, a.y, b.x, b.y};
+#pragma unroll
+            for (int i = 0; i < STEP; i++) v[i] = t ? v[i] + (T)values[i] : (T)values[i];
+        }
+#pragma unroll
+        for (int i = 0; i < STEP; i++) v[i] *= scale;
         return;
     }
 #pragma unroll

@@ -14,7 +14,7 @@ enum {
 };
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
-#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, launcher) launcher,
+#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) launcher,
 #include "kernels.def"
 #undef RFI_CUDA_KERNEL
 };

@@ -33,6 +33,7 @@ cuda_h = \
 	cuda/prepared.h \
 	cuda/primitives.cuh \
 	cuda/ptx.cuh \
+	cuda/splits.cuh \
 	cuda/stages.cuh \
 	cuda/states.cuh \
 	cuda/typed.cuh

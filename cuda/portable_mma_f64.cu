@@ -7,6 +7,7 @@
 #include "epilogue.cuh"
 #include "launch.cuh"
 #include "ptx.cuh"
+#include "splits.cuh"
 #include "stages.cuh"
 
 namespace {
@@ -93,14 +94,18 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
               warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
-    const int steps = (int)((p.in_features + DEPTH - 1) / DEPTH), piece = threadIdx.x % S::pieces;
+    const auto [first_column, end_column] = rfi_part_of(p);
+    const int64_t depth = end_column - first_column;
+    const int steps = (int)((depth + DEPTH - 1) / DEPTH), piece = threadIdx.x % S::pieces;
     pipeline<S> pipe = {
         .x = source_of<S>(p.x, row0, p.batch),
         .w = source_of<S>(p.w, column0, p.out_features),
         .mine = rfi_shared_address(ring) + place(threadIdx.x / S::pieces, piece * 16),
-        .whole = (int)(p.in_features / DEPTH),
-        .last_bytes = min(max((int)(p.in_features % DEPTH) * S::item - piece * 16, 0), 16),
+        .whole = (int)(depth / DEPTH),
+        .last_bytes = min(max((int)(depth % DEPTH) * S::item - piece * 16, 0), 16),
     };
+    pipe.x.term[0] += first_column * S::item;
+    pipe.w.term[0] += first_column * S::item;
 #pragma unroll
     for (int s = 0; s < STAGES; s++) copy_stage<S>(pipe);
     const uint8_t *x = ring + warp_row * ROW_BYTES, *w = ring + X_BYTES + warp_column * ROW_BYTES;
@@ -133,6 +138,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
                 tile[(warp_row + m * 16 + i / 2 * 8 + lane / 4) * TILE_LD + warp_column + n * 8 + lane % 4 * 2 +
                     i % 2] = sum[m][n][i];
     __syncthreads(); /* the tile is written */
+    if (p.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p, tile, TILE_LD)) return;
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
     rfi_fold_tile(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
     if (p.tickets) rfi_finish_rows<double>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
@@ -142,12 +148,13 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
 
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / DEPTH > INT32_MAX - STAGES)
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->splits > 65535 ||
+        fold->in_features / DEPTH > INT32_MAX - STAGES)
         return cudaErrorInvalidConfiguration;
     /* As in forward.c, but what lies beside a row is not known here. */
     const auto in_pieces = [&](const rfi_cuda_rows &rows) {
         return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0;
     };
     return rfi_launch(in_pieces(fold->x) && in_pieces(fold->w) ? fold_mma_f64<shape<true>> : fold_mma_f64<shape<false>>,
-        fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, RING, stream);
+        fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->splits), THREADS, RING, stream);
 }
