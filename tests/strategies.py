@@ -27,7 +27,7 @@ def _number(value: float) -> str:
 
 
 @cache
-def _without_arguments() -> list[str]:
+def without_arguments() -> list[str]:
     """The operators on logits that are complete as a name: a new one is drawn without a word here."""
 
     def is_complete(name: str) -> bool:
@@ -49,7 +49,7 @@ def elementwise(draw: st.DrawFn, behind: bool) -> str:
     return draw(
         st.one_of(
             st.builds("{}({})".format, st.sampled_from(["mul", "add", "sub", "div", "minimum", "maximum"]), other),
-            st.sampled_from(_without_arguments()),
+            st.sampled_from(without_arguments()),
             st.sampled_from(
                 ["abs | sqrt", "abs | add(0.5) | log", "sigmoid | add(0.25) | reciprocal", "minimum(5) | exp"]
             ),

@@ -187,8 +187,8 @@ def by_module() -> dict[type, Spelling]:
     return {getattr(nn, name): row for row in SPELLINGS for name in row.modules.split()}
 
 
-def readme_rows() -> list[tuple[str, str, str]]:
-    """The README's list: what it means, functions and methods, modules and operators."""
+def page_rows() -> list[tuple[str, str, str]]:
+    """The table of doc/pytorch.md: what it means, functions and methods, modules and operators."""
     rows = []
     for row in SPELLINGS:
         meaning = row.meaning or ("the type of the result or the input" if "@cast" in row.text else row.text)
