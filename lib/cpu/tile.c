@@ -53,8 +53,7 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
 }
 
 /* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
- * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large. Three sums there cost 1.5%
- * with AVX-512 and nothing that could be measured with AVX2; four, 2%. */
+ * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). */
 enum { SUM_DEPTH = 176 };
 
 /* A chunk in even blocks of whole turns of the microkernel; it depends on the chunk alone. */
