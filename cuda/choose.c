@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "sizes.h"
+
 /* Operations a clock and multiprocessor, a multiply-add counted as two: dense binary16 matrix instructions with float32
  * sums, as mma.sync reaches them, float32 and float64. From NVIDIA's architecture white papers; on 9.0 mma.sync reaches
  * five eighths of what wgmma does. A newer device counts as the last row that is not above it. */
@@ -165,7 +167,7 @@ static int uses_mma(int kernel) {
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
-static double tiles(int64_t size, int tile) { return size > tile ? (double)((size + tile - 1) / tile) : 1; }
+static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size, tile), 1); }
 
 static double larger(double a, double b) { return a > b ? a : b; }
 

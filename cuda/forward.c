@@ -5,6 +5,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "prepared.h"
+#include "sizes.h"
 
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
@@ -36,8 +37,6 @@ typedef struct stage {
     size_t x, y, total;
 } stage;
 
-static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 /* The next part of the workspace. Sizes that do not fit stick at SIZE_MAX, which no allocation gives. */
 static size_t take(size_t *total, int64_t a, int64_t b) {
     size_t at = *total, bytes;
@@ -54,14 +53,14 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     const rfi_cuda_choice *c = &l->choice;
     int64_t n = spec->plan.out_features;
     l->depth = round_up(spec->plan.in_features, DEPTH_ALIGN);
-    l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
+    l->num_partials = n > RFI_FOLD_COLUMNS ? ceil_div(n, RFI_FOLD_COLUMNS) : 1;
     if (c->hopper) {
-        int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
-        int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
+        int64_t states = ceil_div(n, c->tile_columns) * (c->tile_columns / c->fold_columns);
+        int64_t groups = ceil_div(states, RFI_HOPPER_GROUP), needed = round_up(states, 2) + groups;
         if (l->num_partials < needed) l->num_partials = needed;
-        l->num_tickets = (batch + 63) / 64 * (groups + 1);
+        l->num_tickets = ceil_div(batch, 64) * (groups + 1);
     } else {
-        l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
+        l->num_tickets = ceil_div(batch, c->tile_rows);
     }
     if (c->irregular)
         l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */

@@ -112,9 +112,9 @@ typedef struct rfi_cuda_fold {
     void *y;
     int64_t ldy;
     int32_t y_dtype;
-    int32_t fold_columns; /* of this kernel: a multiple of RFI_FOLD_COLUMNS. Irregular rows: RFI_FOLD_COLUMNS */
-    void *partials; /* (batch, num_partials) states, num_partials = max(1, ceil(N / RFI_FOLD_COLUMNS)). Feature j is in
-                       state j / fold_columns * (fold_columns / RFI_FOLD_COLUMNS) */
+    int32_t fold_columns; /* of this kernel */
+    void *partials; /* (batch, num_partials) states. The state of features j * fold_columns and on is the j-th of its
+                       row. Irregular rows that a Hopper kernel leaves out have states of RFI_FOLD_COLUMNS features */
     int64_t num_partials;
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;        /* one for each row of tiles, zero before the launch; NULL without a reduction */

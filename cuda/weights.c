@@ -6,14 +6,13 @@
 #include "dtype.h"
 #include "error.h"
 #include "prepared.h"
+#include "sizes.h"
 
 enum {
     SLICE_BYTES = 64 << 20, /* of host weights on the device at a time, while they are brought to terms */
     ALIGN = 16,             /* bytes that kernels read at once */
     DEPTH_ALIGN = 64        /* values: a row of terms ends on whole stages of the kernels */
 };
-
-static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 void rfi_cuda_release(void *state) {
     rfi_cuda_prepared *p = state;

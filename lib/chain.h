@@ -4,7 +4,7 @@
 
 #include "rowfold.h"
 
-/* Row of the operator table built from ops.def and reductions.def (chain.c). */
+/* Row of the operator table built from ops.def and reductions.def (optable.c). */
 typedef struct rfi_op_desc {
     int kind;
     rf_op_class op_class;

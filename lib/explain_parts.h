@@ -7,8 +7,8 @@
 /* Where an operator of the chain is computed. */
 typedef enum rfi_place {
     RFI_PLACE_TILE,      /* on a tile of logits: the linear layer and what stands before the reduction */
-    RFI_PLACE_REDUCTION, /* folds tiles into one state a row */
-    RFI_PLACE_ROW,       /* on one number a row, behind the reduction */
+    RFI_PLACE_REDUCTION, /* folds tiles into one state per row */
+    RFI_PLACE_ROW,       /* on one number per row, after the reduction */
     RFI_PLACE_COLLAPSED, /* in the dot product with the column sums of W */
     RFI_PLACE_REMOVED    /* nowhere: a rewrite took it */
 } rfi_place;

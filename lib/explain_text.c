@@ -50,8 +50,8 @@ static void say_rules(FILE *out, const rfi_plan *plan, int i) {
 static void say_operator(FILE *out, const rfi_explanation *about, int i, int width) {
     static const char *const words[] = {
         [RFI_PLACE_TILE] = "on each tile of logits, fused into the linear layer",
-        [RFI_PLACE_REDUCTION] = "the reduction: folds each tile of logits into one state a row",
-        [RFI_PLACE_ROW] = "on one number a row, behind the reduction",
+        [RFI_PLACE_REDUCTION] = "the reduction: folds each tile of logits into one state per row",
+        [RFI_PLACE_ROW] = "on one number per row, after the reduction",
         [RFI_PLACE_COLLAPSED] = "in one dot product a row",
         [RFI_PLACE_REMOVED] = "removed",
     };

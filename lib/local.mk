@@ -80,6 +80,7 @@ noinst_HEADERS += \
 	lib/reductions.def \
 	lib/safetensors.h \
 	lib/sized.h \
+	lib/sizes.h \
 	lib/status.def \
 	lib/vmath.h \
 	lib/vmath_double.h \

@@ -273,10 +273,9 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
     return rf_model_load_weights_ex(model, &weights);
 }
 
-rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *given) {
-    RFI_GUARDED;
+/* What can be said of the arguments before a file is opened. */
+static rf_status read_names(const rf_model *model, const rf_file_names *given, rf_file_names *names) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
-    rf_file_names own, *names = &own;
     rf_status status = rfi_sized_read("names", "rf_file_names", given, names, sizeof *names);
     if (status) return status;
     if (!names->weight) return rfi_error(RF_INVALID_ARGUMENT, "names.weight is NULL");
@@ -285,12 +284,34 @@ rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_na
     if (names->num_vectors > RF_MAX_OPS)
         return rfi_error(
             RF_INVALID_ARGUMENT, "names.num_vectors is %zu; a chain has at most %d", names->num_vectors, RF_MAX_OPS);
+    return RF_OK;
+}
+
+static rf_status load_open(rf_model *model, const rf_file *file, const rf_file_names *names) {
+    void *copies[RF_MAX_OPS + 2] = {NULL};
+    rf_status status = load(model, file, names, copies);
+    for (size_t i = 0; i < RF_MAX_OPS + 2; i++) free(copies[i]);
+    return status;
+}
+
+rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf_file_names *given) {
+    RFI_GUARDED;
+    rf_file_names names;
+    rf_status status = read_names(model, given, &names);
+    if (status) return status;
+    if (!file) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
+    return load_open(model, file, &names);
+}
+
+rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *given) {
+    RFI_GUARDED;
+    rf_file_names names;
+    rf_status status = read_names(model, given, &names);
+    if (status) return status;
     rf_file *file = NULL;
     status = rf_file_open(&file, path);
     if (status) return status;
-    void *copies[RF_MAX_OPS + 2] = {NULL};
-    status = load(model, file, names, copies);
-    for (size_t i = 0; i < RF_MAX_OPS + 2; i++) free(copies[i]);
+    status = load_open(model, file, &names);
     rf_file_close(file);
     return status;
 }

@@ -1,5 +1,5 @@
-"""Errors against float64 of the same stored inputs, per row: within the oracle's bound, and no larger than a plain
-float32 program's.
+"""Errors against float64 of the same stored inputs, per row: within the oracle's bound, and those of a plain float32
+program.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_error_is_that_of_plain_float32(backend: str, chain: str, data: str) -> 
     and the plain program's own error varies fivefold with the order of its columns. Of 80 independent errors the root
     mean square scatters by 8% on each side, so 1.5 is four standard deviations off. One u of the result is granted for
     its rounding, and an ulp for each operator behind the reduction, where the plain program may be lucky with a few
-    distinct results.
+    distinct results. Of logits there are so many that they scatter by less than 1%: on a CPU theirs is no larger.
     """
     case = make_case(chain, seeded(data, 80, 777, 301))
     expected = case.expected(backend)
@@ -66,6 +66,8 @@ def test_error_is_that_of_plain_float32(backend: str, chain: str, data: str) -> 
         return float(np.mean((error[counts] / bound[counts]) ** 2))
 
     allowed = 1.5 * np.sqrt(mean_square(plain - expected.value)) + units * U * np.sqrt(mean_square(expected.value))
+    if chain == "linear" and not backend.startswith("cuda"):
+        allowed = 1.01 * np.sqrt(mean_square(plain - expected.value))
     for simplify in ("none", "algebraic"):
         y = case.run(backend, simplify=simplify)
         case.check(y, simplify, expected)

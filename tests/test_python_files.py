@@ -128,3 +128,13 @@ def test_what_cannot_be_mapped_says_so(tmp_path, tensors):
         files.mapped(path, "ids")
     with pytest.raises(rowfold.InvalidArgumentError, match=r"'empty' has shape \(0, 3\)"):
         files.mapped(path, "empty")
+
+
+def test_a_file_is_opened_once(tmp_path, tensors, monkeypatch):
+    path = write(tmp_path / "model.safetensors", tensors)
+    library, opened = files.load(), []
+    rf_file_open = library.rf_file_open
+    monkeypatch.setattr(library, "rf_file_open", lambda *args: opened.append(args) or rf_file_open(*args))
+    monkeypatch.delattr(library, "rf_model_load_file")
+    rowfold.Model.from_file(path, "linear | max", weight="head.weight", bias="head.bias").close()
+    assert len(opened) == 1

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 from rowfold.__main__ import parser  # noqa: E402
 
-ENVIRONMENT_TABLE = re.compile(r"^\| `(ROWFOLD_\w+)` \| (.*) \|$", re.MULTILINE)  # of README.md
+ENVIRONMENT_TABLE = re.compile(r"^\| `(ROWFOLD_\w+)` \| (.*) \|$", re.MULTILINE)  # of doc/command-line.md
 
 
 def escaped(text: str) -> str:
@@ -53,7 +53,11 @@ def command_page() -> str:
     for name in commands.choices:
         lines += [".br", f".B rowfold {name}", "[\\fIoption\\fR ...]" + _positionals(commands.choices[name])]
     lines += [".SH DESCRIPTION", escaped(f"{top.description} A chain is text: linear, then operators joined by |.")]
-    lines += [escaped("The operators are in the README; rowfold explain says what becomes of each.")]
+    lines += [
+        escaped(
+            "The operators are in doc/operators.md of the documentation; rowfold explain says what becomes of each."
+        )
+    ]
     lines += [".SH COMMANDS"]
     for name, command in commands.choices.items():
         lines += _command(name, command)
@@ -66,7 +70,7 @@ def command_page() -> str:
     ):
         lines += [".TP", status, escaped(meaning)]
     lines += [".SH ENVIRONMENT"]
-    for variable, meaning in ENVIRONMENT_TABLE.findall((ROOT / "README.md").read_text()):
+    for variable, meaning in ENVIRONMENT_TABLE.findall((ROOT / "doc" / "command-line.md").read_text()):
         lines += [".TP", f".B {variable}", escaped(meaning.replace("`", ""))]
     lines += [".SH SEE ALSO", ".BR librowfold (3)"]
     return "\n".join(lines) + "\n"

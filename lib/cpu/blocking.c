@@ -2,6 +2,7 @@
 
 #include "dtype.h"
 #include "error.h"
+#include "sizes.h"
 #include "states.h"
 
 enum {
@@ -14,9 +15,6 @@ enum {
 /* A thread is worth waking for this many multiply-adds. */
 static const double WORK_PER_THREAD = 2e6;
 
-static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Explain may be asked about any batch: a number of blocks beyond all counting is as good as the largest. */
 static int64_t product(int64_t a, int64_t b) {
     int64_t result;
@@ -33,10 +31,9 @@ static int useful_threads(const rfi_spec *spec, int64_t batch) {
 /* Blocks of rows alone. */
 static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
     const size_t value = rfi_dtype_size(spec->compute_dtype), n = (size_t)spec->plan.out_features;
-    int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel,
+    int64_t padded = round_up(spec->plan.out_features, kernel->panel),
             even = ceil_div(batch, (int64_t)b->threads * TASKS_PER_THREAD);
-    b->rows = b->threads > 1 ? least(ceil_div(even, RFI_CPU_GROUP_ROWS) * RFI_CPU_GROUP_ROWS, RFI_CPU_NARROW_ROWS)
-                             : RFI_CPU_NARROW_ROWS;
+    b->rows = b->threads > 1 ? least(round_up(even, RFI_CPU_GROUP_ROWS), RFI_CPU_NARROW_ROWS) : RFI_CPU_NARROW_ROWS;
     b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->column_blocks = 1;
     b->threads = (int)least(b->threads, b->row_blocks);
@@ -48,7 +45,7 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
 
 /* Blocks of rows and of columns. */
 static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
-    int64_t padded = ceil_div(spec->plan.out_features, kernel->panel) * kernel->panel;
+    int64_t padded = round_up(spec->plan.out_features, kernel->panel);
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
     int64_t tasks = (int64_t)b->threads * (b->threads > 1 ? TASKS_PER_THREAD : 1);

@@ -1,6 +1,7 @@
 /* From the partial states of a row to its number in y. */
 #include "cpu/forward.h"
 #include "dtype.h"
+#include "sizes.h"
 
 static double post_step(rf_dtype compute, const rfi_step *step, double x, double saved) {
     if (compute == RF_FLOAT64) return rfi_op_apply_f64(step->kind, x, step->a, step->b, saved);
@@ -35,7 +36,7 @@ void rfi_cpu_store_results(const rfi_cpu_run *run, int64_t first, int count, voi
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const rfi_forward *call = run->call;
     size_t value = rfi_dtype_size(run->spec->compute_dtype), item = rfi_dtype_size(call->y_dtype);
-    int padded = (count + kernel->panel - 1) / kernel->panel * kernel->panel;
+    int padded = (int)round_up(count, kernel->panel);
     if (rfi_reduction_flags(plan->reduction) & RFI_RF_INDEX) {
         if (!plan->num_post) {
             store_indices(run, first, count, results);

@@ -5,13 +5,12 @@
 #include "cpu/pool.h"
 #include "dtype.h"
 #include "error.h"
+#include "sizes.h"
 
 enum { COLLAPSED_ROWS = 16 /* rows a task takes the dot product of */ };
 
 /* Partial states, and products of a collapsed sum, that one thread is done with before another has woken up. */
 static const int64_t FINISH_ALONE = 4096, COLLAPSED_ALONE = 65536;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static void run_finish(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
@@ -23,11 +22,11 @@ static void run_finish(void *context, int64_t task, int slot) {
 /* The full path, for run->rows rows. */
 static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
-    b->row_blocks = (run->rows + b->rows - 1) / b->rows;
+    b->row_blocks = ceil_div(run->rows, b->rows);
     rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
     if (b->narrow || !run->spec->plan.reduction) return;
-    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads,
-        (run->rows + RFI_CPU_FINISH_ROWS - 1) / RFI_CPU_FINISH_ROWS, run_finish, run);
+    rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, ceil_div(run->rows, RFI_CPU_FINISH_ROWS),
+        run_finish, run);
 }
 
 static void run_collapsed(void *context, int64_t task, int slot) {
@@ -53,7 +52,7 @@ static void run_collapsed(void *context, int64_t task, int slot) {
 static void run_collapsible(rfi_cpu_run *run) {
     int64_t batch = run->call->batch, refused = 0;
     int threads = batch * run->spec->plan.in_features <= COLLAPSED_ALONE ? 1 : run->spec->threads;
-    rfi_pool_run(threads, (batch + COLLAPSED_ROWS - 1) / COLLAPSED_ROWS, run_collapsed, run);
+    rfi_pool_run(threads, ceil_div(batch, COLLAPSED_ROWS), run_collapsed, run);
     for (int64_t row = 0; row < batch; row++)
         if (run->row_list[row]) run->row_list[refused++] = row;
     run->rows = refused;

@@ -4,9 +4,7 @@
 
 #include "cpu/forward.h"
 #include "dtype.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+#include "sizes.h"
 
 /* A block of rows, and the scratch of the thread that works on it. */
 typedef struct block {
@@ -89,7 +87,7 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
 
 static void apply_to_rows(const rfi_cpu_run *run, const block *t) {
     const rfi_cpu_prepared *p = run->prepared;
-    int vectors = round_up(t->columns, p->kernel->lanes), padded = (int)t->ld;
+    int vectors = (int)round_up(t->columns, p->kernel->lanes), padded = (int)t->ld;
     for (int i = 0; i < t->rows; i++) {
         char *values = t->by_rows + (size_t)(i * t->ld) * t->value;
         memset(values + (size_t)vectors * t->value, 0, (size_t)(padded - vectors) * t->value);
@@ -144,14 +142,14 @@ static void store_rows(const rfi_cpu_run *run, const block *t) {
 static void finish(const rfi_cpu_run *run, const block *t) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
-    int padded = round_up(t->rows, kernel->panel);
+    int padded = (int)round_up(t->rows, kernel->panel);
     if (t->by_row && plan->num_pre) apply_to_rows(run, t);
     if (t->by_row && !plan->reduction) {
         store_rows(run, t);
         return;
     }
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
-    apply_to_columns(run, t, t->by_row ? t->rows : round_up(t->rows, kernel->lanes), padded);
+    apply_to_columns(run, t, t->by_row ? t->rows : (int)round_up(t->rows, kernel->lanes), padded);
     if (plan->reduction) {
         fold_block(run, t);
         return;

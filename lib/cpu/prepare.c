@@ -7,6 +7,7 @@
 #include "cpu/prepared.h"
 #include "dtype.h"
 #include "error.h"
+#include "sizes.h"
 
 enum { HUGE_PAGE = 1 << 21 };
 
@@ -20,9 +21,6 @@ static void *allocate(size_t bytes) {
 #endif
     return block;
 }
-
-static int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *p, int64_t in_features, int64_t unit, int64_t k) {
     int64_t first = unit * RFI_CPU_UNIT, width = least(p->padded - first, RFI_CPU_UNIT);

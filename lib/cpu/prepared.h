@@ -4,6 +4,7 @@
 
 #include "collapse.h"
 #include "cpu/kernel.h"
+#include "sizes.h"
 
 typedef struct rfi_cpu_prepared {
     const rfi_cpu_kernel *kernel;
@@ -25,7 +26,7 @@ static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
 /* Elements from one column of a narrow layer's chunk of `depth` inputs to the next. The chunk starting at input k
  * begins at element k * out_features. */
 static inline int64_t rfi_cpu_narrow_ld(const rfi_cpu_kernel *kernel, int64_t depth) {
-    return (depth + kernel->lanes - 1) / kernel->lanes * kernel->lanes;
+    return round_up(depth, kernel->lanes);
 }
 
 rf_status rfi_cpu_prepare(

@@ -1,10 +1,9 @@
 /* One task of a forward: the logits of a block of rows and columns, the steps on them, and their fold. */
 #include "cpu/forward.h"
 #include "dtype.h"
+#include "sizes.h"
 
 enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch where W only passes through */
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* A block of rows and of units, and the scratch of the thread that works on it. */
 typedef struct tile {
@@ -54,15 +53,14 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
 }
 
 /* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
- * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large. Three sums there cost 1.5%
- * with AVX-512 and nothing that could be measured with AVX2; four, 2%. */
+ * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). */
 enum { SUM_DEPTH = 176 };
 
 /* A chunk in even blocks of whole turns of the microkernel; it depends on the chunk alone. */
 static int64_t block_of(int64_t depth, size_t value) {
     if (value != sizeof(float) || depth <= SUM_DEPTH) return RFI_CPU_DEPTH;
-    int64_t blocks = (depth + SUM_DEPTH - 1) / SUM_DEPTH, each = (depth + blocks - 1) / blocks;
-    return (each + RFI_CPU_STEP - 1) / RFI_CPU_STEP * RFI_CPU_STEP;
+    int64_t blocks = ceil_div(depth, SUM_DEPTH), each = ceil_div(depth, blocks);
+    return round_up(each, RFI_CPU_STEP);
 }
 
 /* A row of a panel, of either type. */
@@ -74,7 +72,7 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *a
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const rfi_cpu_multiply *multiply = kernel->multiply[run->spec->weight_dtype];
     const char *w = panel_of(run, at);
-    int64_t c_ld = run->blocking.c_ld, slivers = (t->rows + kernel->max_rows - 1) / kernel->max_rows;
+    int64_t c_ld = run->blocking.c_ld, slivers = ceil_div(t->rows, kernel->max_rows);
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
     int last = at->k + at->depth == run->spec->plan.in_features;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
@@ -101,7 +99,7 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, const place *a
             .out = c,
             .ld_out = c_ld,
             .ahead = slivers == 1 ? w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
-            .ahead_lines = (int)((lines + slivers * turns - 1) / (slivers * turns)),
+            .ahead_lines = (int)ceil_div(lines, slivers * turns),
         };
         multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {

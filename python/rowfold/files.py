@@ -37,7 +37,7 @@ def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
             for name, (shape, dtype) in npz.headers(path).items()
         ]
     library = load()
-    with _open(library, path) as file:
+    with opened(path) as file:
         found = []
         for index in range(library.rf_file_tensor_count(file)):
             info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
@@ -48,11 +48,15 @@ def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
 
 def find(path: str | os.PathLike[str], name: str) -> Tensor:
     """One tensor by name. Raises FileError, InvalidFileError, or InvalidArgumentError if there is no such name."""
-    library = load()
-    with _open(library, path) as file:
-        info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
-        library.rf_file_find(file, encode(name, "name"), ctypes.byref(info))
-        return _tensor(info)
+    with opened(path) as file:
+        return find_in(file, name)
+
+
+def find_in(file: _lib.FilePointer, name: str) -> Tensor:
+    """One tensor of an open file by name. Raises InvalidArgumentError if there is no such name."""
+    info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
+    load().rf_file_find(file, encode(name, "name"), ctypes.byref(info))
+    return _tensor(info)
 
 
 def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any], DType]:
@@ -75,8 +79,9 @@ def encode_path(path: str | os.PathLike[str]) -> bytes:
 
 
 @contextmanager
-def _open(library: Any, path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
-    file = _lib.FilePointer()
+def opened(path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
+    """A file of the library's, closed at the end. Raises FileError (OSError) or InvalidFileError (ValueError)."""
+    library, file = load(), _lib.FilePointer()
     library.rf_file_open(ctypes.byref(file), encode_path(path))
     try:
         yield file

@@ -215,16 +215,6 @@ class Model:
             wanted = [weight, *([] if bias is None else [bias]), *named.values()]
             state = npz.arrays(path, wanted)
             return cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
-        tensor = files.find(path, weight)
-        if len(tensor.shape) != 2:
-            shape = arrays.shape_text(tensor.shape)
-            raise InvalidArgumentError(
-                f"{tensor.path}: tensor {weight!r} has shape {shape}; expected (out_features, in_features)"
-            )
-        arguments.say_sizes(keywords, tensor.shape)
-        if tensor.dtype is not None:
-            keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
-        model = cls(chain, **keywords)
         names = _lib.FileNames(
             size=ctypes.sizeof(_lib.FileNames),
             weight=encode(weight, "weight"),
@@ -237,8 +227,19 @@ class Model:
             ),
             num_vectors=len(named),
         )
-        handle = model._open()
-        handle.library.rf_model_load_file(handle.pointer, files.encode_path(path), ctypes.byref(names))
+        with files.opened(path) as file:
+            tensor = files.find_in(file, weight)
+            if len(tensor.shape) != 2:
+                shape = arrays.shape_text(tensor.shape)
+                raise InvalidArgumentError(
+                    f"{tensor.path}: tensor {weight!r} has shape {shape}; expected (out_features, in_features)"
+                )
+            arguments.say_sizes(keywords, tensor.shape)
+            if tensor.dtype is not None:
+                keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
+            model = cls(chain, **keywords)
+            handle = model._open()
+            handle.library.rf_model_load_open_file(handle.pointer, file, ctypes.byref(names))
         return model
 
     @classmethod

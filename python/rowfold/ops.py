@@ -183,6 +183,12 @@ def operators() -> tuple[Operator, ...]:
 
 
 @cache
+def reductions() -> tuple[str, ...]:
+    """Names of the operators that fold the columns of a row."""
+    return tuple(row.name for row in operators() if row.op_class == "reduction")
+
+
+@cache
 def presets() -> dict[str, str]:
     """Name and chain text of each preset."""
     library = load()

@@ -104,7 +104,7 @@ static void texts(void) {
         "   3  add_saved       removed (double, power_of_two)\n",
         "   4  clamp(-10, 10)  on each tile of logits, fused into the linear layer\n",
         "   5  logsumexp       the reduction: ",
-        "   8  mul_saved       on one number a row, behind the reduction\n",
+        "   8  mul_saved       on one number per row, after the reduction\n",
         "rewrites (simplify=exact)\n",
         "  2, 3    double               exact      add_saved became mul(2)\n",
         "  arithmetic                       137.5 GFLOP      137.5 GFLOP\n",
@@ -117,7 +117,7 @@ static void texts(void) {
     static const char *const sum[] = {
         "   1  sum        in one dot product a row\n",
         "   2  max        removed (width_one_reduction)\n",
-        "   5  logsumexp  on one number a row, behind the reduction, as add(0) (width_one_reduction)\n",
+        "   5  logsumexp  on one number per row, after the reduction, as add(0) (width_one_reduction)\n",
         "  0-1     collapse             algebraic  ",
         "  arithmetic                       16.78 MFLOP      137.5 GFLOP\n",
         "is algebraic: work that was removed",

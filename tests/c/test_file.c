@@ -197,6 +197,39 @@ static rf_status load(const char *chain, const char *path, rf_file_names *names,
     return status;
 }
 
+/* Two models from one open file, which is there for a third. */
+static void loading_from_an_open_file(void) {
+    const char *header = "{" F32("w", "[1,2]", 0, 8) "," F32("b", "[1]", 8, 12) "}";
+    unsigned char head[200] = {(unsigned char)strlen(header)};
+    memcpy(head + 8, header, strlen(header));
+    const float data[3] = {2, 3, 100}, x[2] = {1, 10};
+    write_bytes("open", head, 8 + strlen(header), data, sizeof data);
+    rf_file *file = NULL;
+    CHECK(!rf_file_open(&file, path_of("open")), "%s", rf_last_error());
+    rf_file_names names = {.size = sizeof names, .weight = "w"};
+    for (int i = 0; i < 2; i++) {
+        rf_model *model = NULL;
+        rf_config config = {.size = sizeof config, .chain = "linear(2, 1) | neg"};
+        float y = 0;
+        CHECK(!rf_model_create(&model, &config), "%s", rf_last_error());
+        CHECK(rf_model_load_open_file(NULL, file, &names) == RF_INVALID_ARGUMENT &&
+                strstr(rf_last_error(), "model is NULL"),
+            "%s", rf_last_error());
+        CHECK(rf_model_load_open_file(model, NULL, &names) == RF_INVALID_ARGUMENT &&
+                strstr(rf_last_error(), "file is NULL"),
+            "%s", rf_last_error());
+        CHECK(rf_model_load_open_file(model, file, NULL) == RF_INVALID_ARGUMENT &&
+                strstr(rf_last_error(), "names is NULL"),
+            "%s", rf_last_error());
+        CHECK(!rf_model_load_open_file(model, file, &names), "%s", rf_last_error());
+        CHECK(!rf_model_forward(model, x, 1, &y) && y == (i ? -132 : -32), "y is %g", (double)y);
+        rf_model_destroy(model);
+        names.bias = "b";
+    }
+    CHECK(rf_file_tensor_count(file) == 2, "the file is closed");
+    rf_file_close(file);
+}
+
 /* W = [[1, 2, 3], [4, 5, 6]], b = [7, 8], v = [1, 10], with the header sized so that W is not aligned. */
 static void loading(void) {
     const float data[10] = {1, 2, 3, 4, 5, 6, 7, 8, 1, 10};
@@ -442,6 +475,7 @@ int main(void) {
     not_files();
     tensors();
     loading();
+    loading_from_an_open_file();
     wrong_loads();
     shards();
     many_tensors();

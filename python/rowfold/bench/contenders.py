@@ -21,7 +21,7 @@ from ..model import Model
 from ..ops import Chain
 from .cases import Case
 from .data import Array
-from .unfused import NUMPY, apply, torch_table
+from .unfused import apply, missing, numpy_table, torch_table
 
 
 class Unavailable(Exception):
@@ -89,15 +89,18 @@ class Numpy:
         """Draws the inputs. The number of threads comes through the environment that the worker was started with."""
         if case.native_dtype in (DType.FLOAT16, DType.BFLOAT16):
             raise Unavailable(f"numpy has no fast {case.dtype} product")
+        self.chain = Chain.parse(case.chain)
+        if name := missing(self.chain, numpy_table()):
+            raise Unavailable(f"numpy has no {name}")
         self.x, self.weight, self.bias = case.inputs()
-        self.vectors, self.chain = case.vectors(), Chain.parse(case.chain)
+        self.vectors = case.vectors()
         self.y: Array | None = None
 
     def run(self) -> Any:
         """Product, bias, then each operator over the whole matrix."""
         with np.errstate(all="ignore"):
             logits = self.x @ self.weight.T + self.bias
-            self.y = apply(self.chain, logits, NUMPY, self.vectors)
+            self.y = apply(self.chain, logits, numpy_table(), self.vectors)
 
     def result(self) -> Array | None:
         """The output."""

@@ -1,6 +1,6 @@
 """A chain operator by operator, as it is written without rowfold: in numpy, PyTorch, and float64 as the reference.
 
-NUMPY and TORCH have one entry for each operator of the library; a test compares the three.
+An operator that numpy or PyTorch has under the library's name needs no entry here.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from ..ops import Chain
+from ..model import Model
+from ..ops import Chain, operators
 
 Array = np.ndarray[Any, Any]
 Table = Mapping[str, Callable[..., Any]]
@@ -43,20 +45,11 @@ def _numpy_logsumexp(x: Array) -> Any:
     return anchor + np.log(np.exp(x - anchor).sum(axis=1, keepdims=True))
 
 
-NUMPY: Table = {
+_NUMPY: Table = {
     "mul": lambda x, a: x * a,
-    "add": lambda x, a: x + a,
     "sub": lambda x, a: x - a,
     "div": lambda x, a: x / a,
-    "minimum": np.minimum,
-    "maximum": np.maximum,
     "neg": lambda x: -x,
-    "abs": np.abs,
-    "square": lambda x: x * x,
-    "sqrt": np.sqrt,
-    "exp": np.exp,
-    "log": np.log,
-    "reciprocal": lambda x: 1 / x,
     "relu": lambda x: np.maximum(x, 0),
     "leaky_relu": lambda x, slope: np.where(x > 0, x, x * slope),
     "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
@@ -67,20 +60,34 @@ NUMPY: Table = {
     "softplus": _numpy_softplus,
     "sigmoid": _numpy_sigmoid,
     "logsigmoid": lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
-    "tanh": np.tanh,
     "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "hardtanh": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
     "softcap": lambda x, cap: cap * np.tanh(x / cap),
-    "sum": lambda x: x.sum(axis=1, keepdims=True),
-    "mean": lambda x: x.mean(axis=1, keepdims=True),
-    "max": lambda x: x.max(axis=1, keepdims=True),
-    "min": lambda x: x.min(axis=1, keepdims=True),
     "logsumexp": _numpy_logsumexp,
 }
 
 
+def _table(own: Table, packages: tuple[Any, ...], keep: Mapping[str, Any]) -> Table:
+    """For each operator of the library its entry, or the first package's function of its name."""
+    table = dict(own)
+    for row in operators():
+        if row.name in own or row.op_class not in ("elementwise", "reduction"):
+            continue
+        function = next((getattr(package, row.name) for package in packages if hasattr(package, row.name)), None)
+        if function is not None:
+            table[row.name] = partial(function, **keep) if row.op_class == "reduction" else function
+    return table
+
+
+@cache
+def numpy_table() -> Table:
+    """The table for numpy's arrays. An operator that is not in it has no counterpart in numpy."""
+    return _table(_NUMPY, (np,), {"axis": 1, "keepdims": True})
+
+
+@cache
 def torch_table() -> Table:
     """The table for torch.Tensor, in PyTorch's own functions."""
     torch: Any = importlib.import_module("torch")
@@ -89,42 +96,15 @@ def torch_table() -> Table:
     def number(x: Any, value: Any) -> Any:
         return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=x.dtype, device=x.device)
 
-    return {
-        "mul": lambda x, a: x * a,
-        "add": lambda x, a: x + a,
-        "sub": lambda x, a: x - a,
-        "div": lambda x, a: x / a,
+    own: Table = {
         "minimum": lambda x, a: torch.minimum(x, number(x, a)),
         "maximum": lambda x, a: torch.maximum(x, number(x, a)),
-        "neg": torch.neg,
-        "abs": torch.abs,
-        "square": torch.square,
-        "sqrt": torch.sqrt,
-        "exp": torch.exp,
-        "log": torch.log,
-        "reciprocal": torch.reciprocal,
-        "relu": torch.relu,
-        "leaky_relu": functional.leaky_relu,
-        "elu": functional.elu,
-        "gelu": functional.gelu,
         "gelu(tanh)": lambda x: functional.gelu(x, approximate="tanh"),
-        "silu": functional.silu,
-        "mish": functional.mish,
-        "softplus": functional.softplus,
-        "sigmoid": torch.sigmoid,
-        "logsigmoid": functional.logsigmoid,
-        "tanh": torch.tanh,
-        "clamp": torch.clamp,
-        "hardtanh": functional.hardtanh,
-        "hardswish": functional.hardswish,
-        "hardsigmoid": functional.hardsigmoid,
         "softcap": lambda x, cap: cap * torch.tanh(x / cap),
-        "sum": lambda x: torch.sum(x, dim=1, keepdim=True),
-        "mean": lambda x: torch.mean(x, dim=1, keepdim=True),
         "max": lambda x: torch.max(x, dim=1, keepdim=True)[0],
         "min": lambda x: torch.min(x, dim=1, keepdim=True)[0],
-        "logsumexp": lambda x: torch.logsumexp(x, dim=1, keepdim=True),
     }
+    return _table(own, (torch, functional), {"dim": 1, "keepdim": True})
 
 
 def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -> Any:
@@ -144,6 +124,13 @@ def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -
     return x
 
 
+def missing(chain: Chain, table: Table) -> str:
+    """The first operator of the chain that a table does not have; empty if it has all."""
+    classes = ("elementwise", "reduction")
+    names = (op.operator.name for op in chain if op.operator.op_class in classes)
+    return next((name for name in names if name not in table), "")
+
+
 def widened(values: Array) -> Array:
     """The values in float64, uint16 read as bfloat16."""
     if values.dtype == np.uint16:
@@ -154,9 +141,15 @@ def widened(values: Array) -> Array:
 def reference(chain: Chain, x: Array, weight: Array, bias: Array, vectors: Mapping[str, Array]) -> Array:
     """The chain in float64 on inputs as they are stored: (rows, 1) or (rows, out_features).
 
-    W is widened in blocks, so that the extra memory is small.
+    W is widened in blocks, so that the extra memory is small. Of a chain with an operator that numpy does not have it
+    is what the library's own plain loops give.
     """
     rows = widened(x)
+    wide = {name: widened(values) for name, values in vectors.items()}
+    if missing(chain, numpy_table()):
+        sizes = weight.shape[::-1]
+        with Model(chain, *sizes, dtype="float64", simplify="none", backend="reference") as model:
+            return np.asarray(model.load_weights(widened(weight), widened(bias), wide)(rows), np.float64)
     logits = np.empty((x.shape[0], weight.shape[0]))
     step = max(1, 2**22 // max(1, weight.shape[1]))
     with np.errstate(all="ignore"):
@@ -164,8 +157,7 @@ def reference(chain: Chain, x: Array, weight: Array, bias: Array, vectors: Mappi
             block = slice(start, start + step)
             logits[:, block] = rows @ widened(weight[block]).T
         logits += widened(bias)
-        wide = {name: widened(values) for name, values in vectors.items()}
-        result: Array = np.asarray(apply(chain, logits, NUMPY, wide), np.float64)
+        result: Array = np.asarray(apply(chain, logits, numpy_table(), wide), np.float64)
     return result
 
 

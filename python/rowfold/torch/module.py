@@ -162,7 +162,7 @@ def fuse(
     ----------
     module
         An nn.Module, or a function of one tensor, whose forward is one linear layer, elementwise operators and at most
-        one reduction over columns, in any spelling of the README's list. Its parameters are shared, not copied.
+        one reduction over columns, in any spelling of doc/pytorch.md. Its parameters are shared, not copied.
     explain, batch
         Whether to print what became of every operator, for this batch size.
     math, simplify, threads, backend, batch_invariant

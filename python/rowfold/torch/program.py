@@ -15,7 +15,7 @@ import torch
 
 from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from ..model import Model
-from ..ops import Chain
+from ..ops import Chain, reductions
 from .values import BatchNorm, Leaf, Param, Source, Step
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -195,7 +195,7 @@ class _Writer:
         self.types.step(step)
         if step.op != "cast":
             self.chain += f" | {step.op}" + (f"({', '.join(params)})" if params else "")
-        self.folded |= step.op in ("sum", "mean", "max", "min", "logsumexp")
+        self.folded |= step.op in reductions()
 
     def _param(self, op: str, param: Param) -> str:
         if isinstance(param, (int, float)):

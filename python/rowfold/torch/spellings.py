@@ -3,7 +3,7 @@
 A row has the chain's text, where ``{name}`` is an argument; the arguments with their defaults; the names under which
 torch, torch.nn.functional, torch.special and torch.Tensor have it (a trailing ``_`` works in place); the classes of
 torch.nn, whose attributes are the arguments; and Python's operators. Rows whose text begins with ``@`` are built by the
-function of that name in match.py, because what they mean depends on what they are applied to.
+function of that name in rules.py, because what they mean depends on what they are applied to.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def by_module() -> dict[type, Spelling]:
     return {getattr(nn, name): row for row in SPELLINGS for name in row.modules.split()}
 
 
-def readme_rows() -> list[tuple[str, str, str]]:
-    """The README's list: what it means, functions and methods, modules and operators."""
+def page_rows() -> list[tuple[str, str, str]]:
+    """The table of doc/pytorch.md: what it means, functions and methods, modules and operators."""
     rows = []
     for row in SPELLINGS:
         meaning = row.meaning or ("the type of the result or the input" if "@cast" in row.text else row.text)
