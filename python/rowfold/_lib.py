@@ -294,6 +294,7 @@ FUNCTIONS = (
     Function("rf_model_forward", Status, (ModelPointer, c_void_p, c_int64, c_void_p)),
     Function("rf_model_forward_ex", Status, (ModelPointer, POINTER(ForwardArgs))),
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
+    Function("rf_model_workspace_size_ex", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(c_size_t))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),
     Function("rf_model_explain", Status, (ModelPointer, c_int64, c_int, c_char_p, c_size_t, POINTER(c_size_t))),
     Function("rf_file_open", Status, (POINTER(FilePointer), c_char_p)),
