@@ -4,7 +4,8 @@ cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
-cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/weights.c
+cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
+	cuda/weights.c
 cuda_cu = \
 	cuda/collapse.cu \
 	cuda/few_tiles.cu \
@@ -30,6 +31,7 @@ cuda_h = \
 	cuda/kernels.def \
 	cuda/kernels.h \
 	cuda/launch.cuh \
+	cuda/layout.h \
 	cuda/prepared.h \
 	cuda/primitives.cuh \
 	cuda/ptx.cuh \

@@ -1,4 +1,4 @@
-/* A model's weights on its device, immutable, and what every forward needs to know beside them. */
+/* A model's weights on its device, immutable while calls are made, and what every forward needs to know beside them. */
 #ifndef ROWFOLD_CUDA_PREPARED_H
 #define ROWFOLD_CUDA_PREPARED_H
 
@@ -23,8 +23,9 @@ typedef struct rfi_cuda_prepared {
     rfi_cuda_chain chain;
     int collapsed; /* the chain is a dot product a row: `collapse` but for its fold */
     rfi_cuda_collapse collapse;
-    void *sums;         /* owned: what `collapse` points to */
-    cudaMemPool_t pool; /* the device's, held: workspaces of calls that bring none */
+    void *sums;                       /* owned: what `collapse` points to */
+    cudaMemPool_t pool;               /* the device's, held: workspaces of calls that bring none */
+    struct rfi_cuda_layouts *layouts; /* owned; what changes with calls, under a lock of its own. See layout.h */
 } rfi_cuda_prepared;
 
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
@@ -40,7 +41,7 @@ rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fo
 rfi_cuda_problem rfi_cuda_problem_of(
     const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype);
 
-rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes);
+rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
 
 #endif

@@ -5,7 +5,7 @@
 #include "device.h"
 #include "dtype.h"
 #include "error.h"
-#include "prepared.h"
+#include "layout.h"
 #include "sizes.h"
 
 enum {
@@ -26,6 +26,7 @@ void rfi_cuda_release(void *state) {
         rfi_cuda_leave(before);
     }
     if (p->pool) rfi_cuda_leave_pool(p->device);
+    rfi_cuda_layouts_destroy(p->layouts);
     free(p);
 }
 
@@ -358,7 +359,11 @@ static rf_status prepare_on_device(
 
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {
     rfi_cuda_prepared *p = calloc(1, sizeof *p);
-    if (!p) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model's description");
+    if (p) p->layouts = rfi_cuda_layouts_create();
+    if (!p || !p->layouts) {
+        free(p);
+        return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model's description");
+    }
     p->device = spec->device;
     fill_chain(&p->chain, &spec->plan);
     size_t held = sizeof *p;
@@ -366,6 +371,7 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
     rf_status status = choose_kernel(p);
     if (!status) status = rfi_cuda_enter(p->device, &before);
     if (status) {
+        rfi_cuda_layouts_destroy(p->layouts);
         free(p);
         return status;
     }

@@ -71,8 +71,9 @@ typedef struct rfi_backend {
      * holds. */
     rf_status (*prepare)(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
     void (*release)(void *prepared);
-    /* `prepared` may be NULL: the weights are not there yet. */
-    rf_status (*workspace_size)(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes);
+    /* Of a call: of its batch > 0, and of where and of which type x is. x_dtype 0: for any of both; x NULL: for any
+     * address. `prepared` may be NULL: the weights are not there yet, and neither are types and addresses. */
+    rf_status (*workspace_size)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
     /* batch > 0. Any number of threads at once. */
     rf_status (*forward)(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
     /* `prepared` may be NULL: the weights are not there yet. */

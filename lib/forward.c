@@ -13,17 +13,6 @@ static rf_status check_ready(const rf_model *model, int64_t batch) {
     return RF_OK;
 }
 
-rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes) {
-    RFI_GUARDED;
-    rf_status status = check_ready(model, batch);
-    if (status) return status;
-    if (!bytes) return rfi_error(RF_INVALID_ARGUMENT, "bytes is NULL");
-    size_t size = 0;
-    if (batch) status = model->backend->workspace_size(&model->spec, model->prepared, batch, &size);
-    if (!status) *bytes = size;
-    return status;
-}
-
 /* Where the rows of a buffer lie: `row` bytes each, `step` bytes from one to the next. */
 typedef struct rows {
     uintptr_t first;
@@ -77,10 +66,17 @@ static rf_status check_memory(const rf_model *model, const char *name, rf_memory
     return RF_OK;
 }
 
+static rf_status check_types(const rf_model *model, const rfi_forward *call) {
+    if ((call->x_dtype == RF_FLOAT64) != (model->spec.weight_dtype == RF_FLOAT64))
+        return rfi_error(RF_INVALID_ARGUMENT, "x_dtype is %s and the weights are %s; float64 goes with float64 only",
+            rfi_dtype_name(call->x_dtype), rfi_dtype_name(model->spec.weight_dtype));
+    return RF_OK;
+}
+
 static rf_status check_workspace(const rf_model *model, const rfi_forward *call) {
     if (!call->workspace || !call->batch) return RF_OK;
     size_t needed = 0;
-    rf_status status = model->backend->workspace_size(&model->spec, model->prepared, call->batch, &needed);
+    rf_status status = model->backend->workspace_size(&model->spec, model->prepared, call, &needed);
     if (status) return status;
     if (call->workspace_size < needed)
         return rfi_error(RF_WORKSPACE_TOO_SMALL, "workspace_size is %zu; batch %lld needs %zu bytes",
@@ -98,21 +94,16 @@ static rf_status check_call(const rf_model *model, const rfi_forward *call) {
     if (!status) status = check_memory(model, "x", call->x_memory);
     if (!status) status = check_memory(model, "y", call->y_memory);
     if (status) return status;
-    if ((call->x_dtype == RF_FLOAT64) != (model->spec.weight_dtype == RF_FLOAT64))
-        return rfi_error(RF_INVALID_ARGUMENT, "x_dtype is %s and the weights are %s; float64 goes with float64 only",
-            rfi_dtype_name(call->x_dtype), rfi_dtype_name(model->spec.weight_dtype));
+    status = check_types(model, call);
+    if (status) return status;
     if (overlap(&x, &y)) return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
     return check_workspace(model, call);
 }
 
-rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
-    RFI_GUARDED;
-    rf_forward_args own, *args = &own;
-    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
-    if (!status) status = check_ready(model, args->batch);
-    if (status) return status;
+/* The arguments with their defaults filled in. */
+static rfi_forward call_of(const rf_model *model, const rf_forward_args *args) {
     const rfi_spec *spec = &model->spec;
-    const rfi_forward call = {
+    return (rfi_forward){
         .x = args->x,
         .y = args->y,
         .batch = args->batch,
@@ -126,12 +117,52 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *give
         .workspace_size = args->workspace_size,
         .stream = args->stream,
     };
+}
+
+rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
+    RFI_GUARDED;
+    rf_forward_args own, *args = &own;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (!status) status = check_ready(model, args->batch);
+    if (status) return status;
+    const rfi_forward call = call_of(model, args);
     status = check_call(model, &call);
-    if (status || !call.batch || !spec->plan.width) return status;
-    return model->backend->forward(spec, model->prepared, &call);
+    if (status || !call.batch || !model->spec.plan.width) return status;
+    return model->backend->forward(&model->spec, model->prepared, &call);
 }
 
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y) {
     const rf_forward_args args = {.size = sizeof args, .x = x, .y = y, .batch = batch};
     return rf_model_forward_ex(model, &args);
+}
+
+static rf_status workspace_size(const rf_model *model, const rfi_forward *call, size_t *bytes) {
+    size_t size = 0;
+    if (!bytes) return rfi_error(RF_INVALID_ARGUMENT, "bytes is NULL");
+    rf_status status = call->batch ? model->backend->workspace_size(&model->spec, model->prepared, call, &size) : RF_OK;
+    if (!status) *bytes = size;
+    return status;
+}
+
+rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes) {
+    RFI_GUARDED;
+    const rfi_forward call = {.batch = batch};
+    rf_status status = check_ready(model, batch);
+    return status ? status : workspace_size(model, &call, bytes);
+}
+
+rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *given, size_t *bytes) {
+    RFI_GUARDED;
+    rf_forward_args own, *args = &own;
+    rows x;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (!status) status = check_ready(model, args->batch);
+    if (status) return status;
+    const rfi_forward call = call_of(model, args);
+    /* Any address that is not NULL stands for x where there is none. */
+    status =
+        check_matrix("x", call.x ? call.x : &x, call.batch, model->spec.plan.in_features, call.ldx, call.x_dtype, &x);
+    if (!status) status = check_types(model, &call);
+    if (!status) status = check_memory(model, "x", call.x_memory);
+    return status ? status : workspace_size(model, &call, bytes);
 }

@@ -156,7 +156,8 @@ rf_status rf_model_explain(
     rfi_estimate estimate;
     size_t workspace = 0;
     rf_status status = model->backend->estimate(&model->spec, model->prepared, batch, &estimate);
-    if (!status && batch) status = model->backend->workspace_size(&model->spec, model->prepared, batch, &workspace);
+    const rfi_forward call = {.batch = batch};
+    if (!status && batch) status = model->backend->workspace_size(&model->spec, model->prepared, &call, &workspace);
     char *words = NULL;
     if (!status) status = rfi_explain(&model->spec, model->backend->name, &estimate, workspace, batch, format, &words);
     if (status) return status;

@@ -281,7 +281,7 @@ typedef struct rf_forward_args {
     int32_t y_dtype;       /* rf_dtype; by default config.y_dtype */
     int32_t x_memory;      /* rf_memory. Device memory needs a model on that CUDA device */
     int32_t y_memory;
-    void *workspace;       /* of rf_model_workspace_size bytes, 256-byte aligned, on the host for CPU backends and on the device for CUDA
+    void *workspace;       /* of rf_model_workspace_size(_ex) bytes, 256-byte aligned, on the host for CPU backends and on the device for CUDA
                               ones, for this call alone until it (or its stream) is done; NULL: the call takes and frees that much itself.
                               On CUDA, rows that are in host memory pass through up to 16 MiB more (or what one row takes), which the call always
                               takes itself */
@@ -295,8 +295,11 @@ typedef struct rf_forward_args {
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y);
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
 
-/* Bytes of workspace that one forward of `batch` rows needs, for any dtypes of x and y. */
+/* Bytes of workspace that one forward needs: of `batch` rows for any dtypes of x and y, or of the call that `args` describes, which may need
+ * less. The second looks at args->batch, x, ldx, x_dtype and x_memory; x may be NULL for any address, and is not read. On a GPU x of 16 bits
+ * that begins, with each of its rows, at a multiple of 16 bytes needs the least. */
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
+rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *args, size_t *bytes);
 
 typedef struct rf_model_info {
     size_t size;             /* sizeof(rf_model_info) */

@@ -6,6 +6,7 @@ rowfold_py = \
 	python/rowfold/arguments.py \
 	python/rowfold/arrays.py \
 	python/rowfold/backends.py \
+	python/rowfold/calls.py \
 	python/rowfold/cuda_interface.py \
 	python/rowfold/dlpack.py \
 	python/rowfold/errors.py \

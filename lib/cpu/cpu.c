@@ -27,27 +27,28 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
 }
 
 /* The functions of an instruction set, and its row in the list of backends. */
-#define BACKEND(isa)                                                                                                  \
-    static rf_status prepare_##isa(                                                                                   \
-        const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {                       \
-        return rfi_cpu_prepare(kernel_of(&rfi_cpu_##isa, spec), spec, weights, prepared, bytes);                      \
-    }                                                                                                                 \
-    static rf_status workspace_size_##isa(const rfi_spec *spec, const void *prepared, int64_t batch, size_t *bytes) { \
-        (void)prepared;                                                                                               \
-        return workspace_size(&rfi_cpu_##isa, spec, batch, bytes);                                                    \
-    }                                                                                                                 \
-    static rf_status estimate_##isa(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {   \
-        return rfi_cpu_estimate(&rfi_cpu_##isa, kernel_of(&rfi_cpu_##isa, spec), spec, prepared, batch, out);         \
-    }                                                                                                                 \
-    const rfi_backend rfi_backend_cpu_##isa = {                                                                       \
-        .name = "cpu-" #isa,                                                                                          \
-        .available = available_##isa,                                                                                 \
-        .supports = supports,                                                                                         \
-        .prepare = prepare_##isa,                                                                                     \
-        .release = rfi_cpu_release,                                                                                   \
-        .workspace_size = workspace_size_##isa,                                                                       \
-        .forward = rfi_cpu_forward,                                                                                   \
-        .estimate = estimate_##isa,                                                                                   \
+#define BACKEND(isa)                                                                                                \
+    static rf_status prepare_##isa(                                                                                 \
+        const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {                     \
+        return rfi_cpu_prepare(kernel_of(&rfi_cpu_##isa, spec), spec, weights, prepared, bytes);                    \
+    }                                                                                                               \
+    static rf_status workspace_size_##isa(                                                                          \
+        const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes) {                       \
+        (void)prepared;                                                                                             \
+        return workspace_size(&rfi_cpu_##isa, spec, call->batch, bytes);                                            \
+    }                                                                                                               \
+    static rf_status estimate_##isa(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) { \
+        return rfi_cpu_estimate(&rfi_cpu_##isa, kernel_of(&rfi_cpu_##isa, spec), spec, prepared, batch, out);       \
+    }                                                                                                               \
+    const rfi_backend rfi_backend_cpu_##isa = {                                                                     \
+        .name = "cpu-" #isa,                                                                                        \
+        .available = available_##isa,                                                                               \
+        .supports = supports,                                                                                       \
+        .prepare = prepare_##isa,                                                                                   \
+        .release = rfi_cpu_release,                                                                                 \
+        .workspace_size = workspace_size_##isa,                                                                     \
+        .forward = rfi_cpu_forward,                                                                                 \
+        .estimate = estimate_##isa,                                                                                 \
     };
 
 static int available_avx2(const char **reason) { return rfi_cpu_has_avx2(reason); }

@@ -60,8 +60,8 @@ static rf_status prepare(const rfi_spec *spec, const rfi_weight_view *weights, v
     return RF_OK;
 }
 
-static rf_status workspace_size(const rfi_spec *spec, const void *state, int64_t batch, size_t *bytes) {
-    (void)spec, (void)state, (void)batch;
+static rf_status workspace_size(const rfi_spec *spec, const void *state, const rfi_forward *call, size_t *bytes) {
+    (void)spec, (void)state, (void)call;
     *bytes = 0;
     return RF_OK;
 }

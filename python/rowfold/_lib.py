@@ -294,6 +294,7 @@ FUNCTIONS = (
     Function("rf_model_forward", Status, (ModelPointer, c_void_p, c_int64, c_void_p)),
     Function("rf_model_forward_ex", Status, (ModelPointer, POINTER(ForwardArgs))),
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
+    Function("rf_model_workspace_size_ex", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(c_size_t))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),
     Function("rf_model_explain", Status, (ModelPointer, c_int64, c_int, c_char_p, c_size_t, POINTER(c_size_t))),
     Function("rf_file_open", Status, (POINTER(FilePointer), c_char_p)),
@@ -326,11 +327,18 @@ class Library:
             if row.name == "rf_last_error":
                 last_error = function
             if row.restype is Status:
-                function.errcheck = self._check
+                function.errcheck = self._checked
             setattr(self, row.name, function)
         self._last_error = last_error
+        # For who calls often: gives the status, which is then to be checked. An errcheck would cost a Python call.
+        self.forward_ex: Any = cdll["rf_model_forward_ex"]
+        self.forward_ex.argtypes, self.forward_ex.restype = (ModelPointer, POINTER(ForwardArgs)), c_int
 
-    def _check(self, status: int, function: Any, arguments: Any) -> int:
+    def _checked(self, status: int, function: Any, arguments: Any) -> int:
+        return self.check(status)
+
+    def check(self, status: int) -> int:
+        """Raises what a status of this thread's last call means, unless it is RF_OK."""
         if status:
             message = self._last_error() or self.rf_status_message(status)
             name = Status(status).name if status in Status.__members__.values() else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -59,8 +60,8 @@ class ArrayKind(Protocol):
     def finish(self, array: Any, like: Any) -> Any:
         """What the caller gets for the array of ``empty``, once the call has been made. ``like`` is the input."""
 
-    def workspace(self, like: Any, size: int) -> tuple[int, Any] | None:
-        """Device memory for one call, and what owns it; None to let the library take it."""
+    def workspace(self, like: Any, size: Callable[[], int]) -> tuple[int, int, Any] | None:
+        """Device memory for one call: address, bytes and owner; None to let the library take it."""
 
 
 def dtype_name(dtype: DType) -> str:
@@ -182,7 +183,7 @@ class NumpyKind:
         """The array as it is."""
         return array
 
-    def workspace(self, like: Any, size: int) -> tuple[int, Any] | None:
+    def workspace(self, like: Any, size: Callable[[], int]) -> tuple[int, int, Any] | None:
         """None: host arrays go through memory of the library's own."""
         return None
 

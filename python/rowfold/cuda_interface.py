@@ -7,6 +7,7 @@ the producer names, which keeps it in order with whatever filled the array.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,7 +95,7 @@ class CudaInterfaceKind:
     def written(self, array: Any) -> None:
         """Nothing to say."""
 
-    def workspace(self, like: Any, size: int) -> tuple[int, Any] | None:
+    def workspace(self, like: Any, size: Callable[[], int]) -> tuple[int, int, Any] | None:
         """None: the library takes it from the device's pool, ordered on the stream."""
         return None
 

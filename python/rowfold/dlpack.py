@@ -278,7 +278,7 @@ class DlpackKind:
     def written(self, array: Any) -> None:
         """Nothing to say."""
 
-    def workspace(self, like: Any, size: int) -> tuple[int, Any] | None:
+    def workspace(self, like: Any, size: Callable[[], int]) -> tuple[int, int, Any] | None:
         """None: the library takes it from the device's pool, ordered on the stream."""
         return None
 

@@ -66,9 +66,15 @@ class Handle:
         )
 
     def workspace_size(self, batch: int) -> int:
-        """Bytes of working memory of one call."""
+        """Bytes of working memory of one call, whatever its types."""
         size = ctypes.c_size_t()
         self.library.rf_model_workspace_size(self.pointer, batch, ctypes.byref(size))
+        return size.value
+
+    def call_workspace(self, args: _lib.ForwardArgs) -> int:
+        """Bytes of working memory of the call with these arguments."""
+        size = ctypes.c_size_t()
+        self.library.rf_model_workspace_size_ex(self.pointer, ctypes.byref(args), ctypes.byref(size))
         return size.value
 
     def explain(self, batch: int, format: _lib.Format) -> str:

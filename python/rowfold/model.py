@@ -15,10 +15,12 @@ import numpy as np
 
 from . import _lib, arguments, arrays, files, npz
 from ._lib import DType, Memory, load
+from .calls import TensorCalls
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
 from .handle import Handle, ModelInfo
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
+from .tensors import TorchKind
 
 
 class Model:
@@ -113,6 +115,7 @@ class Model:
         self._x_fixed = x_dtype is not None
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = handle.library.rf_model_forward
+        self._calls: TensorCalls | None = None
 
     @classmethod
     def preset(cls, name: str, in_features: int, out_features: int, **keywords: Any) -> Model:
@@ -342,6 +345,11 @@ class Model:
                 if out is None or self._is_plain_output(out, x):
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y
+        calls = self._calls
+        if calls is not None and out is None:
+            y = calls.run(x)
+            if y is not None:
+                return y
         return self._call(handle, x, out)
 
     def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
@@ -368,6 +376,11 @@ class Model:
         else:
             self._forward_ex(handle, x, kind, given, result)
         if out is None:
+            if isinstance(kind, TorchKind):
+                calls = self._calls
+                if calls is None:
+                    calls = self._calls = TensorCalls(handle)
+                calls.learn(x, given, result)
             return kind.finish(y, x)
         kind.written(out)
         return out
@@ -391,10 +404,9 @@ class Model:
         workspace = None
         if given.memory is Memory.DEVICE:
             self._check_device("out", result)
-            size = handle.workspace_size(given.batch)
-            workspace = kind.workspace(x, size)
+            workspace = kind.workspace(x, lambda: handle.call_workspace(args))
             if workspace is not None:
-                args.workspace, args.workspace_size = workspace[0], size
+                args.workspace, args.workspace_size, _ = workspace
         handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
 
     def _check_device(self, argument: str, given: arrays.Matrix) -> None:
@@ -456,7 +468,7 @@ class Model:
 
     def close(self) -> None:
         """Frees the model, once calls under way in other threads are done. Closing twice is fine."""
-        self._handle = None
+        self._handle = self._calls = None
 
     def _open(self) -> Handle:
         handle = self._handle

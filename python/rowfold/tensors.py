@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -17,10 +17,11 @@ from .arrays import Matrix, check_last_dimension, check_shape, dtype_name, row_s
 from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
 
-class _Torch(NamedTuple):
+class TorchFacts(NamedTuple):
     """What is asked of PyTorch at every call, looked up once."""
 
     tensor: Any
+    plain: tuple[Any, ...]
     dtypes: dict[Any, DType]
     by_dtype: dict[DType, Any]
     uint8: Any
@@ -28,21 +29,32 @@ class _Torch(NamedTuple):
     strided: Any
     is_grad_enabled: Any
     empty: Any
-    current_stream: Any
+    raw_stream: Any
+    is_capturing: Any
     increment_version: Any
     forward_ad: Any
     dispatch_modes: Any
+    tracing_state: Any
+    transform: Any
     recorders: dict[str, Any]
     out_of_memory: Any
 
 
+def _raw_stream(device: int) -> int:
+    """The handle of PyTorch's current stream, where PyTorch has no function for it alone."""
+    stream: int = sys.modules["torch"].cuda.current_stream(device).cuda_stream
+    return stream
+
+
 @cache
-def _torch() -> _Torch:
+def torch_facts() -> TorchFacts:
+    """PyTorch must have been imported."""
     torch: Any = sys.modules["torch"]
     native = torch._C
     dtypes = {getattr(torch, dtype_name(d)): d for d in DType if d}
-    return _Torch(
+    return TorchFacts(
         tensor=torch.Tensor,
+        plain=(torch.Tensor, torch.nn.Parameter),
         dtypes=dtypes,
         by_dtype={d: t for t, d in dtypes.items()},
         uint8=torch.uint8,
@@ -50,10 +62,13 @@ def _torch() -> _Torch:
         strided=torch.strided,
         is_grad_enabled=torch.is_grad_enabled,
         empty=torch.empty,
-        current_stream=torch.cuda.current_stream,
+        raw_stream=getattr(native, "_cuda_getCurrentRawStream", None) or _raw_stream,
+        is_capturing=torch.cuda.is_current_stream_capturing,
         increment_version=torch.autograd.graph.increment_version,
         forward_ad=torch.autograd.forward_ad,
         dispatch_modes=native._len_torch_dispatch_stack,
+        tracing_state=native._get_tracing_state,
+        transform=native._functorch.peek_interpreter_stack,
         recorders={
             "torch.jit.trace": native._get_tracing_state,
             "a transform of torch.func": native._functorch.peek_interpreter_stack,
@@ -89,7 +104,7 @@ class TorchKind:
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new tensor on the device of ``like``."""
-        torch = _torch()
+        torch = torch_facts()
         _check_recorded(torch)
         with _out_of_memory(like, f"a result of shape {shape_text(shape)} and dtype {dtype_name(dtype)}"):
             y = torch.empty(shape, dtype=torch.by_dtype[dtype], device=like.device)
@@ -98,7 +113,7 @@ class TorchKind:
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
         """The caller's ``out``, checked. The library itself refuses one that overlaps x."""
-        torch = _torch()
+        torch = torch_facts()
         _check_recorded(torch)
         if not isinstance(array, torch.tensor):
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected a torch.Tensor, as x is one")
@@ -121,13 +136,13 @@ class TorchKind:
     def written(self, array: Any) -> None:
         """Autograd and caches that watch the tensor's version learn that it changed."""
         if not array.is_inference():
-            _torch().increment_version(array)
+            torch_facts().increment_version(array)
 
-    def workspace(self, like: Any, size: int) -> tuple[int, Any]:
+    def workspace(self, like: Any, size: Callable[[], int]) -> tuple[int, int, Any]:
         """Memory from PyTorch's own allocator, ordered on the current stream and safe inside a CUDA graph."""
-        torch = _torch()
-        memory = torch.empty((size,), dtype=torch.uint8, device=like.device)
-        return memory.data_ptr(), memory
+        torch = torch_facts()
+        memory = torch.empty((size(),), dtype=torch.uint8, device=like.device)
+        return memory.data_ptr(), memory.numel(), memory
 
 
 @contextmanager
@@ -136,12 +151,12 @@ def _out_of_memory(like: Any, what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if like.is_cuda and not isinstance(error, _torch().out_of_memory):
+        if like.is_cuda and not isinstance(error, torch_facts().out_of_memory):
             raise
         raise OutOfMemoryError(f"no memory for {what} on {like.device}") from None
 
 
-def _check_recorded(torch: _Torch) -> None:
+def _check_recorded(torch: TorchFacts) -> None:
     """Refuses to compute where a program is being recorded or transformed: of the call nothing would be seen."""
     names = [name for name, active in torch.recorders.items() if active()]
     if torch.dispatch_modes():
@@ -156,7 +171,7 @@ def _check_recorded(torch: _Torch) -> None:
 
 
 def _check(array: Any, argument: str) -> None:
-    torch = _torch()
+    torch = torch_facts()
     if torch.forward_ad._current_level >= 0 and torch.forward_ad.unpack_dual(array).tangent is not None:
         raise InvalidArgumentError(
             f"{argument} has a tangent of forward-mode differentiation, but rowfold computes none; "
@@ -185,12 +200,12 @@ def _matrix(array: Any, argument: str, lead: Any, ld: int, dtype: DType) -> Matr
     if not array.is_cuda:
         return Matrix(pointer, tuple(lead), math.prod(lead), ld, dtype, Memory.HOST, None, array)
     device = array.device.index
-    stream = _torch().current_stream(device).cuda_stream
+    stream = torch_facts().raw_stream(device)
     return Matrix(pointer, tuple(lead), math.prod(lead), ld, dtype, Memory.DEVICE, stream, array, device)
 
 
 def _dtype_of(array: Any, argument: str, said: DType) -> DType:
-    torch = _torch()
+    torch = torch_facts()
     known = torch.dtypes.get(array.dtype)
     if known is None and array.dtype is torch.uint16 and said is DType.BFLOAT16:
         known = DType.BFLOAT16

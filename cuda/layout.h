@@ -1,0 +1,56 @@
+/* What a call takes of its workspace: which kernel, and where each part lies. A pure function of the model and the
+ * call's shape, remembered for the shapes that come again. */
+#ifndef ROWFOLD_CUDA_LAYOUT_H
+#define ROWFOLD_CUDA_LAYOUT_H
+
+#include "prepared.h"
+
+/* What a layout depends on, beside the model. */
+typedef struct rfi_cuda_shape {
+    int64_t batch;
+    rf_dtype x_dtype;
+    int copies_x; /* x as it lies cannot be read in 16-byte pieces: a kernel that does so gets a copy */
+} rfi_cuda_shape;
+
+/* Offsets into the workspace of one forward. */
+typedef struct rfi_cuda_layout {
+    rfi_cuda_choice choice;
+    rfi_cuda_problem problem;
+    int64_t num_partials, depth; /* columns of x that are prepared, of a level */
+    int64_t num_tickets;
+    int levels;            /* of x */
+    int64_t split_tickets; /* behind the others */
+    size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
+} rfi_cuda_layout;
+
+/* Host rows on the device. */
+typedef struct rfi_cuda_stage {
+    int64_t rows; /* at a time */
+    size_t x, y, total;
+} rfi_cuda_stage;
+
+enum { RFI_CUDA_COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */ };
+
+/* Layouts of the latest shapes. Nothing in it is allocated when a call is made, and no call waits for another one. */
+typedef struct rfi_cuda_layouts rfi_cuda_layouts;
+rfi_cuda_layouts *rfi_cuda_layouts_create(void); /* NULL: no memory */
+void rfi_cuda_layouts_clear(rfi_cuda_layouts *layouts);
+void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts);
+
+rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call);
+void rfi_cuda_lay_out(
+    const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l);
+
+/* Host buffers pass through in pieces. */
+rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, int64_t batch);
+
+/* Values from one row to the next of x that was brought to the device. */
+static inline int64_t rfi_cuda_staged_ld(const rfi_spec *spec) { return (spec->plan.in_features + 7) / 8 * 8; }
+
+/* Whether kernels may read rows of x in 16-byte pieces. What the last piece of a row holds beside the row is not used,
+ * but it must be there to be read: `padded` says that it is the library's own. */
+static inline int rfi_cuda_in_pieces(const void *x, int64_t ldx, int64_t columns, size_t item, int padded) {
+    return (uintptr_t)x % 16 == 0 && (size_t)ldx * item % 16 == 0 && (padded || (size_t)columns * item % 16 == 0);
+}
+
+#endif
