@@ -140,3 +140,101 @@ def test_a_build_that_fails_says_so(flags, sentence, tmp_path):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+DEBIAN_PYTHON = Path("/usr/bin/python3")
+
+
+def has_dist_packages() -> bool:
+    code = "import site; print(site.getsitepackages())"
+    return (
+        DEBIAN_PYTHON.exists() and "/usr/lib/python3/dist-packages" in run(DEBIAN_PYTHON, "-c", code, cwd=ROOT).stdout
+    )
+
+
+def build(directory: Path, configure: str, *flags: object) -> Path:
+    """Both libraries, quickly compiled, with debugging information."""
+    if not (ROOT / "configure").exists():
+        pytest.skip("there is no ./configure in the source tree: autoreconf -fi")
+    if (ROOT / "config.status").exists():
+        pytest.skip("the source tree is configured in place")
+    directory.mkdir(parents=True)
+    quick = ("CFLAGS=-g -O0", "--enable-static", "--disable-avx2", "--disable-avx512", "--with-cuda=no")
+    passed(run(configure, "--quiet", *quick, *flags, cwd=directory))
+    # A compiler cache may give the compiler other paths than make does.
+    passed(run("make", "-j2", cwd=directory, CCACHE_DISABLE="1"))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("near") / "build"
+    configure = os.path.relpath(ROOT / "configure", directory)
+    return build(directory, configure, f"--prefix={directory.parent}/prefix", f"PYTHON={sys.executable}")
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("far") / "away" / "and" / "deeper"
+    python = DEBIAN_PYTHON if has_dist_packages() else ":"
+    return build(directory, str(ROOT / "configure"), "--prefix=/usr", f"PYTHON={python}")
+
+
+@pytest.mark.parametrize("name", ["librowfold.so", "librowfold.a"])
+def test_two_directories_give_the_same_bits(near, far, name):
+    assert (near / "lib" / ".libs" / name).read_bytes() == (far / "lib" / ".libs" / name).read_bytes()
+
+
+def test_make_install_pythondir_takes_the_whole_package_along(near, tmp_path):
+    wanted = tmp_path / "elsewhere"
+    passed(run("make", "install", f"pythondir={wanted}", cwd=near))
+    prefix = near.parent / "prefix"
+    assert (wanted / "rowfold" / "bench" / "cases.py").exists()
+    assert not list(prefix.glob("lib/**/*.py"))
+    assert passed(run(prefix / "bin" / "rowfold", "--version", cwd=tmp_path)) == f"rowfold {VERSION}\n"
+
+
+def test_a_debian_package_has_it_where_debians_python_looks(far, tmp_path):
+    if not has_dist_packages():
+        pytest.skip("there is no Python of Debian's")
+    passed(run("make", "install", f"DESTDIR={tmp_path}", cwd=far))
+    (found,) = tmp_path.glob("**/rowfold/__init__.py")
+    assert found.parent.parent == tmp_path / "usr" / "lib" / "python3" / "dist-packages"
+
+
+def test_an_older_python_is_named():
+    code = """if True:
+        import sys
+        sys.version_info, sys.version = (3, 8, 18, "final", 0), "3.8.18 (default)"
+        import rowfold
+    """
+    done = run(sys.executable, "-c", code, cwd=ROOT / "python", PYTHONDONTWRITEBYTECODE="1")
+    assert done.stderr.splitlines()[-1] == "ImportError: rowfold needs Python 3.9 or newer; this is Python 3.8.18"
+
+
+def test_every_recipe_has_the_version():
+    def found(name: str, pattern: str) -> set[str]:
+        return set(re.findall(pattern, (ROOT / "packaging" / name).read_text(), re.MULTILINE))
+
+    assert found("conda/recipe.yaml", r'^  version: "(.*)"') == {VERSION}
+    assert found("spack/packages/rowfold/package.py", r'version\("(.*?)"|rowfold-(.*?)\.tar') >= {(VERSION, "")}
+    assert found("debian/changelog", r"^rowfold \((.*)-1\)") == {VERSION}
+
+
+def test_the_conda_recipe_renders():
+    conda = pytest.importorskip("rattler_build", reason="needs the Python package py-rattler-build")
+    platform = dict.fromkeys(("build_platform", "host_platform", "target_platform"), "linux-64")
+    variants = conda.VariantConfig({"c_compiler": ["gcc"], "c_stdlib": ["sysroot"], "python": ["3.9.*"]})
+    recipe = conda.Stage0Recipe.from_file(ROOT / "packaging" / "conda" / "recipe.yaml")
+    (rendered,) = recipe.render(variants, conda.RenderConfig(platform=conda.PlatformConfig(**platform)))
+    package = rendered.recipe.to_dict()
+    assert package["package"] == {"name": "rowfold", "version": VERSION}
+    assert "gcc_linux-64" in package["requirements"]["build"]
+
+
+def test_every_source_names_its_licence(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import spdx
+
+    assert len(list(spdx.sources())) > 200
+    assert not spdx.missing(), "python3 tools/spdx.py adds the line"

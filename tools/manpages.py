@@ -116,8 +116,8 @@ NAME = re.compile(
 def library_page() -> str:
     """librowfold(3): the header, its comments as text and its declarations as they are."""
     source = (ROOT / "lib" / "rowfold.h").read_text()
-    intro = COMMENT.match(source)
-    assert intro, "rowfold.h begins with its manual"
+    intro = COMMENT.match(source, source.index("\n") + 1)
+    assert intro, "rowfold.h begins with its licence and its manual"
     body = source[source.index('extern "C" {') :].partition("#endif\n")[2].rpartition("#ifdef __cplusplus")[0]
     lines = [*header("librowfold", 3, "a linear layer, elementwise operators and a row reduction as one operation")]
     lines += [
