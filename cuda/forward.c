@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Forward: lays out the workspace, prepares x where the kernel asks for it, and launches. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The CUDA backend, or the stub with the same interface.
 noinst_LTLIBRARIES += cuda/libcuda.la
 cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)

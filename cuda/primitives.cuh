@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The primitives of ops.h for nvcc: CUDA's full-accuracy functions. None of the files here is compiled with
  * --use_fast_math, so expf is within 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming
  * Guide, mathematical functions), divisions and square roots are rounded correctly and subnormals are kept. The terms

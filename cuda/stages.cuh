@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* x and W on their way to stages in shared memory by cp.async, 16 bytes a piece, in the portable tensor-core kernels. A
  * shape S says threads       of a block item          bytes of a value row_bytes     of a row of a stage, in `pieces`
  * pieces whole_pieces  whether pieces may be copied as a whole: rows begin at multiples of 16 bytes, and what the last

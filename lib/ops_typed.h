@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Included by ops.h once for each RFI_T (float, double) with RFI_SUFFIX (_f32, _f64); no include guard on purpose. */
 
 #define C(v) ((RFI_T)(v))

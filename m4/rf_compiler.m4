@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_CHECK_CFLAGS(FLAGS, PROLOGUE, BODY, IF-OK, IF-NOT)
 # Does the compiler take FLAGS and, with them, compile BODY? -Werror, because clang only warns about a flag it does not know.
 AC_DEFUN([RF_CHECK_CFLAGS],

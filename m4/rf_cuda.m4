@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_CUDA
 # --with-cuda=check|yes|no|DIR   "check" builds the CUDA backend if a working nvcc is found and says so; "yes" or a toolkit's directory
 #                                fails if not; "no" builds the stub backend, which has the same interface and says why it cannot run.

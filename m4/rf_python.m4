@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_PYTHON
 # The Python package is pure Python (ctypes), so all that is needed is an interpreter whose version names the directory. PYTHON=: on the
 # command line installs without it. Debian's Python looks below /usr/local first; what is installed to /usr belongs elsewhere.

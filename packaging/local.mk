@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # What other package managers need. doc/packaging.md says how each is used.
 EXTRA_DIST += \
 	doc/packaging.md \

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The Python package: pure Python over the shared library. A file added to python/rowfold/ is added here.
 rowfold_py = \
 	python/rowfold/__init__.py \

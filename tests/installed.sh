@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # What make install put down works as a user would use it: C programs compiled through pkg-config against the installed header alone, and
 # the Python package with the rowfold command. make installcheck sets the variables; with DESTDIR they lead below it.
 set -eu

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # C programs that use the library as a C user would: nothing but rowfold.h, and make installcheck runs them against what was installed.
 # Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
 public_programs = \

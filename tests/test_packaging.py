@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The sdist and the wheel hold what they should, and the wheel works where nothing of the source tree is in reach."""
 
 from __future__ import annotations

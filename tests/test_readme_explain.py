@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What explain says in the README is what it says; so are the test files behind its promises."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes the man pages: doc/rowfold.1 from the command line's parsers, doc/librowfold.3 from lib/rowfold.h.
 
     python3 tools/manpages.py           in a checkout, after a change of either; a test compares

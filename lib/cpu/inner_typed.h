@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and type
  * of x; no include guard on purpose. Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and
  * NAME, and besides X, LOAD_X(pointer)       the type of x in memory, and LANES of them as a V LOAD_X_PART(pointer, n)

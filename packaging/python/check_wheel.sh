@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # check_wheel.sh WHEEL PYTHON...: WHEEL works in an empty environment of each PYTHON, with nothing of this tree in reach.
 set -eu
 wheel=$(readlink -f "$1")

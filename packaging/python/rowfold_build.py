@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The build backend that pyproject.toml names: hatchling for the wheel, ./configure and make for the library in it.
 
 Settings, by ``pip wheel -C NAME=VALUE`` or in the environment:

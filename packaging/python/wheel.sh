@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # wheel.sh PYTHON PLATFORM SDIST FLAGS: the wheel of SDIST, configured with FLAGS, into dist/, for every Linux as old as PLATFORM.
 set -eu
 python=$1 platform=$2 sdist=$3 flags=$4

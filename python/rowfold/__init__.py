@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Linear layer, elementwise operators and row reduction as one fused operation, on a CPU or an NVIDIA GPU.
 
     import rowfold

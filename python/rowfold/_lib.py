@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The native library: found and loaded on first use, its structs, enums and functions as rowfold.h declares them.
 
 A test compares everything below with the header.

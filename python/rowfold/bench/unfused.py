@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A chain operator by operator, as it is written without rowfold: in numpy, PyTorch, and float64 as the reference.
 
 NUMPY and TORCH have one entry for each operator of the library; a test compares the three.

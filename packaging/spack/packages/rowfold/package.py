@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Spack's recipe: spack repo add packaging/spack; spack install rowfold."""
 
 import os
