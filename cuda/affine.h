@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Cheap operators side by side as one that needs no branch on what it is: a kernel then computes them on all its values
  * at once. Plain C. */
 #ifndef ROWFOLD_CUDA_AFFINE_H

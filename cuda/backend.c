@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The CUDA backend's row in the list of backends. */
 #include "backend.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Which kernel for which problem: a pure function of the problem and the device's figures, so that it is tested without
  * a GPU. */
 #ifndef ROWFOLD_CUDA_CHOOSE_H

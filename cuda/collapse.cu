@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A sum or mean of affine columns as one dot product a row: see lib/collapse.h. Sums in double; reads x once.
  *
  * Memory is what limits it: x is read in pieces of 16 bytes, a step ahead of their use, and a block takes several rows,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The host side of a collapsed sum: its summed weights on the device, and its launch. */
 #include <stdlib.h>
 #include <string.h>

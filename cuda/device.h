@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* CUDA's devices and errors in rowfold's terms. */
 #ifndef ROWFOLD_CUDA_DEVICE_H
 #define ROWFOLD_CUDA_DEVICE_H

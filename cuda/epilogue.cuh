@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From logits to y: steps on register chunks, the fold of a tile's rows to partial states, and their deterministic
  * combination. */
 #ifndef ROWFOLD_CUDA_EPILOGUE_CUH

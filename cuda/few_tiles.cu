@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Problems of few tiles: narrow layers, short batches, a long K. Plain multiply-adds in the compute type, any data
  * types, any alignment; x is read as it is stored, so that no row is irregular and nothing is prepared.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A tile of logits by plain multiply-adds: any data types, any alignment, one sequential sum a logit. A kernel of its
  * own, and what others do with the rows that terms do not represent. */
 #ifndef ROWFOLD_CUDA_FMA_TILE_CUH

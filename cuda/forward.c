@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Forward: prepares x where the kernel asks for it, and launches. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tiles of 128 x 128: for some hundred rows, or too few features for wider tiles. */
 #include "hopper_launch.cuh"
 

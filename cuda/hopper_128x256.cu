@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tiles of 128 x 256: for many rows. */
 #include "hopper_launch.cuh"
 

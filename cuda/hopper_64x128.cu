@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tiles of 64 x 128: for about a hundred rows. */
 #include "hopper_launch.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tiles of 64 x 64: for problems so small that larger ones would leave multiprocessors without a tile. */
 #include "hopper_launch.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the parts of a Hopper kernel agree on: the tiles, what lies where in shared memory, and the parameters of a
  * launch. */
 #ifndef ROWFOLD_CUDA_HOPPER_CONFIG_CUH

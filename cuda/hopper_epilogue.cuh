@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From sums of products in registers to y: scales, bias, steps, the fold of a thread's columns, and the combination of
  * blocks of columns.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
  *
  * A block is three warpgroups: a producer (an elected lane drives TMA, one warp fetches what belongs to columns, two

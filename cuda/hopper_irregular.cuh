@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Rows that terms do not represent, by plain multiply-adds from the stored values of x, in the kernel that leaves them
  * out of its tiles: a launch that mostly finds none would keep the next one waiting. */
 #ifndef ROWFOLD_CUDA_HOPPER_IRREGULAR_CUH

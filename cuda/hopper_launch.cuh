@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Launching a Hopper kernel: its tensor maps and its grid. Each tile has a file of its own, for they take long to
  * compile. */
 #ifndef ROWFOLD_CUDA_HOPPER_LAUNCH_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* PTX instructions of Hopper that CUDA C++ has no function for, one a function. Addresses of shared memory are 32-bit,
  * from shared_address(). */
 #ifndef ROWFOLD_CUDA_HOPPER_PTX_CUH

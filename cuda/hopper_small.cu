@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tiles of 64 features by up to 64 rows: see hopper_small.cuh. */
 #include "hopper_launch.cuh"
 #include "hopper_small.cuh"

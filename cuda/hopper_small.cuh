@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Up to 64 rows on Hopper, at the speed of reading W once.
  *
  * W is the operand that wgmma takes 64 rows of, the batch its narrow side: a block multiplies tiles of 64 features with

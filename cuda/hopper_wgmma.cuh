@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* wgmma.mma_async, m64 by N by k16: d (+)= a * b^T, both operands from shared memory, K-major. One function a width and
  * type; the register lists are what makes them long. d[4 * g + i] of thread t of the warpgroup is row 16 * (t / 32) + t
  * % 32 / 4 + (i / 2) * 8, column 8 * g + 2 * (t % 4) + i % 2. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the host side and the kernels say to each other: parameter structs, and launchers that return CUDA's own status.
  * Plain C. */
 #ifndef ROWFOLD_CUDA_KERNELS_H

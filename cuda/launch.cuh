@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Launching a kernel: dynamic shared memory that with the static may pass the default must be asked for, and errors are
  * this launch's own: `<<<>>>` with cudaGetLastError would report what the caller left behind. */
 #ifndef ROWFOLD_CUDA_LAUNCH_CUH

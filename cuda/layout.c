@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Laying out the workspace of a call, once for each shape. */
 #include "layout.h"
 

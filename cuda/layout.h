@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a call takes of its workspace: which kernel, and where each part lies. A pure function of the model and the
  * call's shape, remembered for the shapes that come again. */
 #ifndef ROWFOLD_CUDA_LAYOUT_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The CUDA backend, or the stub with the same interface.
 noinst_LTLIBRARIES += cuda/libcuda.la
 cuda_libcuda_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
@@ -67,9 +68,17 @@ am__v_NVCC_1 =
 	@$(MKDIR_P) $(cuda_deps)
 	$(AM_V_NVCC)case $(<F) in hopper_*) arch='$(NVCC_GENCODE_HOPPER)';; *) arch='$(NVCC_GENCODE)';; esac; \
 	$(LIBTOOL) $(AM_V_lt) --tag=CC $(AM_LIBTOOLFLAGS) $(LIBTOOLFLAGS) --mode=compile \
-	  $(NVCC_COMPILE) $$arch $(NVCCFLAGS) -MD -MT $@ -MF $(cuda_deps)/$(*F).cu.d -c -o $@ $<
+	  $(NVCC_COMPILE) $$arch $(NVCCFLAGS) -MD -MT $@ -MF $(cuda_deps)/$(*F).cu.d $(NVCC_LIBTOOLFLAGS) -c -o $@ $<
 
 -include $(wildcard $(cuda_deps)/*.cu.d)
+
+# After another configure: with kernels, without, for other GPUs.
+EXTRA_cuda_libcuda_la_DEPENDENCIES = cuda/flags
+$(cuda_cu:.cu=.lo) $(cuda_hopper_cu:.cu=.lo): cuda/flags
+cuda/flags: FORCE
+	@$(MKDIR_P) $(@D)
+	@text='$(cuda_libcuda_la_SOURCES) $(NVCC) $(NVCC_GENCODE) $(NVCC_GENCODE_HOPPER) $(NVCCFLAGS)' && $(write_text)
+CLEANFILES += cuda/flags
 
 mostlyclean-local: mostlyclean-cuda
 mostlyclean-cuda:

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The kernel that can do everything: plain multiply-adds in the compute type, any data types, any alignment, one
  * sequential sum a logit. Others are faster where they apply; this one also computes the rows that they cannot
  * represent. */

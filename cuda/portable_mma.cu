@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Tensor-core kernels for sm_80 and newer: x and W as 16-bit values, or in one or two binary16 terms, sums in float32.
  *
  * Of two terms a side three products are taken, low * high + high * low + high * high, of three a side the six largest;

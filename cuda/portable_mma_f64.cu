@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* float64 on the tensor cores, or on what stands for them. The pattern of portable_mma.cu: stages by cp.async, zeros
  * beyond the edges.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What comes before a fold: rows in terms of 16 bits, copies that kernels can read in 16-byte pieces, and cleared
  * tickets; and what is asked of W before it is prepared. */
 #include "launch.cuh"

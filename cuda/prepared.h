@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A model's weights on its device, immutable while calls are made, and what every forward needs to know beside them. */
 #ifndef ROWFOLD_CUDA_PREPARED_H
 #define ROWFOLD_CUDA_PREPARED_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The primitives of ops.h for nvcc: in float CUDA's full-accuracy functions, in double those of the CPU. None of the
  * files here is compiled with
  * --use_fast_math, so expf is within 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming

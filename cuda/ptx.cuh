@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One PTX instruction a function, for sm_80 and newer. */
 #ifndef ROWFOLD_CUDA_PTX_CUH
 #define ROWFOLD_CUDA_PTX_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Up to eight rows: plain multiply-adds at the speed of reading W once. x is read as it is stored, so no row is
  * irregular and nothing is prepared.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* K in parts, for tiles that are fewer than multiprocessors: a block a part, blockIdx.z. Each writes its sums; the last
  * of a tile, known by a ticket, adds all in the order of K and goes on with the fold. So the bits depend on the number
  * of parts, not on which block comes last. */

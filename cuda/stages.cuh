@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* x and W on their way to stages in shared memory by cp.async, 16 bytes a piece, in the portable tensor-core kernels. A
  * shape S says
  *   threads       of a block

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The state of a row on the device, of reductions with one total: see lib/states.h. */
 #ifndef ROWFOLD_CUDA_STATES_CUH
 #define ROWFOLD_CUDA_STATES_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* In place of the CUDA backend in a library that was configured without one: it stays in the list and says why it
  * cannot run. */
 #include "backend.h"

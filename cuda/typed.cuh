@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The functions of ops.h under one name for both compute types, and loads and stores of any data type. */
 #ifndef ROWFOLD_CUDA_TYPED_CUH
 #define ROWFOLD_CUDA_TYPED_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Loading: brings the weights to the device, in the form that the model's products are computed from. */
 #include <stdlib.h>
 #include <string.h>

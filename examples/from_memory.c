@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Log-partition function of a small classifier, from weights in memory.
  *
  *     cc from_memory.c $(pkg-config --cflags --libs rowfold) && ./a.out */

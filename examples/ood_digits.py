@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Which images are of a kind the classifier never saw? The energy score, on scikit-learn's bundled digits.
 
 A linear classifier learns the digits 0 to 7. Its energy -logsumexp(W x + b) is low where some class speaks up and high

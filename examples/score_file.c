@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Scores a batch with weights from a safetensors file, with the caller's own workspace.
  *
  *     cc score_file.c $(pkg-config --cflags --libs rowfold) && ./a.out model.safetensors linear.weight linear.bias

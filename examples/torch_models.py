@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The three presets as PyTorch models, written the usual way, and fused by one call each.
 
     python examples/torch_models.py [batch [in_features [out_features]]]

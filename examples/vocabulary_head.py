@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """log Z over a real vocabulary: the token embeddings of all-MiniLM-L6-v2 as a head of 30,522 columns.
 
 The rows are the model's own embeddings of a text, normalised as its first layer does. For each token rowfold computes

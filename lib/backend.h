@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a backend is. backends.c holds the ordered list: best first, the readable reference last. */
 #ifndef ROWFOLD_BACKEND_H
 #define ROWFOLD_BACKEND_H

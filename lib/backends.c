@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "backend.h"
 
 #include <stdio.h>

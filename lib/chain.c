@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What makes a list of ops a chain, and the way back to text. */
 #include "chain.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A chain: the validated list of operators, from text or from an op list. */
 #ifndef ROWFOLD_CHAIN_H
 #define ROWFOLD_CHAIN_H

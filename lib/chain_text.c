@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Chain text to ops: the syntax. What the ops mean together is chain.c's.
  *
  *   chain    = "preset:" NAME | operator { "|" operator }

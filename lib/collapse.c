@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "collapse.h"
 
 #include <float.h>

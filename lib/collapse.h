@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The collapse of a sum (or mean) of affine columns:
  *
  *   sum_j (scale_j (x . W_j + b_j) + shift_j)  =  x . weight_sum + constant

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Chains whose result is the same for all finite inputs: almost always a mistake in the model. Follows what is known of
  * the value through the steps: an interval that holds it, and whether it is affine in some earlier value, so that x - x
  * is seen to be 0. Says nothing in doubt. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "dtype.h"
 
 #include <math.h>

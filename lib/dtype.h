@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Data types: sizes, names and conversions. */
 #ifndef ROWFOLD_DTYPE_H
 #define ROWFOLD_DTYPE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The thread's last error: one sentence for rf_last_error(). */
 #ifndef ROWFOLD_ERROR_H
 #define ROWFOLD_ERROR_H

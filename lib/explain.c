@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The facts that explain states; explain_text.c and explain_json.c say them. */
 #include "explain.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The plan in words and numbers. */
 #ifndef ROWFOLD_EXPLAIN_H
 #define ROWFOLD_EXPLAIN_H

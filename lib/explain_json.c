@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The explanation as JSON: the same facts as the text, under fixed names, in fixed order. */
 #include <jansson.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What explain has to say, before it is text or JSON. */
 #ifndef ROWFOLD_EXPLAIN_PARTS_H
 #define ROWFOLD_EXPLAIN_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The explanation in words, for a terminal. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Forward: everything is checked here, and nothing is touched before all checks have passed. */
 #include "dtype.h"
 #include "error.h"

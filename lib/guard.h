@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a public call keeps away from the library while it is in it, and gives back as it was. */
 #ifndef ROWFOLD_GUARD_H
 #define ROWFOLD_GUARD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Characters of chain text, whatever the locale says. */
 #ifndef ROWFOLD_LEXICAL_H
 #define ROWFOLD_LEXICAL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Loading weights: everything is checked here, and brought to the form that backends take. */
 #include <stdlib.h>
 #include <string.h>

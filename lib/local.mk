@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 include_HEADERS = lib/rowfold.h
 lib_LTLIBRARIES += lib/librowfold.la
 

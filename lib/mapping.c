@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "mapping.h"
 
 #include <errno.h>

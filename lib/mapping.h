@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A regular file, mapped. */
 #ifndef ROWFOLD_MAPPING_H
 #define ROWFOLD_MAPPING_H

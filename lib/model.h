@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The handle. Immutable once `prepared` is set. */
 #ifndef ROWFOLD_MODEL_H
 #define ROWFOLD_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* strtod and printf follow the locale of the process, whose decimal point may be a comma. Here they only ever see
  * digits and an exponent. */
 #include "number.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Numbers as chains write them: decimal with a point in any locale. */
 #ifndef ROWFOLD_NUMBER_H
 #define ROWFOLD_NUMBER_H

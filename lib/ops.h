@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The rows of ops.def and reductions.def as functions, for float (_f32) and double (_f64). The C compiler and nvcc both
  * compile this file: there is one formula for both machines, and only the primitives differ: lib/vmath.h on the CPU
  * (vectorisable), CUDA's own on the GPU.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Included by ops.h once for each RFI_T (float, double) with RFI_SUFFIX (_f32, _f64), RFI_COLUMN and RFI_BITS, integers
  * of the same size, and RFI_MANTISSA, its stored bits; no include guard on purpose. */
 

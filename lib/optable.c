@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* ops.def and reductions.def as one table that can be searched and shown. */
 #include <math.h>
 

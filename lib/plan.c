@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From chain to steps; the rewrites are rewrite.c's. */
 #include "plan.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The plan: what a chain becomes after the rewrites, as two lists of steps around at most one reduction. A pure
  * function of the chain, K, N and the allowed rewrites; backends read it, explain prints it. */
 #ifndef ROWFOLD_PLAN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The parts of rfi_plan_make, each in a file of its own. */
 #ifndef ROWFOLD_PLAN_PARTS_H
 #define ROWFOLD_PLAN_PARTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The rewrites. A rule looks at one place of the plan and proposes an edit; the loop at the end applies edits until no
  * rule has one.
  *

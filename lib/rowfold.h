@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* rowfold: a linear layer, elementwise operators and a row reduction as one fused operation.
  *
  *     rf_model *model = NULL;

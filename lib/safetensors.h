@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Reader of one safetensors file: 8 bytes of header length (little-endian), a JSON header, the tensors' bytes.
  * Format: https://github.com/huggingface/safetensors (README, "Format"). */
 #ifndef ROWFOLD_SAFETENSORS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Structs of rowfold.h that begin with their size, as the caller's header had it: an older header's struct is shorter,
  * a newer one's longer. */
 #ifndef ROWFOLD_SIZED_H

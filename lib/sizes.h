@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Arithmetic of sizes. None is negative; b and multiple are above 0. */
 #ifndef ROWFOLD_SIZES_H
 #define ROWFOLD_SIZES_H

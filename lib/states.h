@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The state of a row: what a reduction knows of some of its columns.
  *
  * A state is a peak and one or two totals (reductions.def), as many words as rfi_reduction_words says. States of

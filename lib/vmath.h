@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The primitives of ops.h on the CPU, for float (_f32) and double (_f64).
  *
  * Plain C without branches, tables or calls, so that a loop over them becomes vector code on any instruction set:

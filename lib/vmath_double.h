@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The functions of vmath_typed.h for double: on the CPU, and on a GPU, too, where CUDA's own branch, so that several of
  * them cannot be under way at once. */
 #ifndef ROWFOLD_VMATH_DOUBLE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Constants and polynomials of vmath_typed.h, written by tools/minimax.py: change that, not this. */
 #ifndef ROWFOLD_VMATH_POLY_H
 #define ROWFOLD_VMATH_POLY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Included by vmath.h once for each RFI_NUM_T (float, double); no include guard on purpose. Polynomials and constants:
  * vmath_poly.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Weight files as the API shows them: one safetensors file, or the index of a sharded model with its shards. */
 #include <errno.h>
 #include <jansson.h>

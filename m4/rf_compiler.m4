@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_CHECK_CFLAGS(FLAGS, PROLOGUE, BODY, IF-OK, IF-NOT)
 # Does the compiler take FLAGS and, with them, compile BODY? -Werror, because clang only warns about a flag it does not know.
 AC_DEFUN([RF_CHECK_CFLAGS],
@@ -18,6 +19,14 @@ for rf_flag in -std=gnu11 -Wall -Wextra -Wstrict-prototypes -Wmissing-prototypes
 done
 AS_VAR_IF([enable_werror], [yes], [WARNING_CFLAGS="$WARNING_CFLAGS -Werror"])
 AC_SUBST([WARNING_CFLAGS])])
+
+# RF_PREFIX_MAP
+# PREFIX_MAP_CFLAGS: the names of files in debugging information, and so the identifier of a build, are those of the source tree wherever it
+# lies and is built.
+AC_DEFUN([RF_PREFIX_MAP],
+[RF_CHECK_CFLAGS([-ffile-prefix-map=a=b], [], [],
+  [PREFIX_MAP_CFLAGS='-ffile-prefix-map=$(top_srcdir)/= -ffile-prefix-map=$(abs_builddir)=.'], [PREFIX_MAP_CFLAGS=])
+AC_SUBST([PREFIX_MAP_CFLAGS])])
 
 # RF_LINK_DEFS
 # DEFS_LDFLAGS: make a symbol that nobody provides an error when the library is linked, not when it is loaded. Tried on a real

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_CUDA
 # --with-cuda=check|yes|no|DIR   "check" builds the CUDA backend if a working nvcc is found and says so; "yes" or a toolkit's directory
 #                                fails if not; "no" builds the stub backend, which has the same interface and says why it cannot run.
@@ -37,6 +38,10 @@ AC_SUBST([NVCC_GENCODE])
 AC_SUBST([NVCC_GENCODE_HOPPER])
 AC_SUBST([CUDA_CPPFLAGS])
 AC_SUBST([CUDA_LIBS])
+# One object serves the shared and the static library: a second compilation would take minutes.
+NVCC_LIBTOOLFLAGS=
+test "x$enable_shared" = xno || NVCC_LIBTOOLFLAGS=-shared
+AC_SUBST([NVCC_LIBTOOLFLAGS])
 AM_CONDITIONAL([HAVE_CUDA], [test "x$rf_have_cuda" = xyes])
 AM_CONDITIONAL([BUILD_HOPPER], [test "x$rf_hopper" = xyes])])
 
@@ -84,4 +89,4 @@ AS_IF([rf_output=`"$NVCC" $NVCC_GENCODE $NVCCFLAGS -c -o conftest.$OBJEXT confte
   AS_ECHO(["$rf_output"]) >&AS_MESSAGE_LOG_FD])
 rm -f conftest.cu conftest.$OBJEXT rf_conftest.$OBJEXT
 AC_MSG_RESULT([$rf_have_cuda])
-AS_VAR_IF([rf_have_cuda], [no], [rf_hopper=no])])
+AS_VAR_IF([rf_have_cuda], [no], [rf_hopper=no CUDA_CPPFLAGS= CUDA_LIBS=])])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_ISA
 # The CPU kernels are one source compiled per instruction set, each in a convenience library of its own; which of them runs is decided
 # at run time. Sets conditionals BUILD_AVX2 and BUILD_AVX512, the macros RFI_BUILD_AVX2 and RFI_BUILD_AVX512 in config.h, and

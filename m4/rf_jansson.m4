@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_JANSSON
 # Jansson writes explain's JSON and reads the header of weight files.
 AC_DEFUN([RF_JANSSON],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # RF_PTHREAD
 # PTHREAD_CFLAGS and PTHREAD_LIBS, for the CPU backend's pool and for one-time initialisation.
 AC_DEFUN([RF_PTHREAD],

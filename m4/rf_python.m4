@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: MIT
 # RF_PYTHON
 # The Python package is pure Python (ctypes), so all that is needed is an interpreter whose version names the directory. PYTHON=: on the
-# command line installs without it.
+# command line installs without it. Debian's Python looks below /usr/local first; what is installed to /usr belongs elsewhere.
 AC_DEFUN([RF_PYTHON],
 [AM_PATH_PYTHON([3.9], [], [:])
 AM_CONDITIONAL([HAVE_PYTHON], [test "$PYTHON" != :])
@@ -9,11 +10,12 @@ AS_IF([test "$PYTHON" = :], [rf_python_summary="no (Python 3.9 or newer was not 
   test "x$rf_prefix" = xNONE && rf_prefix=$ac_default_prefix
   rf_site=`$PYTHON -c 'import site, sys
 prefix = sys.argv[[1]].rstrip("/")
-below = [[p for p in site.getsitepackages() if p.startswith(prefix + "/")]]
+below = [[p for p in site.getsitepackages() if p.startswith(prefix + "/") and not p.startswith(prefix + "/local/")]]
 print("$" + "{prefix}" + below[[0]][[len(prefix):]] if below else "")' "$rf_prefix" 2>/dev/null`
   AS_IF([test -n "$rf_site" && test -z "$with_python_prefix" && test "x$am_use_python_sys" = xfalse],
-    [pythondir=$rf_site
-    pkgpythondir=$rf_site/$PACKAGE])
+    [pythondir=$rf_site])
+  # By reference, so that make install pythondir=DIR takes all of the package along.
+  pkgpythondir=\${pythondir}/$PACKAGE
   rf_dir=`prefix=$rf_prefix PYTHON_PREFIX=$rf_prefix; eval "echo $pythondir"`
   rf_python_summary="$PYTHON ($PYTHON_VERSION), package in $rf_dir"])])
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # The Python package: pure Python over the shared library. A file added to python/rowfold/ is added here.
 rowfold_py = \
 	python/rowfold/__init__.py \
@@ -69,16 +70,17 @@ bin_SCRIPTS += python/bin/rowfold
 CLEANFILES += $(nodist_pkgpython_PYTHON) python/bin/rowfold
 endif
 
-# Where the installed package finds the installed library: by soname, which libtool knows. It is not made inside python/rowfold/, so a
+# Where the installed package finds the installed library: by soname, which libtool knows. Looked at by every make, as is the command, since
+# make install pythondir=DIR changes what they say. It is not made inside python/rowfold/, so a
 # package that runs from the source tree never meets it and looks in the build tree instead.
-python/_config.py: lib/librowfold.la
+python/_config.py: lib/librowfold.la FORCE
 	@$(MKDIR_P) $(@D)
-	$(AM_V_GEN). ./lib/librowfold.la && \
-	printf '%s\n' '"""Made by make install: where the library was installed."""' '' "LIBRARY = \"$(libdir)/$$dlname\"" > $@
+	@. ./lib/librowfold.la && text=`printf '%s\n' '"""Made by make install: where the library was installed."""' '' "LIBRARY = \"$(libdir)/$$dlname\""` && \
+	$(write_text)
 
-python/bin/rowfold: python/rowfold.in Makefile
+python/bin/rowfold: python/rowfold.in FORCE
 	@$(MKDIR_P) $(@D)
-	$(AM_V_GEN)$(SED) -e 's|@PYTHON[@]|$(PYTHON)|' -e 's|@pythondir[@]|$(pythondir)|g' $(srcdir)/python/rowfold.in > $@ && chmod +x $@
+	@text=`$(SED) -e 's|@PYTHON[@]|$(PYTHON)|' -e 's|@pythondir[@]|$(pythondir)|g' $(srcdir)/python/rowfold.in` && $(write_text) && chmod +x $@
 
 # Where each shell looks for completions of its own accord. The parsers load no library, so nothing of the build is needed to write them.
 if HAVE_COMPLETION

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One question to the library: a chain, its stored inputs, and how to run it and judge the answer."""
 
 from __future__ import annotations

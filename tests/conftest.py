@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Backends, CUDA kernels, tests that run alone, and hypothesis profiles.
 
 A test that takes `backend` runs on every backend of the build. One that this machine lacks is skipped by name, with the

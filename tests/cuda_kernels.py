@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CUDA kernels by name, from the table that the library is compiled from."""
 
 from __future__ import annotations

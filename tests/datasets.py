@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Inputs that reach both sides of every branch: x (batch, K), W (N, K), b (N), in float64, from a seed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays on a CUDA device without a framework: each an allocation of its own, whose end a checking tool can see."""
 
 from __future__ import annotations

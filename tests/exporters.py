@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A DLPack producer made by hand, so that every rule can be broken and every deleter counted."""
 
 from __future__ import annotations

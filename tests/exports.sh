@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # The shared library exports names that begin with rf_, every one that rowfold.h declares, and nothing else.
 set -eu
 : "${srcdir:=.}" "${NM:=nm}"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: MIT
 # What make install put down works as a user would use it: C programs compiled through pkg-config against the installed header alone, and
 # the Python package with the rowfold command. make installcheck sets the variables; with DESTDIR they lead below it.
 set -eu
@@ -47,7 +48,30 @@ header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
 test "$(echo 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w)" = 0.693147182 ||
     fail "examples/score_file.c does not give log(2)"
 
+# The static library, where it was asked for, and what a program needs besides.
+if test -e "$libdir/librowfold.a"; then
+    $CC $CFLAGS -std=gnu11 $("$PKG_CONFIG" --cflags rowfold) -o "$work/static" "$srcdir/examples/from_memory.c" \
+        $("$PKG_CONFIG" --static --libs rowfold | sed "s|-lrowfold|$libdir/librowfold.a|") || fail "librowfold.a does not link"
+    "$work/static" >"$work/log" || fail "examples/from_memory.c fails with librowfold.a"
+fi
+
+# CMake's way to find the package, for a version that serves and for one that does not.
+if cmake --version >/dev/null 2>&1; then
+    use_cmake() { cmake -S "$srcdir/tests/cmake" -B "$work/cmake" -Drowfold_DIR="$libdir/cmake/rowfold" -DWANTED_VERSION="$1" >"$work/log" 2>&1; }
+    use_cmake 99 && fail "find_package finds version 99"
+    grep -q "$VERSION" "$work/log" || { cat "$work/log"; fail "find_package does not say which version there is"; }
+    rm -rf "$work/cmake"
+    { use_cmake "$VERSION" && cmake --build "$work/cmake" >"$work/log" 2>&1; } || { cat "$work/log"; fail "a CMake project does not build"; }
+    run "$work/cmake/from_memory" >"$work/log" || fail "examples/from_memory.c fails as CMake builds it"
+else
+    echo "installcheck: skipped find_package: cmake is not installed"
+fi
+
 test -s "$mandir/man3/librowfold.3" || fail "librowfold(3) is not installed"
+functions=$(sed -n 's/.*\(rf_[a-z0-9_]*\)(.*/\1/p' "$includedir/rowfold.h" | sort -u)
+for function in $functions; do
+    grep -qx '.so man3/librowfold.3' "$mandir/man3/$function.3" || fail "$function(3) does not lead to librowfold(3)"
+done
 
 test "$PYTHON" = : && exit 0
 for file in $completions; do

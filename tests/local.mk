@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 # C programs that use the library as a C user would: nothing but rowfold.h, and make installcheck runs them against what was installed.
 # Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
 public_programs = \
@@ -42,7 +43,7 @@ $(tests_c_test_vmath_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'
 
 dist_check_SCRIPTS += tests/exports.sh
-EXTRA_DIST += tests/installed.sh
+EXTRA_DIST += tests/cmake/CMakeLists.txt tests/installed.sh
 TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
 AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;
 

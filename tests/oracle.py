@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The judge: what a chain means, in float64, and how far a correct implementation may be from it.
 
 Independent of the library: its own parser of chain text, its own operator table (PyTorch's meaning), numpy and math

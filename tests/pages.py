@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """README.md and the pages under doc/, as tests read them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every CUDA kernel over small odd shapes, on arrays whose ends and gaps a checking tool can see.
 
     python tests/sanitize.py [KERNEL ...]           all rows of cuda/kernels.def, collapse and preparation included

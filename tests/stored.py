@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Data types of the tests: values as the library is given them, and what stored values stand for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Hypothesis strategies: chains and whole cases. Bulk data comes from a drawn seed: large arrays stay varied."""
 
 from __future__ import annotations

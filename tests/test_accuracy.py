@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Errors against float64 of the same stored inputs, per row: within the oracle's bound, and those of a plain float32
 program.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of other frameworks: torch, DLPack, __cuda_array_interface__, buffers; cupy and jax where installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """bench --compare, --plot and --results, on documents made here."""
 
 from __future__ import annotations

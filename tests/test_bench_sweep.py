@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """`rowfold bench --sweep`: the shapes that it draws, how it judges them, what it says."""
 
 from __future__ import annotations

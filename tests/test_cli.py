@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command line: info, explain and run. bench and quickstart are in test_python_bench.py."""
 
 from __future__ import annotations

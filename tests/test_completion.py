@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Shell completion knows every option of every command, in each shell that is here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each CUDA kernel, forced in turn: its numbers, its special values, its bits.
 
 The numbers of the kernels that the backend chooses by itself are judged by the tests that every backend runs. Those run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What a call on a GPU promises beside the right numbers: device pointers, streams, graphs, threads, memory, devices,
 errors.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The list of CUDA kernels that the tests force, and the program for the sanitizers, as far as they need no GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The same bits: every run, and on a CPU for every batch, place in it and number of threads."""
 
 from __future__ import annotations

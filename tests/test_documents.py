@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The pages do what they say: their code runs, explain says what they show, their links and test files are there."""
 
 from __future__ import annotations

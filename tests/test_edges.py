@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every size around the edges of tiles, chunks and vectors, in each dimension, with numbers that no sum rounds.
 
 One lost column, input or row shows.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Every status can be provoked, says which argument and value was wrong, and leaves the caller's buffers and the model
 as they were.
 """

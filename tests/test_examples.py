@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Python examples run as a user runs them. installed.sh runs those in C, test_torch_fuse.py torch_models.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Explain speaks on every backend, before and after the weights are there."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Any chain on any data, any shape and any types, on every backend, against the oracle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The committed man pages say what --help and the header say, and troff has nothing against them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Working memory stays far below the (batch, out_features) matrix, and can be asked for beforehand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Broken .npy and .npz files: whatever is wrong with them, one of rowfold's exceptions and one sentence."""
 
 from __future__ import annotations

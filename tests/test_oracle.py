@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The judge is judged: values against torch in float64, tolerances against a plain float32 program."""
 
 from __future__ import annotations

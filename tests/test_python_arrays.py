@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Strides of numpy arrays as one leading dimension, against a search by hand."""
 
 from __future__ import annotations

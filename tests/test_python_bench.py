@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The benchmark's parts: its operator tables, its data, its workers, its command line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The short way of calls on tensors: the bits of the long one, and every check that the tensor itself decides."""
 
 from __future__ import annotations

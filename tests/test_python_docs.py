@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the docstrings say, against the package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Model.from_file and rowfold.files on safetensors files written byte by byte."""
 
 from __future__ import annotations

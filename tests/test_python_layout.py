@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The package's declarations of the C interface against rowfold.h: enums, constants, functions, struct layouts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rowfold.Model as a numpy user meets it: what it accepts, what it returns, what it refuses and how."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rowfold.ops: the operator table, and chains built from Python."""
 
 from __future__ import annotations

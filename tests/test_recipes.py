@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each recipe of doc/recipes.md is run as it stands, and its `y` compared with float64."""
 
 from __future__ import annotations

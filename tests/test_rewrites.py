@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Each rewrite against the chain without it: exact rules bit for bit, algebraic ones within the oracle's tolerance,
 special values included.
 """

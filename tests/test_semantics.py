@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PyTorch's behaviour on special values, line by line, on every backend.
 
 An operator stands in front of the reduction, behind it, and in a chain without one; the logit is exactly the value

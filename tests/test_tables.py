@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What stands in several lists stands in all of them: operators of the library, the pages and the oracle; presets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One model, many threads; and a child of fork, which inherits the pool's memory but not its threads."""
 
 from __future__ import annotations

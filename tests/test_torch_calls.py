@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Fused modules in use: inputs, parameters that change, torch.compile, torch.export, CUDA graphs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rowfold.torch.fuse: the original models, random modules in random spellings, what fits, what the table says."""
 
 from __future__ import annotations

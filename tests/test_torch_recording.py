@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Whatever records, transforms or differentiates what PyTorch computes sees the fused operator, or is refused: nothing
 is recorded as a result that nobody computed.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What rowfold.torch.fuse does not take: each refusal names the node and the reason."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Weights from .npz files, state_dicts and files of the safetensors package: each the same model as from arrays."""
 
 from __future__ import annotations

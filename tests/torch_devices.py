@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PyTorch, if it is installed, and the devices that it and rowfold share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the tests of rowfold.torch share. Importing it skips a module of tests where PyTorch is missing or too old."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random PyTorch modules for a chain: each operator in one of the many ways people write it.
 
 Independent of the package's own table: Python source, which torch itself runs.

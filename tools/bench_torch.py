@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """The three models of examples/torch_models.py: eager, torch.compile and rowfold.torch.fuse, as Markdown.
 
     python tools/bench_torch.py [--device cuda] [--size 1024 8192 8192] [--dtypes float32 bfloat16]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Prints what completes ``rowfold`` in a shell, from the command line's own parsers: python3 tools/completion.py bash.
 
 The build runs it for bash, zsh and fish where the shtab package is installed.

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Writes the man pages: doc/rowfold.1 from the command line's parsers, doc/librowfold.3 from lib/rowfold.h.
 
     python3 tools/manpages.py           in a checkout, after a change of either; a test compares
@@ -120,8 +121,8 @@ NAME = re.compile(
 def library_page() -> str:
     """librowfold(3): the header, its comments as text and its declarations as they are."""
     source = (ROOT / "lib" / "rowfold.h").read_text()
-    intro = COMMENT.match(source)
-    assert intro, "rowfold.h begins with its manual"
+    intro = COMMENT.match(source, source.index("\n") + 1)
+    assert intro, "rowfold.h begins with its licence and its manual"
     body = source[source.index('extern "C" {') :].partition("#endif\n")[2].rpartition("#ifdef __cplusplus")[0]
     lines = [*header("librowfold", 3, "a linear layer, elementwise operators and a row reduction as one operation")]
     lines += [

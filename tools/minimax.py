@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Derive the constants and polynomials of lib/vmath_poly.h.
 
     python tools/minimax.py > lib/vmath_poly.h

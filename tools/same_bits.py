@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """Whether two builds of the library give the same bits: random chains, shapes, types and data on every backend.
 
     python tools/same_bits.py --library OLD/librowfold.so --store bits.npz

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "cpu/blocking.h"
 
 #include "dtype.h"

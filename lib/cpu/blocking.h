@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* How a forward is cut into tasks and its workspace into parts: a pure function of the sizes. No choice made here
  * changes a bit of the result. */
 #ifndef ROWFOLD_CPU_BLOCKING_H

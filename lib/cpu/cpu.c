@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The blocked CPU backends: one for each instruction set, all driving the same code. */
 #include "config.h"
 #include "cpu/estimate.h"

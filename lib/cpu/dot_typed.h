@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The dot product of a row of x with the summed weights, for a collapsed sum. Included once for each compute type T,
  * with BITS the unsigned integer of its size, HALF_BITS all of BITS but the sign, and NAME(stem) giving the names made
  * here; no include guard on purpose. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "cpu/estimate.h"
 
 #include <stdio.h>

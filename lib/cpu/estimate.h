@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* How a forward will run and how long it should take. */
 #ifndef ROWFOLD_CPU_ESTIMATE_H
 #define ROWFOLD_CPU_ESTIMATE_H

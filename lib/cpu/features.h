@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What this processor and its operating system offer. */
 #ifndef ROWFOLD_CPU_FEATURES_H
 #define ROWFOLD_CPU_FEATURES_H

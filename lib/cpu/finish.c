@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* From the partial states of a row to its number in y. */
 #include "cpu/forward.h"
 #include "dtype.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Steps and folds over a run of columns of one row, from the rows of ops.def and reductions.def. Included once for each
  * compute type T with OP(stem) giving the names of ops.h and NAME(stem) those made here; no include guard on purpose.
  *

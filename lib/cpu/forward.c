@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 #include "cpu/forward.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The blocked forward. */
 #ifndef ROWFOLD_CPU_FORWARD_H
 #define ROWFOLD_CPU_FORWARD_H

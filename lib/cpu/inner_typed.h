@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Dot products of rows of x with rows of W, both along the inputs. Included once for each pair of compute type and type
  * of x; no include guard on purpose.
  * Needs, of what multiply_typed.h does, T, V, LANES, BROADCAST, FMA, LOAD, STORE and NAME, and besides

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the blocked CPU kernel is made of. One source, compiled once per instruction set (kernel_*.c), fills one of
  * these tables; forward.c drives it and does not know which.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* AVX2 with FMA and F16C: 6 rows of 2 vectors are 12 sums; with 2 vectors of W and one of x, 15 of 16 registers. */
 #include <immintrin.h>
 

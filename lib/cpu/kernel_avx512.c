@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* AVX-512: 14 rows of 2 vectors are 28 sums; with 2 vectors of W and one of x, 31 of 32 registers. */
 #include <immintrin.h>
 

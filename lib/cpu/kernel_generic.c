@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Any processor: 16-byte vectors in the compiler's own notation, which it maps to SSE2, NEON or whatever there is.
  * Whether a * b + c is one instruction depends on the target, but is the same for every row and place. */
 typedef float vf __attribute__((vector_size(16)));

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Builds one instruction set's table from its primitives. The file that includes this (kernel_*.c) has defined
  *   RFI_CPU_ISA(stem)             names: rfi_cpu_avx2 for RFI_CPU_ISA(rfi_cpu)
  *   ISA_NAME, ISA_BYTES           the name as text; bytes in a vector

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The microkernel: `rows` rows of x times one chunk of a panel of W, sums in registers. Included once for each pair of
  * compute type and weight type; no
  * include guard on purpose. Needs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Layers of few columns: a task is a block of rows. Steps run along the rows or along the columns, whichever leaves
  * fewer lanes empty; a reduction folds a row a lane. */
 #include <string.h>

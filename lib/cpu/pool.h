@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Threads that share the tasks of a forward. One pool for the process, started when first needed; it survives fork, and
  * callers in many threads may use it at once: a caller always works on its own tasks, so it never waits for a thread
  * that is busy elsewhere. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Loading: packs W once, so that every forward streams it from end to end. */
 #include <stdlib.h>
 #include <string.h>

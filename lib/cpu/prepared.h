@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A model as the blocked kernel wants it: W packed, bias and vectors padded to whole panels. */
 #ifndef ROWFOLD_CPU_PREPARED_H
 #define ROWFOLD_CPU_PREPARED_H

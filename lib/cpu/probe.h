@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What this machine's processor does at best. */
 #ifndef ROWFOLD_CPU_PROBE_H
 #define ROWFOLD_CPU_PROBE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The readable truth: plain loops, dot products and folds in double, one thread. Slow on purpose; every other backend
  * is tested against what this says. */
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What is done to a group of rows at once, a row a lane. Included once for each compute type T, as fold_typed.h is;
  * needs besides
  *   NEAR(a, b)   sums of the even and odd lanes of a, then of b, within each 16 bytes

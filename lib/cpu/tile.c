@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One task of a forward: the logits of a block of rows and columns, the steps on them, and their fold. */
 #include "cpu/forward.h"
 #include "dtype.h"

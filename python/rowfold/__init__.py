@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Linear layer, elementwise operators and row reduction as one fused operation, on a CPU or an NVIDIA GPU.
 
     import rowfold
@@ -11,7 +12,11 @@ Chains are text, or built from ``rowfold.ops``. Every exception is a ``rowfold.E
 its kind. The native library is loaded on first use, from $ROWFOLD_LIBRARY if that is set.
 """
 
-from __future__ import annotations
+# This file alone is read by Pythons that are too old, so it uses nothing that they do not know.
+import sys
+
+if sys.version_info < (3, 9):  # noqa: UP036
+    raise ImportError("rowfold needs Python 3.9 or newer; this is Python " + sys.version.split()[0])
 
 from . import ops
 from .backends import Backend, CpuPeak, backends, cpu_measure

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command line: ``rowfold`` and ``python -m rowfold``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The native library: found and loaded on first use, its structs, enums and functions as rowfold.h declares them.
 
 A test compares everything below with the header.
@@ -352,13 +353,16 @@ class Library:
 def candidates() -> Iterator[str]:
     """Where the library may be, best first: paths, and last a bare soname for the system's own search.
 
-    ``$ROWFOLD_LIBRARY`` alone if it is set; else what ``make install`` noted; else, for a package that runs from a
-    source tree, the newest build in that tree; else the system.
+    ``$ROWFOLD_LIBRARY`` alone if it is set; else the library beside this file, as in a wheel; else what ``make
+    install`` noted; else, for a package that runs from a source tree, the newest build in that tree; else the system.
     """
     forced = os.environ.get("ROWFOLD_LIBRARY")
     if forced:
         yield forced
         return
+    beside = Path(__file__).with_name("librowfold.so")
+    if beside.is_file():
+        yield str(beside)
     installed = _installed_path()
     if installed:
         yield installed

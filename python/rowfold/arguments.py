@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arguments of Model as the library takes them. Errors name the argument, what came and what was expected."""
 
 from __future__ import annotations

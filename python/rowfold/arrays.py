@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays of the caller, as the pointers, sizes and dtypes that the library takes; and new arrays for its results.
 
 An ArrayKind knows one family of arrays: numpy's here, the others in modules of their own. kinds.py lists them.

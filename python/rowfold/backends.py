@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What this build and this machine can run."""
 
 from __future__ import annotations

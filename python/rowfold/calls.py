@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Calls on plain tensors of a shape that was seen before, by the shortest way.
 
 The first call with a shape goes the long way, through ``kinds`` and all checks. What it found out that the shape, dtype

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays with ``__cuda_array_interface__`` and no DLPack, such as numba's device arrays.
 
 https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, version 2 and 3. The work runs on the stream that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays that export themselves by the DLPack protocol: cupy, jax, and any other.
 
 The ownership rules (https://dmlc.github.io/dlpack/latest/python_spec.html), each kept in one place here:

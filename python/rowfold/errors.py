@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Exceptions: one class for each status of the C library, and each also the standard exception its kind calls for.
 
 ``except rowfold.Error`` catches everything the package raises; ``except ValueError``, ``TypeError``, ``MemoryError``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Weight files: safetensors, or the JSON index of a sharded model, as the native library reads them; and .npz."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What no protocol says about a framework: how it makes arrays, and on which stream it works.
 
 FRAMEWORKS has a row for each that needs one, by the name of its top module.

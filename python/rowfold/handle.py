@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """One model of the library: its handle, and what it says of itself. Arrays are the business of model.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The families of arrays that the package takes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Model: a linear layer, elementwise operators and a row reduction, planned once and run many times."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files of numpy: the arrays of an .npz, as ``numpy.savez`` writes it, and an .npy, mapped."""
 
 from __future__ import annotations

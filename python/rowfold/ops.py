@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Operators as Python objects, for building chains; the table itself is the library's.
 
     from rowfold import ops

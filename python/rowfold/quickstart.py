@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``python -m rowfold quickstart``: the three presets at their reference size on the best backend present."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """torch.Tensor by its own attributes, the short way: no capsule, no copy.
 
 Nothing here imports PyTorch: who has a tensor has done so.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What the C tests share. They need it and nothing else besides what they test. */
 #ifndef ROWFOLD_TESTS_CHECK_H
 #define ROWFOLD_TESTS_CHECK_H

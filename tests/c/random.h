@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The same numbers on every machine and in every run. */
 #ifndef ROWFOLD_TESTS_RANDOM_H
 #define ROWFOLD_TESTS_RANDOM_H

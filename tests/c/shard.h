@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Files that tests of the reader share: an index of one shard, with W (2, 3) = 1 ... 6 at an address that its type does
  * not like, and b (2) = 7, 8. */
 #ifndef ROWFOLD_TESTS_SHARD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Cheap steps as one operator: the bits of one step after the other, on every kind of value. */
 #include <math.h>
 #include <string.h>

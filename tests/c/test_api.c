@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The library as a C program uses it, through rowfold.h alone: results, types, strides, op lists, and what a wrong call
  * leaves untouched. */
 #include <rowfold.h>

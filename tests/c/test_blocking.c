@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Blocks and workspace for batches up to the largest number: no sum or product may overflow. Compiled so that one that
  * does ends the program. */
 #include "cpu/blocking.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Chains through the public interface: text to ops and back, every error with its column, arbitrary bytes. */
 #include <rowfold.h>
 

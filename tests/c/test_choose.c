@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Which CUDA kernel for which problem: a pure function, tested without a GPU. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The collapse against the columns added up one by one: values, infinities, NaN, and that no row is let through that
  * overflows. */
 #include <float.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* On a CPU a row's bits do not depend on the batch, on its place in it, or on the number of threads: every backend,
  * weight type and kind of chain, at sizes on both sides of the edges of slivers, panels, chunks, units and narrow
  * layers. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* One model, many callers: threads that forward at once, a child after fork, a child forked while other threads are
  * inside forward or measure, and whoever comes after a thread that was cancelled, all get the same bits, and nobody
  * hangs: an alarm ends the program if somebody does. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The explanation, from inside: what it says of each operator, its figures against hand-made ones, JSON that says the
  * same. */
 #include <jansson.h>

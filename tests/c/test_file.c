@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The reader of weight files, against files written here byte by byte: every error names file, tensor and reason. */
 #include <rowfold.h>
 #include <stdint.h>

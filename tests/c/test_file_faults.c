@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The reader of weight files when the system fails it: the program brings its own open, fstat, mmap, munmap and close
  * in front of the C library's, and each says no in its turn. Every failure has its sentence, and leaves no descriptor
  * open and nothing mapped. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The caller's floating-point mode: whatever it is when the library is called, and was when the pool's threads started,
  * the bits are those of the default mode, and the caller finds its mode as it was. A child of fork for each mode, since
  * a pool starts but once. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* A program that was compiled with the header of 0.1.0, a copy of which lies here and never changes, runs with the
  * library of today. */
 #include "rowfold_0_1.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Allocations: each may fail, none leaks, and a forward with its own workspace makes none. The program brings its own
  * malloc in front of the C library's. */
 #include <rowfold.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Plans, from inside: which rewrite applies where and where not, that exact ones keep every bit, and which chains are
  * constant. */
 #include <math.h>

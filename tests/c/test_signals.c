@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* What a program does with signals: the pool's threads leave those that are sent to a process to the program's own
  * threads, but run the handlers of those that they cause themselves, as a program needs that fetches pages when they
  * are first touched. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* Structs of another size than the library's: what a shorter one lacks is zero, what a longer one has besides must be
  * zero, and a size that cannot be one is refused. */
 #include <rowfold.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The primitives of vmath.h and the operators of ops.def against long double: the error over the whole range of float
  * and double, in vector code for every instruction set this processor has, and special values.
  *

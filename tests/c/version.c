@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* The library says which version it is, and it is the one that was configured. */
 #include <rowfold.h>
 

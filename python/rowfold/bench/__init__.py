@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``python -m rowfold bench``: rowfold beside numpy, OpenBLAS and PyTorch, in one run on one machine.
 
 - cases.py: what is measured: chain, shape, dtype, data

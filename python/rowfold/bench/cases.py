@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What is measured: a chain, a shape, dtypes, and data drawn from a seed."""
 
 from __future__ import annotations

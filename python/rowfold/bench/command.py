@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The command line of ``python -m rowfold bench``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Two runs beside each other: what became faster or slower beyond the noise.
 
 A difference counts where the samples say that chance hardly makes one: the two-sided rank test of Mann and Whitney

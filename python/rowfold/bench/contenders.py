@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Who computes a case. Each contender lives in a worker process of its own.
 
 A contender's ``setup`` may take long and raises Unavailable, with the reason, where it cannot take part; ``run`` is

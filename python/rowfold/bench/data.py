@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What x, W and b are drawn as: x (batch, k), W (n, k), b (n,) in float32 from a generator, by the name of a kind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """rowfold on a CUDA device beside PyTorch, eager and compiled: one process, the same arrays, interleaved repetitions.
 
 A sample is a replay of a CUDA graph that calls the contender once for each of several copies of x, so that neither the

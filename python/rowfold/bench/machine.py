@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What this machine calls itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Resident memory of this process, in bytes, where Linux tells it."""
 
 from __future__ import annotations

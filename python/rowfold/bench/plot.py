@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The picture of a run: times beside competitors, absolute and relative, errors against float64, and the roofline.
 
 The roofline has the points of those devices whose peaks the run measured.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The results as a table on the screen and as a JSON document."""
 
 from __future__ import annotations

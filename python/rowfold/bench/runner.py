@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Runs the contenders of a case side by side, one process each, with interleaved repetitions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Random shapes beside PyTorch eager: where rowfold is slow or wrong on shapes that nobody thought of.
 
 Sizes are log-uniform, half of them multiples of ALIGNED, a quarter of the x with gaps between its rows, and all dtypes

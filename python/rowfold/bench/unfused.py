@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A chain operator by operator, as it is written without rowfold: in numpy, PyTorch, and float64 as the reference.
 
 An operator that numpy or PyTorch has under the library's name needs no entry here.

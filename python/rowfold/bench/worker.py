@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A contender in a process of its own: ``python -m rowfold.bench.worker``, driven by JSON lines on its standard input.
 
 The first line is {"contender", "case", "threads", "options"}; then {"do": "time" | "peak" | "rows" | "describe",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``rowfold explain``: what becomes of every operator of a chain, and what it costs."""
 
 from __future__ import annotations

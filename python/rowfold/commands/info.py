@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``rowfold info``: the version, what can run here and why the rest cannot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Options that several commands take, and the models they describe."""
 
 from __future__ import annotations

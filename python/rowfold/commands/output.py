@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Files that commands write: complete, or as they were.
 
 A file is written beside its place under another name, which it changes for its own when all went well. Only what is

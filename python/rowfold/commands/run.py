@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``rowfold run``: a model over a file of rows, in batches that fit a memory cap."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """PyTorch modules fused by one call: ``rowfold.torch.fuse(module)``.
 
     import rowfold.torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``torch.ops.rowfold.fused``: the fused forward as an operator that torch.compile, torch.export and CUDA graphs know.
 
 An exported graph that holds it runs in any process that has imported ``rowfold.torch``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From the values of a matched forward to the steps of a chain, with at most one value saved at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From a traced forward to a chain: each node becomes a value, and the way from the linear layer to the output a chain.
 
 Nodes are matched in order against the table of spellings.py. A node that does not fit becomes the error that says so,

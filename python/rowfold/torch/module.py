@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """``fuse``: a module in, a module out, with the same parameters, state_dict and results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A fused forward as plain data: the chain's steps, where their parameters come from, and what the output looks like.
 
 It is written as JSON, so that an exported graph holds all of it. Nothing here knows the module that it came from.

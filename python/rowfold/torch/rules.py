@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the rows of spellings.py mean whose meaning depends on what they are applied to.
 
 Each function takes the Matcher, the node and the value, then the row's extra word and its arguments; it returns the new

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The table: each spelling of PyTorch and the operators of the chain that it means.
 
 A row has the chain's text, where ``{name}`` is an argument; the arguments with their defaults; the names under which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """From a module or function to a torch.fx graph in which every node knows its source line."""
 
 from __future__ import annotations

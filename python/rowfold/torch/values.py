@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """What the nodes of a traced forward stand for while it is matched."""
 
 from __future__ import annotations
