@@ -88,8 +88,10 @@ noinst_HEADERS += \
 	lib/vmath_poly.h \
 	lib/vmath_typed.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_' $(DEFS_LDFLAGS) \
+lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined $(EXPORTS_LDFLAGS) $(DEFS_LDFLAGS) \
 	$(NODELETE_LDFLAGS)
+EXTRA_lib_librowfold_la_DEPENDENCIES = lib/rowfold.map
+EXTRA_DIST += lib/rowfold.map
 lib_librowfold_la_LIBADD = lib/libplan.la lib/cpu/libgeneric.la
 
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,

@@ -52,3 +52,20 @@ AC_DEFUN([RF_LINK_NODELETE],
   LDFLAGS=$rf_save_LDFLAGS])
 AS_VAR_IF([rf_cv_link_nodelete], [yes], [NODELETE_LDFLAGS=-Wl,-z,nodelete], [NODELETE_LDFLAGS=])
 AC_SUBST([NODELETE_LDFLAGS])])
+
+# RF_LINK_EXPORTS
+# EXPORTS_LDFLAGS: what the library exports. With symbol versions where the linker takes a version script, else by the names' beginning.
+# libtool makes a script without versions from -export-symbols-regex, and one link cannot have both.
+AC_DEFUN([RF_LINK_EXPORTS],
+[AC_CACHE_CHECK([whether shared objects link with -Wl,--version-script], [rf_cv_link_version_script],
+  [rf_save_LDFLAGS=$LDFLAGS
+  AS_ECHO(["RF_1 { global: rf_exported; local: *; };"]) > conftest.map
+  LDFLAGS="$LDFLAGS -shared -fPIC -Wl,--version-script=conftest.map"
+  AC_LINK_IFELSE([AC_LANG_SOURCE([[int rf_exported(void); int rf_exported(void) { return 1; }]])],
+    [rf_cv_link_version_script=yes], [rf_cv_link_version_script=no])
+  rm -f conftest.map
+  LDFLAGS=$rf_save_LDFLAGS])
+AS_VAR_IF([rf_cv_link_version_script], [yes],
+  [EXPORTS_LDFLAGS='-Wl,--version-script=$(srcdir)/lib/rowfold.map'],
+  [EXPORTS_LDFLAGS="-export-symbols-regex '^rf_'"])
+AC_SUBST([EXPORTS_LDFLAGS])])

@@ -42,7 +42,8 @@ tests_c_test_vmath_LDADD =
 $(tests_c_test_vmath_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'
 
-dist_check_SCRIPTS += tests/exports.sh
+dist_check_SCRIPTS += tests/abi/abi.sh tests/exports.sh
+EXTRA_DIST += tests/abi/growth.suppr tests/abi/librowfold-0.1.abi
 EXTRA_DIST += tests/cmake/CMakeLists.txt tests/installed.sh
 TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
 AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;

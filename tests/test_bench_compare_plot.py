@@ -69,6 +69,15 @@ def test_the_chance_keeps_its_level():
     assert compare.chance([1.0] * 6, [1.0] * 6) == 1
 
 
+def test_the_chance_of_many_samples():
+    """Against the normal approximation, whose error at 400 samples each is far below the tolerance."""
+    first = [float(i) for i in range(400)]
+    second = [i + 20.0 for i in first]
+    below = sum((a < b) + 0.5 * (a == b) for a in first for b in second)
+    deviations = (below - 80_000) / math.sqrt(400 * 400 * 801 / 12)
+    assert compare.chance(first, second) == pytest.approx(math.erfc(deviations / math.sqrt(2)), rel=0.02)
+
+
 def test_changes_beyond_the_noise():
     old = document(result("a", [10, 11, 12, 13, 14]), result("b", [1, 2, 3, 4, 5]), result("c", [1.0]), result("d", []))
     new = document(result("a", [5, 6, 7, 8, 9]), result("b", [1.5, 2.5, 3.5, 4.5, 5.5]), result("c", [2.0]))
@@ -208,8 +217,17 @@ def test_refusals_are_a_sentence(tmp_path):
     other = write(tmp_path / "other.json", {"schema": "else"})
     text = tmp_path / "text.json"
     text.write_text("{")
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    flat = write(tmp_path / "flat.json", document() | {"cases": 3})
+    undated = write(tmp_path / "undated.json", {k: v for k, v in document().items() if k != "date"})
+    slow = write(tmp_path / "slow.json", document(result("a", ["1 s"])))
     for arguments, word in [
         (["--results", tmp_path / "none.json", "--compare", good], "none.json: No such file"),
+        (["--results", deep, "--compare", good], "deep.json: not JSON that rowfold bench writes: it is nested"),
+        (["--results", good, "--compare", flat], "flat.json: not what rowfold bench --json writes: 'int'"),
+        (["--results", good, "--compare", undated], "undated.json: not what rowfold bench --json writes: 'date' is"),
+        (["--results", slow, "--compare", good], "slow.json: not what rowfold bench --json writes: a result of 'max"),
         (["--results", text, "--compare", good], "text.json: not JSON"),
         (["--results", good, "--compare", other], "other.json: not a document of schema rowfold-bench/1"),
         (["--json", tmp_path / "none" / "x.json"], "none is not a directory"),

@@ -154,7 +154,14 @@ def test_a_wrong_result_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "WRONG: c, 3 x 4 -> 5, float32" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("option", [["--plot", "a.png"], ["--preset", "sum_pool"], ["--batch", "3"]])
+@pytest.mark.parametrize(
+    "option", [["--plot", "a.png"], ["--preset", "sum_pool"], ["--batch", "3"], ["--in-features", "3"]]
+)
 def test_what_does_not_go_with_it(option: list[str]) -> None:
     with pytest.raises(SystemExit, match=f"does not go with {option[0]}"):
         main(["bench", "--sweep", "3", *option])
+
+
+def test_chains_have_no_sizes_of_their_own() -> None:
+    with pytest.raises(SystemExit, match=r"'linear\(2, 3\)' has sizes of its own"):
+        main(["bench", "--sweep", "3", "--chain", "linear(2, 3)"])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import rowfold
 from rowfold import Chain, CpuPeak, ops
+from rowfold.__main__ import parser
 from rowfold.bench import command, contenders, memory, report, unfused
 from rowfold.bench.cases import Case
 from rowfold.bench.data import DATA
@@ -299,6 +300,8 @@ def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
         (("bench", "--batch", "many"), 2, "'many'; expected a whole number"),
         (("bench", "--chain", "linear | nope"), 1, "chain, column 10: there is no operator"),
         (("bench", "--chain", "linear", *SMALL, "--threads", "99999999999"), 1, "threads is 99999999999"),
+        (("bench", "--chain", "linear(40, 30)", *SMALL), 1, "--out-features 20, but --chain 'linear(40, 30)' says 30"),
+        (("bench", "--chain", "linear(0, 30)"), 1, "a layer without inputs or outputs has nothing to time"),
         (("bench", "--json", "."), 1, ". is a directory; expected the name of a file"),
         (("quickstart", "--batch", "-1"), 2, "'-1'; expected a whole number"),
         (("quickstart", "--in-features", "0"), 2, "'0'; expected a whole number"),
@@ -337,6 +340,19 @@ def test_quickstart_runs_the_presets():
     # 64 products and a sum of 50 columns that cancel to about a tenth of their size: 10 * (64 + 50) roundings.
     assert max(map(float, errors)) < 10 * 114 * 2**-24
     assert done.stdout.count("simplify=none") == 1
+
+
+def test_a_chain_with_sizes_is_the_shape_of_all_contenders(tmp_path):
+    file = tmp_path / "result.json"
+    chains = ("--chain", "linear(256, 40) | max", "--chain", "linear | max")
+    sizes = ("--batch", "3", "--in-features", "256", "--repeat", "1", "--threads", "1", "--out-features", "40")
+    done = rowfold_command("bench", *chains, *sizes, "--competitors", "numpy", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(file.read_text())["cases"]
+    assert [(case["case"]["in_features"], case["case"]["out_features"]) for case in cases] == [(256, 40)] * 2
+    assert all(result["missing"] is None and result["error"] < 1e-5 for case in cases for result in case["results"])
+    alone = command._cases(parser().parse_args(["bench", "--chain", "linear(256, 4096) | sum"]))
+    assert [(case.in_features, case.out_features) for case in alone] == [(256, 4096)]
 
 
 def test_default_cases_are_the_presets_and_small_batches():

@@ -88,9 +88,13 @@ def c_type(text: str) -> object:
     return C_TYPES[" ".join(re.sub(r"\bconst\b", "", text).replace("*", " * ").split())]
 
 
-def header_functions() -> dict[str, tuple[object, tuple[object, ...]]]:
+def header_constants(header: str = HEADER) -> dict[str, int]:
+    return {name: int(value.rstrip("u")) for name, value in re.findall(r"#define (RF_\w+) (\d+u?)", header)}
+
+
+def header_functions(header: str = HEADER) -> dict[str, tuple[object, tuple[object, ...]]]:
     found = {}
-    for result, name, parameters in re.findall(r"^([\w ]+?[ *]+)(rf_\w+)\(([^)]*)\);", HEADER, re.MULTILINE):
+    for result, name, parameters in re.findall(r"^([\w ]+?[ *]+)(rf_\w+)\(([^)]*)\);", header, re.MULTILINE):
         declared = [] if parameters == "void" else parameters.split(",")
         types = tuple(c_type(re.sub(r"\w+$", "", parameter.strip())) for parameter in declared)
         found[name] = (_lib.Status if result.strip() == "rf_status" else c_type(result), types)
@@ -109,8 +113,12 @@ def test_every_enum_of_the_header_has_the_same_members_in_python():
 
 
 def test_constants():
-    found = {name: int(value.rstrip("u")) for name, value in re.findall(r"#define (RF_\w+) (\d+u?)", HEADER)}
-    assert found == CONSTANTS
+    assert header_constants() == CONSTANTS
+
+
+def test_no_two_names_of_an_enum_have_one_number():
+    for name, members in header_enums().items():
+        assert len(set(members.values())) == len(members), name
 
 
 def test_every_function_of_the_header_is_in_the_table_with_its_types():
@@ -167,9 +175,15 @@ def test_struct_layouts_are_what_the_c_compiler_makes_of_the_header(tmp_path):
 
 
 def test_what_the_first_header_declared_is_where_it_was(tmp_path):
-    """tests/c/rowfold_0_1.h is the header of 0.1.0: enums keep their values, and structs grow at their ends alone."""
+    """tests/c/rowfold_0_1.h is the header of 0.1.0: enums and constants keep their values, functions their
+    types, and structs grow at their ends alone.
+    """
     first = declarations(FIRST_HEADER)
     today = header_enums()
+    assert len(header_enums(first)) == first.count("typedef enum")
+    assert header_constants(first).items() <= header_constants().items()
+    assert len(header_functions(first)) >= 28
+    assert header_functions(first).items() <= header_functions().items()
     for name, members in header_enums(first).items():
         assert members.items() <= today[name].items(), name
     fields = {name: struct_fields(first, name) for name in re.findall(r"typedef struct (\w+) \{", first)}

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..commands.options import DTYPES, positive
@@ -60,8 +61,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--chain", action="append", default=[], metavar="TEXT", help="a chain, as text; may be repeated"
     )
     parser.add_argument("--batch", type=positive, action="append", help="rows of x; may be repeated (1024)")
-    parser.add_argument("--in-features", type=positive, default=8192, metavar="K", help="inputs of the layer (8192)")
-    parser.add_argument("--out-features", type=positive, default=8192, metavar="N", help="outputs of the layer (8192)")
+    sizes = "as the chain says, or 8192"
+    parser.add_argument("--in-features", type=positive, metavar="K", help=f"inputs of the layer ({sizes})")
+    parser.add_argument("--out-features", type=positive, metavar="N", help=f"outputs of the layer ({sizes})")
     parser.add_argument(
         "--dtype",
         action="append",
@@ -135,15 +137,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    for name in ("preset", "batch", "markdown", "plot", "compare", "results"):
+    for name in ("preset", "batch", "in_features", "out_features", "markdown", "plot", "compare", "results"):
         if getattr(arguments, name):
-            raise SystemExit(f"rowfold bench: --sweep draws its own shapes and does not go with --{name}")
+            option = name.replace("_", "-")
+            raise SystemExit(f"rowfold bench: --sweep draws its own shapes and does not go with --{option}")
     if arguments.json:
         require_place(arguments.json)
     on_gpu, threads = arguments.device != "cpu", arguments.threads or cores()
     chains, dtypes = arguments.chain or [sweep.CHAIN], arguments.dtype or DTYPES
     for chain in chains:
-        Chain.parse(chain)
+        if Chain.parse(chain)[0].params:
+            raise SystemExit(f"rowfold bench: --sweep draws its own shapes; --chain {chain!r} has sizes of its own")
     work = sweep.MOST_WORK["cuda" if on_gpu else "cpu"]
     cases = sweep.draw(arguments.sweep, arguments.seed, chains, dtypes, arguments.data, work)
     options = {"simplify": (arguments.simplify or ["none"])[0], "backend": arguments.backend}
@@ -182,7 +186,8 @@ def _run_on_gpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, i
     wanted = [] if arguments.competitors == "none" else arguments.competitors.split(",")
     competitors = [name for name in wanted if name.startswith("torch")]
     drawn = {"data": arguments.data, "seed": arguments.seed}
-    if arguments.preset or arguments.chain or arguments.batch or arguments.dtype:
+    sizes = arguments.in_features or arguments.out_features
+    if arguments.preset or arguments.chain or arguments.batch or arguments.dtype or sizes:
         cases = [gpu.GpuCase(**vars(case), math=arguments.math) for case in _cases(arguments)]
     else:
         cases = [replace(case, **drawn) for case in gpu.default_cases()]
@@ -207,18 +212,33 @@ def _cases(arguments: argparse.Namespace) -> list[Case]:
     unknown = set(arguments.preset) - set(presets())
     if unknown:
         raise SystemExit(f"rowfold bench: no preset {', '.join(sorted(unknown))}; there are {', '.join(presets())}")
-    for chain in arguments.chain:
-        Chain.parse(chain)  # or no run at all
     chains = [(name, presets()[name]) for name in arguments.preset] + [(chain, chain) for chain in arguments.chain]
     if not chains and not arguments.batch and not arguments.dtype:
-        shape = {"in_features": arguments.in_features, "out_features": arguments.out_features}
-        return [replace(case, data=arguments.data, seed=arguments.seed, **shape) for case in default_cases()]
+        k, n = _features(arguments, "linear")
+        shaped_as = partial(replace, in_features=k, out_features=n, data=arguments.data, seed=arguments.seed)
+        return [shaped_as(case) for case in default_cases()]
+    shaped = [(name, chain, *_features(arguments, chain)) for name, chain in chains or presets().items()]
     return [
-        Case(name, chain, batch, arguments.in_features, arguments.out_features, dtype, arguments.data, arguments.seed)
-        for name, chain in chains or presets().items()
+        Case(name, chain, batch, k, n, dtype, arguments.data, arguments.seed)
+        for name, chain, k, n in shaped
         for dtype in arguments.dtype or ["float32"]
         for batch in arguments.batch or [1024]
     ]
+
+
+def _features(arguments: argparse.Namespace, chain: str) -> tuple[int, int]:
+    """Inputs and outputs: what the chain says, which the options may not contradict; else the options."""
+    said = tuple(int(value) for value in Chain.parse(chain)[0].params) or (None, None)
+    features = []
+    for option, in_chain in zip(("in_features", "out_features"), said):
+        given = getattr(arguments, option)
+        if in_chain is not None and given not in (None, in_chain):
+            option = option.replace("_", "-")
+            raise SystemExit(f"rowfold bench: --{option} {given}, but --chain {chain!r} says {in_chain}")
+        if in_chain == 0:
+            raise SystemExit(f"rowfold bench: --chain {chain!r}: a layer without inputs or outputs has nothing to time")
+        features.append(given or in_chain or 8192)
+    return features[0], features[1]
 
 
 def _competitors(arguments: argparse.Namespace) -> list[str]:

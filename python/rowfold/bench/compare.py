@@ -49,11 +49,31 @@ def read(path: Path) -> dict[str, Any]:
         document: Any = json.loads(path.read_text())
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from None
+    except RecursionError:
+        raise InvalidFileError(f"{path}: not JSON that rowfold bench writes: it is nested too deeply") from None
     except ValueError as error:
         raise InvalidFileError(f"{path}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InvalidFileError(f"{path}: not a document of schema {SCHEMA}, which rowfold bench --json writes")
+    try:
+        _require_parts(document)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InvalidFileError(f"{path}: not what rowfold bench --json writes: {what}") from None
     return document
+
+
+def _require_parts(document: dict[str, Any]) -> None:
+    """What a comparison reads. Raises the errors of a part that is missing or of another type."""
+    if not isinstance(document["date"], str):
+        raise TypeError("date is no text")
+    _machines(document, document)
+    for (case, label), result in _results(document):
+        seconds = result["seconds"]
+        if not isinstance(label, str) or not isinstance(seconds, list):
+            raise TypeError(f"a result of {case!r} has no label or no list of seconds")
+        if any(isinstance(s, bool) or not isinstance(s, (int, float)) or not 0 < s < math.inf for s in seconds):
+            raise ValueError(f"a result of {case!r} has seconds that are no positive numbers")
 
 
 def case_text(case: dict[str, Any]) -> str:
@@ -93,18 +113,23 @@ def chance(first: Sequence[float], second: Sequence[float]) -> float:
     n, m = len(first), len(second)
     smaller = sum((a < b) + 0.5 * (a == b) for a in first for b in second)
     extreme = math.floor(min(smaller, n * m - smaller) + 0.5)  # a tie counts against a difference
-    ways = sum(_orders(n, m, u) for u in range(extreme + 1))
+    ways = sum(_orders(n, m)[: extreme + 1])
     return min(1.0, 2 * ways / math.comb(n + m, n))
 
 
 @cache
-def _orders(n: int, m: int, u: int) -> int:
-    """In how many orders of n and m samples u pairs stand the wrong way round."""
-    if u < 0:
-        return 0
-    if n == 0 or m == 0:
-        return int(u == 0)
-    return _orders(n - 1, m, u - m) + _orders(n, m - 1, u)
+def _orders(n: int, m: int) -> list[int]:
+    """In how many orders of n and m samples 0, 1, 2 ... n * m pairs stand the wrong way round.
+
+    The coefficients of the Gaussian binomial: the product of (1 - q^(m + i)) / (1 - q^i) for i from 1 to n.
+    """
+    ways = [1] + [0] * (n * m)
+    for i in range(1, n + 1):
+        for u in range(n * m, m + i - 1, -1):
+            ways[u] -= ways[u - m - i]
+        for u in range(i, n * m + 1):
+            ways[u] += ways[u - i]
+    return ways
 
 
 def _change(key: tuple[str, str], old: Sequence[float], new: Sequence[float]) -> Change:

@@ -1,0 +1,33 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# A program linked with an earlier release finds in this library what it was compiled for: libabigail compares functions, structs, enums and
+# symbol versions with each baseline here. Functions and enumerators may be added, and fields at the ends of structs that have a size.
+#     tests/abi/abi.sh --write FILE     from the build directory, at a release: writes its baseline, which is never changed afterwards
+set -eu
+: "${srcdir:=..}"
+library=lib/.libs/librowfold.so
+skip() { echo "skipped: $*"; exit 77; }
+abidw --version >/dev/null 2>&1 && abidiff --version >/dev/null 2>&1 || skip "needs abidw and abidiff (abigail-tools)"
+test -r "$library" || skip "needs $library"
+readelf -h "$library" 2>/dev/null | grep -q 'X86-64' || skip "the baselines are of x86-64"
+readelf -S "$library" | grep -q '\.debug_info' || skip "needs a build with -g"
+readelf -V "$library" | grep -q 'ROWFOLD_' || skip "built without symbol versions"
+
+# As the header shows it: what is in opaque structs is nobody's business.
+describe() {
+    abidw --header-file "$srcdir/lib/rowfold.h" --drop-private-types --exported-interfaces-only --no-show-locs --no-corpus-path \
+        --no-comp-dir-path --no-elf-needed --type-id-style hash --out-file "$1" "$library"
+}
+if test "${1-}" = --write; then
+    describe "$2"
+    exit
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+describe "$work/now.abi"
+failed=0
+for baseline in "$srcdir"/tests/abi/*.abi; do
+    abidiff --leaf-changes-only --no-added-syms --suppressions "$srcdir/tests/abi/growth.suppr" "$baseline" "$work/now.abi" >"$work/log" ||
+        { echo "not compatible with $(basename "$baseline"):"; cat "$work/log"; failed=1; }
+done
+exit $failed
