@@ -27,7 +27,8 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
-static const double PREPARED_ROW = 3.5e-9; /* least time that a row of x takes to be prepared, measured on 9.0 */
+/* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
+static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
@@ -112,16 +113,41 @@ static int runs_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->compute_dtype == RF_FLOAT64;
 }
 
-static int runs_mma_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_f64(p, f); }
+/* Which unit of a multiprocessor multiplies. */
+typedef enum unit { WGMMA, MMA16, STREAMED32, FMA32, MMA64, FMA64 } unit;
+
+/* What the kernels of a family have in common. */
+typedef struct family {
+    unit unit;
+    int terms;      /* multiplies values of 16 bits, and terms */
+    int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
+    int groups;     /* merges the states of a row a group at a time */
+    int parts;      /* shares out K where there are few tiles */
+    int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
+    int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
+} family;
+
+#ifdef RFI_BUILD_HOPPER
+static const family HOPPER = {.unit = WGMMA, .terms = 1, .irregular = 1, .groups = 1};
+static const family HOPPER_SMALL = {.unit = WGMMA, .terms = 1, .irregular = 1, .least_rows = 8};
+#endif
+static const family MMA = {.unit = MMA16, .terms = 1};
+static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1};
+static const family FEW = {.unit = FMA32, .parts = 1, .shares = 1};
+static const family FMA = {.unit = FMA32};
+static const family MMA_F64 = {.unit = MMA64, .parts = 1, .shares = 1};
+static const family FEW_F64 = {.unit = FMA64, .parts = 1, .shares = 1};
+static const family FMA_F64 = {.unit = FMA64};
 
 static const struct kernel {
     const char *name;
+    const family *family;
     int tile_rows, tile_columns, fold_columns;
     can_run_fn can_run;
     double efficiency, fold;
 } kernels[] = {
-#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
-    {name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold},
+#define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
+    {name, &family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold},
 #include "kernels.def"
 #undef RFI_CUDA_KERNEL
 };
@@ -132,40 +158,6 @@ int rfi_cuda_kernel_find(const char *name) {
     return -1;
 }
 
-static int uses_hopper(int kernel) {
-#ifdef RFI_BUILD_HOPPER
-    return kernels[kernel].can_run == runs_hopper;
-#else
-    return (void)kernel, 0;
-#endif
-}
-
-static int uses_stream(int kernel) { return kernels[kernel].can_run == runs_stream; }
-
-/* One of those of few_tiles.cu. */
-static int uses_few(int kernel) {
-    const can_run_fn can_run = kernels[kernel].can_run;
-    return can_run == runs_few_f32 || can_run == runs_few_f64 || can_run == runs_few_narrow_f32 ||
-        can_run == runs_few_narrow_f64;
-}
-
-/* Shares out K. */
-static int takes_parts(int kernel) { return uses_few(kernel) || kernels[kernel].can_run == runs_mma_f64; }
-
-/* Multiplies with the instructions of sm_90a. */
-static int uses_wgmma(int kernel) {
-#ifdef RFI_BUILD_HOPPER
-    return uses_hopper(kernel) || kernels[kernel].can_run == runs_hopper_small;
-#else
-    return uses_hopper(kernel);
-#endif
-}
-
-static int uses_mma(int kernel) {
-    return kernels[kernel].can_run == runs_mma || kernels[kernel].can_run == runs_mma_large ||
-        kernels[kernel].can_run == runs_mma_single || uses_wgmma(kernel);
-}
-
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
 static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size, tile), 1); }
@@ -174,11 +166,9 @@ static double larger(double a, double b) { return a > b ? a : b; }
 
 /* Rows that a tile of a kernel is computed with: those for few rows leave out what is beyond the batch, down to a half,
  * a quarter and so on. */
-static int computed_rows(int kernel, int64_t batch) {
-    int rows = kernels[kernel].tile_rows,
-        least = uses_stream(kernel)                  ? 1
-        : uses_wgmma(kernel) && !uses_hopper(kernel) ? 8
-                                                     : rows;
+static int computed_rows(const struct kernel *k, int64_t batch) {
+    const int least = k->family->least_rows ? k->family->least_rows : k->tile_rows;
+    int rows = k->tile_rows;
     while (rows / 2 >= least && rows / 2 >= batch) rows /= 2;
     return rows;
 }
@@ -192,7 +182,7 @@ static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kern
     enum { BLOCKS = 2, MOST = 48, LEAST_STAGES = 2 };
     const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
-    double parts = takes_parts(kernel) ? BLOCKS * f->multiprocessors / blocks : 1;
+    double parts = kernels[kernel].family->parts ? BLOCKS * f->multiprocessors / blocks : 1;
     if (parts > MOST) parts = MOST;
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
@@ -203,18 +193,25 @@ static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kern
     c->split_depth = part_stages * RFI_SPLIT_DEPTH;
 }
 
-/* With the parts of K that `c` says. */
-static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
-    const struct kernel *k = &kernels[kernel];
+/* Operations a clock and multiprocessor. */
+static double rate_of(unit unit, const rfi_cuda_figures *f) {
     size_t row = 0;
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
-    int mma = uses_mma(kernel), products = mma ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
-    double rate = p->compute_dtype == RF_FLOAT64 ? rates[row].f64
-        : uses_wgmma(kernel)                     ? WGMMA16
-        : mma                                    ? rates[row].mma16
-        : uses_stream(kernel)                    ? STREAM32
-                                                 : rates[row].fma32;
+    switch (unit) {
+    case WGMMA: return WGMMA16;
+    case MMA16: return rates[row].mma16;
+    case STREAMED32: return STREAM32;
+    case FMA32: return rates[row].fma32;
+    default: return rates[row].f64; /* on tensor cores; plain multiply-adds say by their efficiency what they reach */
+    }
+}
+
+/* With the parts of K that `c` says. */
+static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
+    const struct kernel *k = &kernels[kernel];
+    const family *const family = k->family;
+    const int products = family->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     const int splits = c->splits;
     const int64_t split_depth = c->split_depth;
@@ -225,27 +222,30 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
-        .irregular = uses_wgmma(kernel),
-        .hopper = uses_hopper(kernel),
-        .uses_terms = mma && p->x_terms > 0,
-        .aligned_x = mma && !p->x_terms,
+        .irregular = family->irregular,
+        .hopper = family->groups,
+        .uses_terms = family->terms && p->x_terms > 0,
+        .aligned_x = family->terms && !p->x_terms,
         .splits = splits,
         .split_depth = split_depth,
-        .flops_per_second = rate * f->multiprocessors * f->clock_hz,
+        .flops_per_second = rate_of(family->unit, f) * f->multiprocessors * f->clock_hz,
         .bytes_per_second = f->memory_bytes_per_second,
         .flops = 2 * batch * n * depth * products,
     };
     c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
     if (!p->reduction) c->bytes += batch * n * 4;
     /* Hopper's kernels fetch W while what prepares x runs. */
-    double launches = uses_wgmma(kernel) ? 1 : c->uses_terms ? 4 : 2;
-    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms) : 0;
+    double launches = family->irregular ? 1 : c->uses_terms ? 4 : 2;
+    /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
+    const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
+    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms)
+        : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
+                                       : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
     double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits,
            sms = f->multiprocessors, part = splits > 1 ? (double)split_depth : depth;
-    double rounds = uses_stream(kernel) || takes_parts(kernel) ? larger(blocks / sms, 1)
-                                                               : (double)(int64_t)((blocks + sms - 1) / sms);
-    double rows = computed_rows(kernel, p->batch);
+    double rounds = family->shares ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
+    double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
@@ -254,8 +254,12 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
-    preparation = larger(preparation / (0.5 * c->bytes_per_second), c->uses_terms ? batch * PREPARED_ROW : 0);
-    const double folds = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) / sms * k->fold * 1e-6;
+    preparation = larger(preparation / (0.5 * c->bytes_per_second),
+        c->uses_terms ? batch * PREPARED_ROW
+            : copies  ? batch * COPIED_ROW
+                      : 0);
+    const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns);
+    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
         launches * LAUNCH_SECONDS;
 }
@@ -307,7 +311,7 @@ int rfi_cuda_products(int x_terms, int w_terms) {
 
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {
 #ifdef RFI_BUILD_HOPPER
-    if (!runs_hopper(problem, figures) || (forced >= 0 && !uses_wgmma(forced))) return 0;
+    if (!runs_hopper(problem, figures) || (forced >= 0 && kernels[forced].family->unit != WGMMA)) return 0;
     /* With W as it is stored the width of a stage depends on x, which may have another type with every call. */
     return problem->w_terms ? stage_columns(problem) : problem->x_terms ? 0 : 64;
 #else

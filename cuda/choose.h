@@ -40,7 +40,7 @@ typedef struct rfi_cuda_problem {
 } rfi_cuda_problem;
 
 typedef enum rfi_cuda_kernel_id {
-#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
+#define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
     RFI_CUDA_##id,
 #include "kernels.def"
 #undef RFI_CUDA_KERNEL

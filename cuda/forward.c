@@ -8,7 +8,8 @@
 #include "layout.h"
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
-#define RFI_CUDA_KERNEL(id, name, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) launcher,
+#define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
+    launcher,
 #include "kernels.def"
 #undef RFI_CUDA_KERNEL
 };
