@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         more["x_dtype"] = arrays.dtype_name(dtype)
     if arguments.dtype:
         more["y_dtype"] = arguments.dtype
-    with options.load(arguments, **more) as model, interruptible():
+    with options.load(arguments, batch_invariant=True, **more) as model, interruptible():
         rows = x.reshape(-1, x.shape[-1]) if x.ndim else x
         if rows.ndim != 2 or rows.shape[1] != model.info.in_features:
             expected = f"(..., {model.info.in_features})"
