@@ -67,7 +67,7 @@ def steps(draw: st.DrawFn, behind: bool, most: int) -> list[str]:
     return parts
 
 
-REDUCTIONS = st.sampled_from(["sum", "mean", "max", "min", "logsumexp"])
+REDUCTIONS = st.sampled_from(["sum", "mean", "max", "min", "logsumexp", "entropy", "argmax", "argmin"])
 
 
 @st.composite
