@@ -46,6 +46,13 @@ def _numpy_logsumexp(x: Array) -> Any:
     return anchor + np.log(np.exp(x - anchor).sum(axis=1, keepdims=True))
 
 
+def _numpy_entropy(x: Array) -> Any:
+    d = x - x.max(axis=1, keepdims=True)
+    e = np.exp(d)
+    t = e.sum(axis=1, keepdims=True)
+    return np.log(t) - np.where(e == 0, 0, d * e).sum(axis=1, keepdims=True) / t
+
+
 _NUMPY: Table = {
     "mul": lambda x, a: x * a,
     "sub": lambda x, a: x - a,
@@ -67,6 +74,9 @@ _NUMPY: Table = {
     "hardsigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
     "softcap": lambda x, cap: cap * np.tanh(x / cap),
     "logsumexp": _numpy_logsumexp,
+    "entropy": _numpy_entropy,
+    "argmax": lambda x: x.argmax(axis=1, keepdims=True).astype(x.dtype),
+    "argmin": lambda x: x.argmin(axis=1, keepdims=True).astype(x.dtype),
 }
 
 
@@ -104,6 +114,9 @@ def torch_table() -> Table:
         "softcap": lambda x, cap: cap * torch.tanh(x / cap),
         "max": lambda x: torch.max(x, dim=1, keepdim=True)[0],
         "min": lambda x: torch.min(x, dim=1, keepdim=True)[0],
+        "entropy": lambda x: torch.special.entr(torch.softmax(x, dim=1)).sum(dim=1, keepdim=True),
+        "argmax": lambda x: torch.argmax(x, dim=1, keepdim=True).to(x.dtype),
+        "argmin": lambda x: torch.argmin(x, dim=1, keepdim=True).to(x.dtype),
     }
     return _table(own, (torch, functional), {"dim": 1, "keepdim": True})
 
