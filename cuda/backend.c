@@ -75,17 +75,6 @@ static rf_status supports(const rfi_spec *spec) {
     return RF_OK;
 }
 
-static rf_status copy_to_host(const rfi_spec *spec, void *host, const void *pointer, size_t bytes, void *stream) {
-    int before;
-    rf_status status = rfi_cuda_enter(spec->device, &before);
-    if (status) return status;
-    status = rfi_cuda_status(
-        cudaMemcpyAsync(host, pointer, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
-    if (!status) status = rfi_cuda_status(cudaStreamSynchronize(stream), "copying from the device");
-    rfi_cuda_leave(before);
-    return status;
-}
-
 rfi_cuda_problem rfi_cuda_problem_of(
     const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype) {
     const int w_terms =
@@ -172,9 +161,9 @@ const rfi_backend rfi_backend_cuda = {
     .available = available,
     .current_device = current_device,
     .supports = supports,
-    .copy_to_host = copy_to_host,
     .prepare = rfi_cuda_prepare,
     .release = rfi_cuda_release,
+    .update = rfi_cuda_update,
     .workspace_size = rfi_cuda_workspace_size,
     .forward = rfi_cuda_forward,
     .estimate = estimate,

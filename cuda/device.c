@@ -25,6 +25,20 @@ void rfi_cuda_leave(int before) {
     if (cudaGetDevice(&now) == cudaSuccess && now != before) cudaSetDevice(before);
 }
 
+/* A host pointer called a device's would break the process's whole context when a kernel reads it. */
+rf_status rfi_cuda_check_pointer(const char *name, const void *pointer, int device) {
+    struct cudaPointerAttributes a;
+    if (!pointer) return RF_OK;
+    rf_status status = rfi_cuda_status(cudaPointerGetAttributes(&a, pointer), "asking what a pointer is");
+    if (status) return status;
+    if (a.type == cudaMemoryTypeUnregistered || (a.type == cudaMemoryTypeHost && a.devicePointer != pointer))
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is memory of the host, but its rf_memory is RF_MEMORY_DEVICE", name);
+    if (a.type == cudaMemoryTypeDevice && a.device != device)
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "%s is on CUDA device %d; expected the model's, %d", name, a.device, device);
+    return RF_OK;
+}
+
 rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
     struct {
         enum cudaDeviceAttr attribute;

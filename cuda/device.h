@@ -15,6 +15,9 @@ rf_status rfi_cuda_status(cudaError_t error, const char *what);
 rf_status rfi_cuda_enter(int device, int *before);
 void rfi_cuda_leave(int before);
 
+/* Is `pointer`, which the caller says is in device memory, memory that `device` may read? NULL is. */
+rf_status rfi_cuda_check_pointer(const char *name, const void *pointer, int device);
+
 rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures);
 
 /* The device's memory pool for workspaces. It keeps what is freed while anyone holds it, so that memory is had from the

@@ -178,21 +178,6 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi
     return status;
 }
 
-/* A host pointer called a device's would break the process's whole context when a kernel reads it. */
-static rf_status check_pointer(const char *name, const void *pointer, rf_memory memory, int device) {
-    struct cudaPointerAttributes a;
-    if (memory != RF_MEMORY_DEVICE || !pointer) return RF_OK;
-    rf_status status = rfi_cuda_status(cudaPointerGetAttributes(&a, pointer), "asking what a pointer is");
-    if (status) return status;
-    if (a.type == cudaMemoryTypeUnregistered || (a.type == cudaMemoryTypeHost && a.devicePointer != pointer))
-        return rfi_error(
-            RF_INVALID_ARGUMENT, "%s_memory is RF_MEMORY_DEVICE, but %s is memory of the host", name, name);
-    if (a.type == cudaMemoryTypeDevice && a.device != device)
-        return rfi_error(
-            RF_INVALID_ARGUMENT, "%s is on CUDA device %d; expected the model's, %d", name, a.device, device);
-    return RF_OK;
-}
-
 /* From the device's pool, in the order of the call's stream. */
 static rf_status allocate(
     const rfi_cuda_prepared *p, size_t bytes, const rfi_forward *call, const char *what, void **block) {
@@ -217,9 +202,9 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     rfi_cuda_layout l;
     const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call);
     rfi_cuda_lay_out(spec, p, &shape, &l);
-    status = check_pointer("x", call->x, call->x_memory, p->device);
-    if (!status) status = check_pointer("y", call->y, call->y_memory, p->device);
-    if (!status && call->workspace) status = check_pointer("workspace", call->workspace, RF_MEMORY_DEVICE, p->device);
+    if (call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
+    if (!status && call->y_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("y", call->y, p->device);
+    if (!status) status = rfi_cuda_check_pointer("workspace", call->workspace, p->device);
     const int host = call->x_memory == RF_MEMORY_HOST || call->y_memory == RF_MEMORY_HOST;
     const rfi_cuda_stage s = host ? rfi_cuda_lay_out_stage(spec, call->batch) : (rfi_cuda_stage){0};
     void *own = NULL, *staging = NULL;

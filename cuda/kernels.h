@@ -200,6 +200,14 @@ typedef struct rfi_cuda_pack {
     int32_t panel;
 } rfi_cuda_pack;
 
+/* Brings values to a compute type. */
+typedef struct rfi_cuda_convert {
+    const void *from;
+    void *to;
+    int64_t count;
+    int32_t from_dtype, to_dtype; /* to_dtype: RF_FLOAT32 or RF_FLOAT64 */
+} rfi_cuda_convert;
+
 /* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple
  * of 8. Of `fold` it uses what says x, y, the chain and, for rows that must take the full path, W as it is. */
 typedef struct rfi_cuda_collapse {
@@ -216,6 +224,7 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
 cudaError_t rfi_cuda_launch_survey(const rfi_cuda_survey *survey, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream);
+cudaError_t rfi_cuda_launch_convert(const rfi_cuda_convert *convert, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream);
 
 /* Whether the current device runs the portable kernels as they are compiled for sm_90 or newer. From older PTX a new

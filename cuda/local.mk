@@ -9,6 +9,7 @@ cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device
 	cuda/weights.c
 cuda_cu = \
 	cuda/collapse.cu \
+	cuda/convert.cu \
 	cuda/few_tiles.cu \
 	cuda/portable_fma.cu \
 	cuda/portable_mma.cu \

@@ -18,6 +18,7 @@ typedef struct rfi_cuda_prepared {
     int strict;       /* no value of x may be lost: see rfi_cuda_split */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;
+    size_t weight_bytes, columns_bytes, sums_bytes; /* of what is owned */
     void *weight;  /* owned: W in either form, with its scales; NULL if W is borrowed */
     void *columns; /* owned: bias, then the vectors */
     void *vectors; /* within columns */
@@ -31,11 +32,12 @@ typedef struct rfi_cuda_prepared {
 
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cuda_release(void *prepared);
+rf_status rfi_cuda_update(
+    const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *prepared, size_t *bytes);
 
-/* If the plan is collapsible and the weights allow it, sets p->collapsed. Then launches it for the rows that `fold`
- * says. */
-rf_status rfi_cuda_collapse_prepare(
-    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes);
+/* If the plan is collapsible and the weights allow it, sets p->collapsed; bias and vectors are in their place by then.
+ * Then launches it for the rows that `fold` says. */
+rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights);
 rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* The problem that a forward of `batch` rows is. `prepared` may be NULL. */

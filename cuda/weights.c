@@ -31,28 +31,46 @@ void rfi_cuda_release(void *state) {
     free(p);
 }
 
-static rf_status copy_columns(
-    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+/* One of them: from the host in the compute type, from the device in any. */
+static rf_status place_column(
+    void *to, const void *host, const rfi_device_column *device, const rfi_spec *spec, cudaStream_t stream) {
+    const int64_t n = spec->plan.out_features;
+    const size_t row = (size_t)n * rfi_dtype_size(spec->compute_dtype);
+    if (!device || !device->data)
+        return rfi_cuda_status(cudaMemcpyAsync(to, host, row, cudaMemcpyHostToDevice, stream), "copying a vector");
+    if (device->dtype == spec->compute_dtype)
+        return rfi_cuda_status(
+            cudaMemcpyAsync(to, device->data, row, cudaMemcpyDeviceToDevice, stream), "copying a vector");
+    const rfi_cuda_convert convert = {device->data, to, n, device->dtype, spec->compute_dtype};
+    return rfi_cuda_status(rfi_cuda_launch_convert(&convert, stream), "converting a vector");
+}
+
+static rf_status place_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
-    size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype),
-           total = row * (size_t)(1 + plan->num_vectors);
-    rf_status status = rfi_cuda_status(cudaMalloc(&p->columns, total), "memory for the bias and the vectors");
-    if (status || !total) return status;
+    const size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype),
+                 total = row * (size_t)(1 + plan->num_vectors);
+    if (!total) return RF_OK;
+    if (!p->columns) {
+        rf_status status = rfi_cuda_status(cudaMalloc(&p->columns, total), "memory for the bias and the vectors");
+        if (status) return status;
+        p->columns_bytes = total;
+    }
+    const rfi_device_column *on_device = weights->on_device;
     p->vectors = (char *)p->columns + row;
-    status = rfi_cuda_status(
-        cudaMemcpyAsync(p->columns, weights->bias, row, cudaMemcpyHostToDevice, weights->stream), "copying the bias");
+    rf_status status = weights->has_bias
+        ? place_column(p->columns, weights->bias, on_device, spec, weights->stream)
+        : rfi_cuda_status(cudaMemsetAsync(p->columns, 0, row, weights->stream), "clearing the bias");
     for (int v = 0; v < plan->num_vectors && !status; v++)
-        status = rfi_cuda_status(cudaMemcpyAsync((char *)p->vectors + (size_t)v * row, weights->vectors[v], row,
-                                     cudaMemcpyHostToDevice, weights->stream),
-            "copying a vector");
-    *bytes += total;
+        status = place_column((char *)p->vectors + (size_t)v * row, weights->vectors[v],
+            on_device ? &on_device[1 + v] : NULL, spec, weights->stream);
     return status;
 }
 
 /* The panels of the blocks that W is best kept in, 0 for rows. A collapsed sum needs W for rows close to overflow only,
  * and reads rows. */
 static int plan_panel(const rfi_cuda_prepared *p, const rfi_spec *spec) {
-    const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, 1, spec->x_dtype);
+    rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, 1, spec->x_dtype);
+    problem.w_panel = 0; /* that of weights which are replaced does not count */
     return p->collapsed ? 0 : rfi_cuda_weight_panel(&problem, &p->figures, p->forced);
 }
 
@@ -63,20 +81,34 @@ typedef struct scratch {
     rfi_cuda_findings *findings;
     unsigned *lost; /* behind the findings */
     int64_t rows;   /* of W at a time */
+    int from_pool;  /* in the order of the stream, which waits for nothing */
 } scratch;
 
-static rf_status take_scratch(scratch *s, const rfi_spec *spec, const rfi_weight_view *weights, int panel) {
+static void leave_scratch(scratch *s, const rfi_weight_view *weights) {
+    if (!s->block) return;
+    cudaError_t error = s->from_pool ? cudaFreeAsync(s->block, weights->stream) : cudaFree(s->block);
+    if (error) cudaGetLastError(); /* of a device that failed: what waits for the stream reports it */
+}
+
+static rf_status take_scratch(scratch *s, const rfi_cuda_prepared *p, const rfi_spec *spec,
+    const rfi_weight_view *weights, int panel, int surveys) {
     int64_t row = spec->plan.in_features * (int64_t)rfi_dtype_size(spec->weight_dtype), n = spec->plan.out_features;
     const int64_t whole = panel ? RFI_BLOCK_ROWS : 1; /* rows that stay together */
     s->rows = weights->memory == RF_MEMORY_DEVICE ? n : SLICE_BYTES / row / whole * whole;
     if (s->rows < whole) s->rows = whole;
     if (s->rows > n) s->rows = n;
     size_t slice = weights->memory == RF_MEMORY_DEVICE ? 0 : (size_t)(s->rows * row),
-           found = 256 + (size_t)spec->plan.in_features * sizeof *s->lost;
+           found = surveys ? 256 + (size_t)spec->plan.in_features * sizeof *s->lost : 0;
     slice = (slice + 255) / 256 * 256;
-    rf_status status = rfi_cuda_status(cudaMalloc((void **)&s->block, slice + found), "memory to prepare the weights");
-    if (status) return status;
+    if (!(slice + found)) return RF_OK;
+    /* What the pool has had it keeps: it is not for slices. */
+    s->from_pool = weights->memory == RF_MEMORY_DEVICE;
+    rf_status status = rfi_cuda_status(s->from_pool
+            ? cudaMallocFromPoolAsync((void **)&s->block, slice + found, p->pool, weights->stream)
+            : cudaMalloc((void **)&s->block, slice + found),
+        "memory to prepare the weights");
     s->slice = s->block;
+    if (status || !surveys) return status;
     s->findings = (rfi_cuda_findings *)(s->block + slice);
     s->lost = (unsigned *)(s->block + slice + 256);
     return rfi_cuda_status(
@@ -114,14 +146,26 @@ static size_t place_of(const rfi_cuda_rows *w, int64_t first) {
 /* Columns of all panels: hopper_small takes two at a time. */
 static int64_t panel_depth(const rfi_plan *plan, int panel) { return round_up(plan->in_features, 2 * panel); }
 
+/* W's place, owned: the one that is there if it has the size, for of one size there is one form; else a new one,
+ * *fresh. */
+static rf_status own_place(rfi_cuda_prepared *p, size_t bytes, int *fresh) {
+    *fresh = !p->weight || p->weight_bytes != bytes;
+    if (!*fresh) return RF_OK;
+    p->weight = NULL;
+    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, bytes), "memory for the weights");
+    p->weight_bytes = status ? 0 : bytes;
+    return status;
+}
+
 /* Makes W's place, `terms` of 16-bit values: rows or blocks. */
 static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int terms, rf_dtype dtype, size_t others,
-    const rfi_weight_view *weights, size_t *bytes) {
+    const rfi_weight_view *weights) {
     const int panel = p->w.panel;
     const int64_t depth = panel ? panel_depth(plan, panel) : round_up(plan->in_features, DEPTH_ALIGN),
                   rows = panel ? round_up(plan->out_features, RFI_BLOCK_ROWS) : plan->out_features;
     const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms;
-    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total + others), "memory for the weights");
+    int fresh;
+    rf_status status = own_place(p, total + others, &fresh);
     if (status) return status;
     const size_t apart = panel ? (size_t)(RFI_BLOCK_ROWS * panel * 2) : term; /* bytes from a term to the next */
     p->w = (rfi_cuda_rows){
@@ -133,20 +177,18 @@ static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int term
         .dtype = dtype,
         .panel = panel,
     };
-    *bytes += total + others;
     /* Rows behind the last are read, though nothing comes of it. */
-    return rows > plan->out_features
+    return fresh && rows > plan->out_features
         ? rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory")
         : RF_OK;
 }
 
 /* 16-bit values to blocks. */
-static rf_status keep_blocks(
-    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
     scratch s = {0};
-    rf_status status = take_place(p, plan, 1, spec->weight_dtype, 0, weights, bytes);
-    if (!status) status = take_scratch(&s, spec, weights, p->w.panel);
+    rf_status status = take_place(p, plan, 1, spec->weight_dtype, 0, weights);
+    if (!status) status = take_scratch(&s, p, spec, weights, p->w.panel, 0);
     slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s.rows) {
         status = next_slice(&part, first, spec, weights, &s);
@@ -162,15 +204,13 @@ static rf_status keep_blocks(
         };
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_pack(&pack, weights->stream), "copying the weights");
     }
-    rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "copying the weights");
-    if (s.block) cudaFree(s.block);
-    return status ? status : drained;
+    leave_scratch(&s, weights);
+    return status;
 }
 
 /* W as it is stored: borrowed where rows are whole 16-byte pieces at aligned addresses, else copied to such rows, or to
  * blocks. */
-static rf_status keep_stored(
-    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
     int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
     p->w = (rfi_cuda_rows){.dtype = spec->weight_dtype};
@@ -178,23 +218,25 @@ static rf_status keep_stored(
         weights->ld * item % ALIGN == 0 && plan->in_features * item % ALIGN == 0) {
         p->w.data = weights->weight;
         p->w.ld = weights->ld;
+        p->weight = NULL;
+        p->weight_bytes = 0;
         return RF_OK;
     }
     p->w.panel = plan_panel(p, spec);
-    if (p->w.panel) return keep_blocks(p, spec, weights, bytes);
+    if (p->w.panel) return keep_blocks(p, spec, weights);
     p->w.ld = round_up(plan->in_features, ALIGN / item);
     size_t pitch = (size_t)(p->w.ld * item), width = (size_t)(plan->in_features * item),
            total = pitch * (size_t)plan->out_features;
     if (!total) return RF_OK;
-    rf_status status = rfi_cuda_status(cudaMalloc(&p->weight, total), "memory for the weights");
-    if (!status && pitch != width)
+    int fresh;
+    rf_status status = own_place(p, total, &fresh);
+    if (!status && fresh && pitch != width)
         status = rfi_cuda_status(cudaMemsetAsync(p->weight, 0, total, weights->stream), "clearing the weights' memory");
     if (!status)
         status = rfi_cuda_status(cudaMemcpy2DAsync(p->weight, pitch, weights->weight, (size_t)(weights->ld * item),
                                      width, (size_t)plan->out_features, cudaMemcpyDefault, weights->stream),
             "copying the weights");
     p->w.data = p->weight;
-    *bytes += total;
     return status;
 }
 
@@ -229,15 +271,14 @@ static rf_status split_slices(
 }
 
 /* W in terms. */
-static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
+static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     scratch s = {0};
     p->w.panel = plan_panel(p, spec);
     rf_status status = take_place(p, &spec->plan, p->w_terms, p->w_terms == 3 ? RF_BFLOAT16 : RF_FLOAT16,
-        (size_t)spec->plan.out_features * sizeof(float), weights, bytes);
-    if (!status) status = take_scratch(&s, spec, weights, p->w.panel);
+        (size_t)spec->plan.out_features * sizeof(float), weights);
+    if (!status) status = take_scratch(&s, p, spec, weights, p->w.panel, 0);
     if (!status) status = split_slices(p, spec, weights, &s);
-    if (!status) status = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "preparing the weights");
-    if (s.block) cudaFree(s.block);
+    leave_scratch(&s, weights);
     return status;
 }
 
@@ -286,9 +327,9 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     if (!p->w_terms && (!sixteen || !plan->in_features)) return RF_OK;
     scratch s = {0};
     unsigned lost = 0;
-    rf_status status = take_scratch(&s, spec, weights, 0);
+    rf_status status = take_scratch(&s, p, spec, weights, 0, 1);
     if (!status) status = count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost);
-    if (s.block) cudaFree(s.block);
+    leave_scratch(&s, weights);
     if (status) return status;
     p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
@@ -298,11 +339,14 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
 }
 
 static rf_status keep_weights(
-    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
-    p->w_terms = 0;
-    rf_status status = spec->plan.out_features && !p->collapsed ? choose_terms(p, spec, weights) : RF_OK;
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int keep_form) {
+    rf_status status = RF_OK;
+    if (!keep_form) {
+        p->w_terms = 0;
+        if (spec->plan.out_features && !p->collapsed) status = choose_terms(p, spec, weights);
+    }
     if (status) return status;
-    return p->w_terms ? keep_terms(p, spec, weights, bytes) : keep_stored(p, spec, weights, bytes);
+    return p->w_terms ? keep_terms(p, spec, weights) : keep_stored(p, spec, weights);
 }
 
 static rfi_cuda_op op_of(rf_op_kind kind) {
@@ -345,14 +389,27 @@ static rf_status choose_kernel(rfi_cuda_prepared *p) {
                          : RF_OK;
 }
 
-static rf_status prepare_on_device(
-    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, size_t *bytes) {
-    rf_status status = rfi_cuda_get_figures(p->device, &p->figures);
+/* Kernels read all of it. */
+static rf_status check_pointers(const rfi_spec *spec, const rfi_weight_view *weights) {
+    rf_status status = RF_OK;
+    if (weights->memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("weight", weights->weight, spec->device);
+    for (int i = 0; weights->on_device && i < 1 + spec->plan.num_vectors && !status; i++)
+        status = rfi_cuda_check_pointer(i ? "a vector" : "bias", weights->on_device[i].data, spec->device);
+    return status;
+}
+
+static size_t held(const rfi_cuda_prepared *p) {
+    return sizeof *p + p->weight_bytes + p->columns_bytes + p->sums_bytes;
+}
+
+static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
+    rf_status status = check_pointers(spec, weights);
+    if (!status) status = rfi_cuda_get_figures(p->device, &p->figures);
     if (!status) status = rfi_cuda_status(rfi_cuda_overlaps(&p->overlaps), "asking what the kernels are compiled for");
     if (!status) status = rfi_cuda_take_pool(p->device, &p->pool);
-    if (!status) status = copy_columns(p, spec, weights, bytes);
-    if (!status) status = rfi_cuda_collapse_prepare(p, spec, weights, bytes);
-    if (!status) status = keep_weights(p, spec, weights, bytes);
+    if (!status) status = place_columns(p, spec, weights);
+    if (!status) status = rfi_cuda_collapse_prepare(p, spec, weights);
+    if (!status) status = keep_weights(p, spec, weights, 0);
     /* The caller's buffers are his again. */
     rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "loading the weights");
     return status ? status : drained;
@@ -367,7 +424,6 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
     }
     p->device = spec->device;
     fill_chain(&p->chain, &spec->plan);
-    size_t held = sizeof *p;
     int before;
     rf_status status = choose_kernel(p);
     if (!status) status = rfi_cuda_enter(p->device, &before);
@@ -376,11 +432,46 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
         free(p);
         return status;
     }
-    status = prepare_on_device(p, spec, weights, &held);
+    status = prepare_on_device(p, spec, weights);
     if (status) rfi_cuda_release(p);
     rfi_cuda_leave(before);
     if (status) return status;
     *prepared = p;
-    *bytes = held;
+    *bytes = held(p);
     return RF_OK;
+}
+
+/* Whether the host's memory is read, which is the caller's again when the call returns. */
+static int reads_host(const rfi_spec *spec, const rfi_weight_view *weights) {
+    if (weights->memory != RF_MEMORY_DEVICE || (weights->has_bias && !weights->on_device[0].data)) return 1;
+    for (int v = 0; v < spec->plan.num_vectors; v++)
+        if (!weights->on_device[1 + v].data) return 1;
+    return 0;
+}
+
+/* Works on `next`, whose new memory, if any, takes the place of the old once all has succeeded. */
+rf_status rfi_cuda_update(
+    const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *prepared, size_t *bytes) {
+    rfi_cuda_prepared *p = prepared, next = *p;
+    int before;
+    rf_status status = rfi_cuda_enter(p->device, &before);
+    if (status) return status;
+    status = check_pointers(spec, weights);
+    if (!status) status = place_columns(&next, spec, weights);
+    if (!status) status = rfi_cuda_collapse_prepare(&next, spec, weights);
+    p->sums = next.sums;
+    p->sums_bytes = next.sums_bytes;
+    if (!status) status = keep_weights(&next, spec, weights, keep_form && next.collapsed == p->collapsed);
+    void *unused = status ? next.weight : p->weight;
+    if (next.weight == p->weight) unused = NULL;
+    if (!status) *p = next;
+    rfi_cuda_layouts_clear(p->layouts);
+    *bytes = held(p);
+    if (reads_host(spec, weights)) {
+        rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "updating the weights");
+        if (!status) status = drained;
+    }
+    if (unused && cudaFree(unused) != cudaSuccess) cudaGetLastError(); /* a device that failed: the caller is told */
+    rfi_cuda_leave(before);
+    return status;
 }

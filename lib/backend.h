@@ -17,8 +17,14 @@ typedef struct rfi_spec {
     int device;  /* CUDA device index asked for, or -1 for any */
 } rfi_spec;
 
-/* The weights as load_weights got them, checked. Bias and vectors have been brought to the compute type on the host; W
- * is as the caller has it. */
+/* A bias or vector in device memory, as the caller has it; data NULL: it is on the host. */
+typedef struct rfi_device_column {
+    const void *data; /* (N) of `dtype` */
+    rf_dtype dtype;
+} rfi_device_column;
+
+/* The weights as load_weights or update_weights got them, checked. Bias and vectors on the host have been brought to
+ * the compute type; W is as the caller has it. */
 typedef struct rfi_weight_view {
     const void *weight; /* (N, K) of spec.weight_dtype */
     int64_t ld;
@@ -27,6 +33,9 @@ typedef struct rfi_weight_view {
     void *stream;
     const void *bias;           /* (N) of spec.compute_dtype on the host; zeros if there is none */
     const void *const *vectors; /* plan.num_vectors pointers to (N) of spec.compute_dtype on the host */
+    int has_bias;
+    const rfi_device_column *on_device; /* (1 + plan.num_vectors), the bias first; those with data have none on the
+                                           host. NULL: all are on the host */
 } rfi_weight_view;
 
 /* A forward call, checked: nothing is NULL or default any more. */
@@ -66,12 +75,14 @@ typedef struct rfi_backend {
     /* Can it run this model? RF_OK, or RF_UNSUPPORTED with the reason as last error. Needs no weights and allocates
      * nothing. */
     rf_status (*supports)(const rfi_spec *spec);
-    /* Copies device memory to the host once `stream` has come to it. NULL where there is no device memory. */
-    rf_status (*copy_to_host)(const rfi_spec *spec, void *host, const void *device, size_t bytes, void *stream);
     /* Prepares the weights. On success *prepared belongs to the caller, to be given to `release`; `bytes` is what it
      * holds. */
     rf_status (*prepare)(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
     void (*release)(void *prepared);
+    /* Puts other numbers in their place; `keep_form` as RF_KEEP_FORM. No other call uses `prepared` meanwhile. After a
+     * failure it is still to be released, and what it computes is one of the two or a mixture. */
+    rf_status (*update)(
+        const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *prepared, size_t *bytes);
     /* Of a call: of its batch > 0, and of where and of which type x is. x_dtype 0: for any of both; x NULL: for any
      * address. `prepared` may be NULL: the weights are not there yet, and neither are types and addresses. */
     rf_status (*workspace_size)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);

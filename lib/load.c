@@ -13,28 +13,11 @@ static int memory_known(int memory) { return memory >= RF_MEMORY_DEFAULT && memo
 
 static rf_status check_memory(const rf_model *model, const char *what, int memory) {
     if (!memory_known(memory)) return rfi_error(RF_INVALID_ARGUMENT, "%s is %d, which is no rf_memory", what, memory);
-    if (memory == RF_MEMORY_DEVICE && !model->backend->copy_to_host)
+    if (memory == RF_MEMORY_DEVICE && !model->backend->is_cuda)
         return rfi_error(RF_INVALID_ARGUMENT,
             "%s is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", what,
             model->backend->name);
     return RF_OK;
-}
-
-/* `n` values of any type, host or device, to the compute type on the host. */
-static rf_status fetch(
-    const rf_model *model, void *to, const void *from, rf_dtype dtype, rf_memory memory, int64_t n, void *stream) {
-    const rfi_spec *spec = &model->spec;
-    if (memory != RF_MEMORY_DEVICE) {
-        rfi_convert(to, spec->compute_dtype, from, dtype, n);
-        return RF_OK;
-    }
-    size_t bytes = (size_t)n * rfi_dtype_size(dtype);
-    void *staged = malloc(bytes + 1);
-    if (!staged) return rfi_error(RF_OUT_OF_MEMORY, "no memory to fetch %zu bytes from the device", bytes);
-    rf_status status = model->backend->copy_to_host(spec, staged, from, bytes, stream);
-    if (!status) rfi_convert(to, spec->compute_dtype, staged, dtype, n);
-    free(staged);
-    return status;
 }
 
 static rf_status check_vector(const rf_model *model, const rf_vector *vector, size_t index) {
@@ -79,7 +62,7 @@ static rf_status match_vectors(const rf_model *model, const rf_weights *weights,
     return RF_OK;
 }
 
-static rf_status check_weights(const rf_model *model, const rf_weights *weights) {
+static rf_status check_weights(const rf_model *model, const rf_weights *weights, uint32_t flags) {
     const rfi_plan *plan = &model->spec.plan;
     int64_t ld = weights->ld ? weights->ld : plan->in_features;
     if (!weights->weight && plan->in_features && plan->out_features)
@@ -99,29 +82,29 @@ static rf_status check_weights(const rf_model *model, const rf_weights *weights)
     rf_dtype bias_dtype = weights->bias_dtype ? (rf_dtype)weights->bias_dtype : model->spec.weight_dtype;
     if ((uintptr_t)weights->bias % rfi_dtype_size(bias_dtype))
         return rfi_error(RF_INVALID_ARGUMENT, "bias is not aligned to its type, %s", rfi_dtype_name(bias_dtype));
-    if (weights->flags & ~RF_BORROW)
-        return rfi_error(RF_INVALID_ARGUMENT, "flags is 0x%x; only RF_BORROW is known", weights->flags);
+    if (weights->flags & ~flags)
+        return rfi_error(RF_INVALID_ARGUMENT, "flags is 0x%x; expected %s", weights->flags,
+            flags & RF_KEEP_FORM ? "RF_BORROW, RF_KEEP_FORM, both or 0" : "RF_BORROW or 0");
     if (weights->reserved) return rfi_error(RF_INVALID_ARGUMENT, "reserved is %u; expected 0", weights->reserved);
     return check_memory(model, "memory", weights->memory);
 }
 
-/* Bias and vectors as (1 + num_vectors, N) of the compute type, in one block. */
-static rf_status gather(const rf_model *model, const rf_weights *weights, const rf_vector *in_order, char *block) {
+/* Bias and vectors: those on the host as rows of a block (1 + num_vectors, N) of the compute type, the others where
+ * they are. */
+static void gather(const rf_model *model, const rf_weights *weights, const rf_vector *in_order, char *block,
+    rfi_device_column *on_device) {
     const rfi_spec *spec = &model->spec;
-    int64_t n = spec->plan.out_features;
-    size_t row = (size_t)n * rfi_dtype_size(spec->compute_dtype);
-    rf_dtype bias_dtype = weights->bias_dtype ? (rf_dtype)weights->bias_dtype : spec->weight_dtype;
+    const int64_t n = spec->plan.out_features;
+    const size_t row = (size_t)n * rfi_dtype_size(spec->compute_dtype);
     memset(block, 0, row);
-    rf_status status = RF_OK;
-    if (weights->bias)
-        status = fetch(model, block, weights->bias, bias_dtype, (rf_memory)weights->memory, n, weights->stream);
-    for (int v = 0; v < spec->plan.num_vectors && !status; v++) {
-        const rf_vector *vector = &in_order[v];
-        rf_dtype dtype = vector->dtype ? (rf_dtype)vector->dtype : spec->weight_dtype;
-        status = fetch(
-            model, block + (size_t)(v + 1) * row, vector->data, dtype, (rf_memory)vector->memory, n, weights->stream);
+    for (int i = 0; i < 1 + spec->plan.num_vectors; i++) {
+        const void *data = i ? in_order[i - 1].data : weights->bias;
+        const int given = i ? in_order[i - 1].dtype : weights->bias_dtype,
+                  memory = i ? in_order[i - 1].memory : weights->memory;
+        const rf_dtype dtype = given ? (rf_dtype)given : spec->weight_dtype;
+        on_device[i] = (rfi_device_column){memory == RF_MEMORY_DEVICE ? data : NULL, dtype};
+        if (data && !on_device[i].data) rfi_convert(block + (size_t)i * row, spec->compute_dtype, data, dtype, n);
     }
-    return status;
 }
 
 static rf_status already_loaded(void) {
@@ -129,7 +112,7 @@ static rf_status already_loaded(void) {
         RF_ALREADY_LOADED, "the weights are loaded already, and a loaded model is immutable; create another");
 }
 
-/* Bias, vectors and W, checked, to what the model's backend computes with. */
+/* Bias, vectors and W, checked, to what the model's backend computes with: anew, or in the place of what is there. */
 static rf_status prepare(rf_model *model, const rf_weights *weights, const rf_vector *in_order) {
     const rfi_spec *spec = &model->spec;
     const rfi_plan *plan = &spec->plan;
@@ -139,7 +122,9 @@ static rf_status prepare(rf_model *model, const rf_weights *weights, const rf_ve
         return rfi_error(
             RF_OUT_OF_MEMORY, "no memory for the bias and %d vectors of %zu bytes", plan->num_vectors, row);
     const void *vectors[RF_MAX_OPS];
+    rfi_device_column on_device[1 + RF_MAX_OPS];
     for (int v = 0; v < plan->num_vectors; v++) vectors[v] = block + (size_t)(v + 1) * row;
+    gather(model, weights, in_order, block, on_device);
     const rfi_weight_view view = {
         .weight = weights->weight,
         .ld = weights->ld ? weights->ld : plan->in_features,
@@ -148,16 +133,18 @@ static rf_status prepare(rf_model *model, const rf_weights *weights, const rf_ve
         .stream = weights->stream,
         .bias = block,
         .vectors = vectors,
+        .has_bias = weights->bias != NULL,
+        .on_device = on_device,
     };
-    void *prepared = NULL;
-    size_t bytes = 0;
-    rf_status status = gather(model, weights, in_order, block);
-    if (!status) status = model->backend->prepare(spec, &view, &prepared, &bytes);
+    void *prepared = model->prepared;
+    size_t bytes = model->prepared_bytes;
+    rf_status status = prepared
+        ? model->backend->update(spec, &view, (weights->flags & RF_KEEP_FORM) != 0, prepared, &bytes)
+        : model->backend->prepare(spec, &view, &prepared, &bytes);
     free(block);
-    if (status) return status;
-    model->prepared_bytes = bytes;
-    model->prepared = prepared;
-    return RF_OK;
+    if (prepared) model->prepared_bytes = bytes;
+    if (!status) model->prepared = prepared;
+    return status;
 }
 
 rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
@@ -168,7 +155,7 @@ rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *given) {
     if (status) return status;
     if (model->prepared) return already_loaded();
     rf_vector in_order[RF_MAX_OPS];
-    status = check_weights(model, weights);
+    status = check_weights(model, weights, RF_BORROW);
     if (!status) status = match_vectors(model, weights, in_order);
     if (status) return status;
 
@@ -185,4 +172,18 @@ rf_status rf_model_load_weights(
     const rf_weights weights = {
         .size = sizeof weights, .weight = weight, .bias = bias, .vectors = vectors, .num_vectors = num_vectors};
     return rf_model_load_weights_ex(model, &weights);
+}
+
+rf_status rf_model_update_weights(rf_model *model, const rf_weights *given) {
+    RFI_GUARDED;
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_weights own, *weights = &own;
+    rf_vector in_order[RF_MAX_OPS];
+    rf_status status = rfi_sized_read("weights", "rf_weights", given, weights, sizeof *weights);
+    if (status) return status;
+    if (!model->prepared)
+        return rfi_error(RF_NOT_LOADED, "the model has no weights yet; call rf_model_load_weights first");
+    status = check_weights(model, weights, RF_BORROW | RF_KEEP_FORM);
+    if (!status) status = match_vectors(model, weights, in_order);
+    return status ? status : prepare(model, weights, in_order);
 }

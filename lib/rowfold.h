@@ -19,8 +19,8 @@
  *  - Enum values are fixed for all releases.
  *  - Buffers are aligned to the type of their elements, unless more is said.
  *  - Shapes are written (rows, columns), row-major unless a leading dimension is given. Leading dimensions count elements.
- *  - Threads: different models are independent. A model is immutable once its weights are loaded, and then any number of threads may
- *    call its forward, workspace and explain functions at once, also while another loads them: RF_NOT_LOADED until that is done. Of threads that load
+ *  - Threads: different models are independent. A model is immutable once its weights are loaded (but for rf_model_update_weights, which
+ *    needs it for itself), and then any number of threads may call its forward, workspace and explain functions at once, also while another loads them: RF_NOT_LOADED until that is done. Of threads that load
  *    one model at once, one does; the others get RF_ALREADY_LOADED. Nobody may use a model that is being destroyed.
  *  - The calling thread's floating-point mode (rounding, subnormals as zeros, traps) changes no bit of a result, and is as before afterwards. A thread is not
  *    cancelled (pthread_cancel) inside a call.
@@ -201,7 +201,9 @@ typedef struct rf_vector {
     int32_t memory; /* rf_memory */
 } rf_vector;
 
-#define RF_BORROW 1u /* weights.flags: the kernel may read W where it is; the caller keeps it alive and unchanged until destroy */
+/* weights.flags */
+#define RF_BORROW 1u    /* the kernel may read W where it is; the caller keeps it alive and unchanged until destroy, or until an update */
+#define RF_KEEP_FORM 2u /* update alone: the form that W has on a GPU stays, whatever the new values are */
 
 typedef struct rf_weights {
     size_t size;              /* sizeof(rf_weights) */
@@ -210,7 +212,7 @@ typedef struct rf_weights {
     int64_t ld;               /* elements from one row of W to the next; 0: in_features */
     int32_t bias_dtype;       /* rf_dtype of b; by default W's */
     int32_t memory;           /* rf_memory of W and b */
-    uint32_t flags;           /* RF_BORROW; the library copies where no kernel can read W as it is */
+    uint32_t flags;           /* RF_BORROW, RF_KEEP_FORM; the library copies where no kernel can read W as it is */
     uint32_t reserved;        /* 0 */
     const rf_vector *vectors; /* exactly the vectors that the chain names, in any order */
     size_t num_vectors;
@@ -223,6 +225,26 @@ typedef struct rf_weights {
  * vector too), RF_OUT_OF_MEMORY, RF_DEVICE_ERROR; the model can still be loaded or destroyed after a failure. */
 rf_status rf_model_load_weights(rf_model *model, const void *weight, const void *bias, const rf_vector *vectors, size_t num_vectors);
 rf_status rf_model_load_weights_ex(rf_model *model, const rf_weights *weights);
+
+/* Other numbers for a model that is loaded: W, b and the vectors in the place of those that are there, of the same shapes, types and chain.
+ * Nothing is planned anew, and no memory taken but where W's form changes. What a call computes afterwards has the bits of a model that
+ * these weights were loaded into, but with RF_KEEP_FORM.
+ *
+ * No other call on the model may run meanwhile, in any thread. Weights in device memory are read on weights->stream, and the update is done in
+ * its order: calls on that stream before it see the old weights, calls after it the new ones; calls on other streams are for the caller to
+ * order (an event). Host memory is the caller's again on return.
+ *
+ * On a GPU the form of W follows from its values where these decide (float32: two terms of 16 bits, three, or as it is; 16 bits: how x of
+ * another type is multiplied; see doc/kernels/accuracy.md). So an update from device memory reads W once, waits for the stream to know what it
+ * found, and then changes W without waiting. With RF_KEEP_FORM it does neither: it returns before the work is done, can be captured
+ * in a CUDA graph, and leaves graphs that were captured earlier valid; the new values must then be of the kind of those loaded (finite if these
+ * were, no rows with magnitudes much further apart), else results lose accuracy, or become NaN where W is infinite. Float64 weights never
+ * wait; a sum that was collapsed to a dot product always does. Without RF_KEEP_FORM capture graphs anew after an update. With RF_BORROW a graph
+ * goes on reading W where it was.
+ *
+ * RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_OUT_OF_MEMORY, RF_DEVICE_ERROR. After the last two the numbers are the old ones, the new ones or some
+ * of both: update again, or destroy the model. */
+rf_status rf_model_update_weights(rf_model *model, const rf_weights *weights);
 
 /* Weight files: one safetensors file (https://github.com/huggingface/safetensors), or the index of a sharded model (a name that ends in
  * ".json") with its shards beside it. Opening maps the files and validates all that their headers say. The strings and data of an

@@ -415,3 +415,162 @@ def test_two_devices_at_once(torch, second: str) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def _fresh(case: Case, w, b, **keywords: object) -> rowfold.Model:
+    n, k = w.shape
+    model = rowfold.Model(case.chain, k, n, dtype=case.dtype, y_dtype=case.y_dtype, backend="cuda", **keywords)
+    return model.load_weights(w, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("keep_form", [False, True])
+def test_update_from_device_memory(torch, dtype: str, borrow: bool, keep_form: bool) -> None:
+    """The bits of a new model, on a stream of the caller's, for bias of the weights' type and another."""
+    case = _case("linear | mul(2) | logsumexp", 70, 640, 200, dtype)
+    x, w, b = (_tensor(torch, v) for v in (case.x, case.w, case.b))
+    model = _fresh(case, w, b)
+    model(x)
+    held = model.info.prepared_bytes
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for factor in (2, -0.5):
+            other, bias = w * factor, (b * factor).to(torch.float32 if dtype != "float64" else b.dtype)
+            model.update_weights(other, bias, borrow=borrow, keep_form=keep_form)
+            assert torch.equal(model(x), _fresh(case, other, bias)(x))
+    stream.synchronize()
+    if not borrow:
+        assert model.info.prepared_bytes == held
+
+
+@pytest.mark.parametrize("x_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_update_changes_the_form_where_values_ask_for_it(torch, dtype: str, x_dtype: str) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    w = torch.randn(256, 1024, device="cuda", generator=generator)
+    x = torch.randn(16, 1024, device="cuda", generator=generator).to(getattr(torch, x_dtype))
+    infinite, wide = w.clone(), w * torch.logspace(-12, 12, 1024, device="cuda")
+    infinite[3, 5] = torch.inf
+    kinds = [v.to(getattr(torch, dtype)) for v in (w, wide, infinite)]
+    expected = [rowfold.Model("linear(1024, 256) | max", dtype=dtype).load_weights(v)(x) for v in kinds]
+    model = rowfold.Model("linear(1024, 256) | max", dtype=dtype).load_weights(kinds[0])
+    for i in (1, 2, 0, 2, 1, 0):
+        model.update_weights(kinds[i])
+        assert torch.equal(model(x), expected[i]), i
+
+
+@pytest.mark.alone
+def test_update_does_not_wait(torch) -> None:
+    """Behind work that takes long: with keep_form always, without it where no value decides."""
+    for dtype, keep_form in (("float32", True), ("bfloat16", True), ("float64", False)):
+        case = _case("linear | logsumexp", 16, 512, 256, dtype)
+        x, w, b = (_tensor(torch, v) for v in (case.x, case.w, case.b))
+        model = _fresh(case, w, b)
+        expected = _fresh(case, w * 2, b)(x)
+        model(x)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(2_000_000_000)
+        other = w * 2
+        model.update_weights(other, b, keep_form=keep_form)
+        y = model(x)
+        assert not torch.cuda.current_stream().query(), f"{dtype}: the update waited"
+        torch.cuda.synchronize()
+        assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_update_in_a_graph(torch, dtype: str) -> None:
+    """Captured with keep_form; a graph of calls that was captured before reads the new weights."""
+    case = _case("linear | logsumexp", 8, 512, 256, dtype)
+    x, w, b = (_tensor(torch, v) for v in (case.x, case.w, case.b))
+    model, source = _fresh(case, w, b), w.clone()
+    expected = [_fresh(case, w * f, b)(x) for f in (1, 2, 4)]
+    model(x)
+    torch.cuda.synchronize()
+    calls, updates = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(calls):
+        y = model(x)
+    with torch.cuda.graph(updates):
+        model.update_weights(source, b, keep_form=True)
+    for factor, right in zip((1, 2, 4), expected):
+        source.copy_(w * factor)
+        updates.replay()
+        calls.replay()
+        assert torch.equal(y, right)
+        assert torch.equal(model(x), right)
+
+
+def test_weights_that_are_not_on_the_device(torch) -> None:
+    """A host pointer called a device's is refused before a kernel reads it."""
+    w = np.ones((4, 64), np.float32)
+    model = rowfold.Model("linear(64, 4) | max", backend="cuda")
+    handle = model._open()
+    native = _lib.Weights(size=ctypes.sizeof(_lib.Weights), weight=w.ctypes.data, memory=_lib.Memory.DEVICE)
+    with pytest.raises(rowfold.InvalidArgumentError, match="weight is memory of the host"):
+        handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(native))
+    on_device = torch.ones(4, 64, device="cuda")
+    native.weight, native.bias = on_device.data_ptr(), w.ctypes.data
+    with pytest.raises(rowfold.InvalidArgumentError, match="bias is memory of the host"):
+        handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(native))
+    model.load_weights(w)
+    assert float(model(torch.ones(1, 64, device="cuda"))) == 64
+
+
+def test_workspace_of_a_call(torch) -> None:
+    """What a call with x of 16 bits, aligned, needs is less than any; too little is refused for that call alone."""
+    batch, k, n = 64, 4096, 4096
+    model = rowfold.Model(f"linear({k}, {n}) | logsumexp", dtype="bfloat16", backend="cuda")
+    model.load_weights(torch.ones(n, k, dtype=torch.bfloat16, device="cuda"))
+    x = torch.ones(batch, k + 8, dtype=torch.bfloat16, device="cuda")
+    args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, x_memory=_lib.Memory.DEVICE)
+    handle = model._open()
+
+    def needed(pointer: int, ldx: int, x_dtype: _lib.DType = _lib.DType.BFLOAT16) -> int:
+        args.x, args.ldx, args.x_dtype = pointer, ldx, x_dtype
+        return handle.call_workspace(args)
+
+    aligned, shifted = needed(x.data_ptr(), k + 8), needed(x.data_ptr() + 2, k + 8)
+    assert needed(0, 0) == shifted == aligned + batch * k * 2
+    assert aligned < batch * k
+    assert needed(x.data_ptr(), k + 4) == shifted
+    assert needed(0, 0, _lib.DType.FLOAT32) <= model.workspace_size(batch)
+    assert shifted <= model.workspace_size(batch)
+    y = torch.empty(batch, 1, device="cuda")
+    workspace = torch.empty(aligned, dtype=torch.uint8, device="cuda")
+    needed(x.data_ptr(), k + 8)
+    args.y, args.y_memory = y.data_ptr(), _lib.Memory.DEVICE
+    args.workspace, args.workspace_size = workspace.data_ptr(), aligned
+    handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+    args.x = x.data_ptr() + 2
+    with pytest.raises(rowfold.InvalidArgumentError, match=f"needs {shifted} bytes"):
+        handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_short_way_on_streams_and_in_graphs(torch, dtype: str) -> None:
+    """Calls on two streams beside a graph's replays, all of one shape: each has a workspace of its own."""
+    case = _case("linear | logsumexp", 8, 512, 2048, dtype)
+    model, x = _on_device(torch, case)
+    others = [x * f for f in (1, 2, 3)]
+    expected = [_on_device(torch, case)[0](o).clone() for o in others]
+    for o in others:
+        assert torch.equal(model(o), expected[0]) == (o is others[0])
+    graph, captured = torch.cuda.CUDAGraph(), others[2].clone()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        replayed = model(captured)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(50):
+        with torch.cuda.stream(streams[0]):
+            results.append((0, model(others[0])))
+        with torch.cuda.stream(streams[2]):
+            graph.replay()
+        with torch.cuda.stream(streams[1]):
+            results.append((1, model(others[1])))
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, expected[i]) for i, y in results)
+    assert torch.equal(replayed, expected[2])

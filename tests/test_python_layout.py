@@ -55,6 +55,7 @@ CONSTANTS = {
     "RF_MAX_DIMS": _lib.MAX_DIMS,
     "RF_BATCH_INVARIANT": _lib.BATCH_INVARIANT,
     "RF_BORROW": _lib.BORROW,
+    "RF_KEEP_FORM": _lib.KEEP_FORM,
 }
 
 C_TYPES = {

@@ -53,6 +53,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
         .supports = supports,                                                                                       \
         .prepare = prepare_##isa,                                                                                   \
         .release = rfi_cpu_release,                                                                                 \
+        .update = rfi_cpu_update,                                                                                   \
         .workspace_size = workspace_size_##isa,                                                                     \
         .forward = rfi_cpu_forward,                                                                                 \
         .estimate = estimate_##isa,                                                                                 \

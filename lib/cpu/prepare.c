@@ -110,6 +110,50 @@ void rfi_cpu_release(void *prepared) {
     free(p);
 }
 
+static void fill(rfi_cpu_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int64_t out_features) {
+    const rfi_plan *plan = &spec->plan;
+    const size_t value = rfi_dtype_size(spec->compute_dtype);
+    char *next = p->columns;
+    p->bias = next;
+    next = copy_columns(next, weights->bias, out_features, p->padded, value);
+    for (int v = 0; v < plan->num_vectors; v++) {
+        p->vectors[v] = next;
+        next = copy_columns(next, weights->vectors[v], out_features, p->padded, value);
+    }
+    pack_job job = {
+        .prepared = p,
+        .weights = weights,
+        .in_features = plan->in_features,
+        .out_features = out_features,
+        .weight_dtype = spec->weight_dtype,
+        .item = rfi_dtype_size(spec->weight_dtype),
+        .value = value,
+    };
+    if (rfi_cpu_is_narrow(plan)) rfi_pool_run(spec->threads, out_features, pack_column, &job);
+    else rfi_pool_run(spec->threads, p->padded / p->kernel->panel, pack_panel, &job);
+}
+
+static size_t collapse_bytes(const rfi_cpu_prepared *p, const rfi_spec *spec) {
+    return p->collapse.usable ? (size_t)spec->plan.in_features * (sizeof(double) + 1) : 0;
+}
+
+rf_status rfi_cpu_update(
+    const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *prepared, size_t *bytes) {
+    rfi_cpu_prepared *p = prepared;
+    (void)keep_form; /* W has one form here, whatever its values */
+    if (spec->plan.collapsible) {
+        rfi_collapse next;
+        rf_status status = rfi_collapse_prepare(&spec->plan, weights, spec->weight_dtype, spec->compute_dtype, &next);
+        if (status) return status;
+        *bytes -= collapse_bytes(p, spec);
+        rfi_collapse_release(&p->collapse);
+        p->collapse = next;
+        *bytes += collapse_bytes(p, spec);
+    }
+    fill(p, spec, weights, spec->plan.out_features);
+    return RF_OK;
+}
+
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights,
     void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
@@ -140,28 +184,10 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     }
     p->kernel = kernel;
     p->padded = padded;
-    char *next = p->columns;
-    p->bias = next;
-    next = copy_columns(next, weights->bias, n, padded, value);
-    for (int v = 0; v < plan->num_vectors; v++) {
-        p->vectors[v] = next;
-        next = copy_columns(next, weights->vectors[v], n, padded, value);
-    }
     copy_steps(p->steps, plan->pre, plan->num_pre);
     copy_steps(p->post, plan->post, plan->num_post);
-    pack_job job = {
-        .prepared = p,
-        .weights = weights,
-        .in_features = plan->in_features,
-        .out_features = n,
-        .weight_dtype = spec->weight_dtype,
-        .item = item,
-        .value = value,
-    };
-    if (narrow) rfi_pool_run(spec->threads, n, pack_column, &job);
-    else rfi_pool_run(spec->threads, padded / kernel->panel, pack_panel, &job);
+    fill(p, spec, weights, n);
     *prepared = p;
-    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes +
-        (p->collapse.usable ? (size_t)plan->in_features * (sizeof(double) + 1) : 0);
+    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + collapse_bytes(p, spec);
     return RF_OK;
 }

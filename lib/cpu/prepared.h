@@ -33,6 +33,8 @@ static inline int64_t rfi_cpu_narrow_ld(const rfi_cpu_kernel *kernel, int64_t de
 rf_status rfi_cpu_prepare(
     const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cpu_release(void *prepared);
+rf_status rfi_cpu_update(
+    const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *prepared, size_t *bytes);
 
 /* Element at which unit `unit`'s chunk starting at input k begins in the packed weights. Panels follow each other,
  * depth * panel elements apart. */

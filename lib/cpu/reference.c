@@ -36,6 +36,24 @@ static void release(void *state) {
     free(p);
 }
 
+static void fill(prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
+    const rfi_plan *plan = &spec->plan;
+    size_t n = (size_t)plan->out_features, k = (size_t)plan->in_features, item = rfi_dtype_size(spec->weight_dtype);
+    for (size_t j = 0; j < n && k; j++)
+        memcpy(
+            (char *)p->weight + j * k * item, (const char *)weights->weight + j * (size_t)weights->ld * item, k * item);
+    rfi_convert(p->bias, RF_FLOAT64, weights->bias, spec->compute_dtype, (int64_t)n);
+    for (int v = 0; v < plan->num_vectors; v++)
+        rfi_convert(p->vector + (size_t)v * n, RF_FLOAT64, weights->vectors[v], spec->compute_dtype, (int64_t)n);
+}
+
+static rf_status update(
+    const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *state, size_t *bytes) {
+    (void)keep_form, (void)bytes;
+    fill(state, spec, weights);
+    return RF_OK;
+}
+
 static rf_status prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **state, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
     size_t n = (size_t)plan->out_features, k = (size_t)plan->in_features, item = rfi_dtype_size(spec->weight_dtype);
@@ -50,12 +68,7 @@ static rf_status prepare(const rfi_spec *spec, const rfi_weight_view *weights, v
         return rfi_error(
             RF_OUT_OF_MEMORY, "the reference backend could not allocate %zu bytes for the weights", n * k * item);
     }
-    for (size_t j = 0; j < n && k; j++)
-        memcpy(
-            (char *)p->weight + j * k * item, (const char *)weights->weight + j * (size_t)weights->ld * item, k * item);
-    rfi_convert(p->bias, RF_FLOAT64, weights->bias, spec->compute_dtype, (int64_t)n);
-    for (int v = 0; v < plan->num_vectors; v++)
-        rfi_convert(p->vector + (size_t)v * n, RF_FLOAT64, weights->vectors[v], spec->compute_dtype, (int64_t)n);
+    fill(p, spec, weights);
     *state = p;
     *bytes = n * k * item + n * sizeof(double) * (1 + (size_t)plan->num_vectors);
     return RF_OK;
@@ -140,6 +153,7 @@ const rfi_backend rfi_backend_reference = {
     .supports = supports,
     .prepare = prepare,
     .release = release,
+    .update = update,
     .workspace_size = workspace_size,
     .forward = forward,
     .estimate = estimate,

@@ -25,6 +25,7 @@ MAX_NAME = 32
 MAX_DIMS = 8
 BATCH_INVARIANT = 1
 BORROW = 1
+KEEP_FORM = 2
 
 
 class Status(IntEnum):
@@ -292,6 +293,7 @@ FUNCTIONS = (
     Function("rf_model_destroy", None, (ModelPointer,)),
     Function("rf_model_load_weights", Status, (ModelPointer, c_void_p, c_void_p, POINTER(Vector), c_size_t)),
     Function("rf_model_load_weights_ex", Status, (ModelPointer, POINTER(Weights))),
+    Function("rf_model_update_weights", Status, (ModelPointer, POINTER(Weights))),
     Function("rf_model_forward", Status, (ModelPointer, c_void_p, c_int64, c_void_p)),
     Function("rf_model_forward_ex", Status, (ModelPointer, POINTER(ForwardArgs))),
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),

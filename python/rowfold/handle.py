@@ -7,6 +7,7 @@ import ctypes
 import weakref
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from . import _lib, arrays
 from ._lib import DType
@@ -35,7 +36,7 @@ class ModelInfo:
 class Handle:
     """Owns one rf_model. A call in flight holds a reference, so the model goes only when the last of them is done."""
 
-    __slots__ = ("__weakref__", "library", "pointer")
+    __slots__ = ("__weakref__", "_lent", "library", "pointer")
 
     def __init__(self, library: _lib.Library, config: _lib.Config) -> None:
         self.library = library
@@ -44,6 +45,19 @@ class Handle:
         finalizer = weakref.finalize(self, library.rf_model_destroy, _lib.ModelPointer(self.pointer.value))
         # The process is ending: its memory goes anyway, and a daemon thread may still be inside a call.
         finalizer.atexit = False
+        self._lent: Any = None
+
+    def lend(self, owner: Any) -> None:
+        """Holds an array that the library reads in place, until the model is gone or reads another one.
+
+        A finaliser keeps its arguments until it has run, also where a process ends while a call is under way.
+        """
+        before, self._lent = self._lent, None
+        if owner is not None:
+            self._lent = weakref.finalize(self, _release, owner)
+            self._lent.atexit = False
+        if before is not None:
+            before.detach()
 
     def info(self) -> ModelInfo:
         """What the model is and where it runs."""
@@ -81,3 +95,7 @@ class Handle:
     def explain(self, batch: int, format: _lib.Format) -> str:
         """The plan for one batch size, as text or as the text of a JSON document."""
         return _lib.read_text(partial(self.library.rf_model_explain, self.pointer, batch, format))
+
+
+def _release(_owner: Any) -> None:
+    """What holds an array does, at last: nothing."""

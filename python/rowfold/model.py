@@ -6,8 +6,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -148,6 +148,59 @@ class Model:
 
         """
         handle = self._open()
+        with self._native_weights(weight, bias, vectors, _lib.BORROW if borrow else 0) as (weights, owner):
+            handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
+        if borrow:
+            handle.lend(owner)
+        return self
+
+    def update_weights(
+        self,
+        weight: Any,
+        bias: Any = None,
+        vectors: Mapping[str, Any] | None = None,
+        *,
+        borrow: bool = False,
+        keep_form: bool = False,
+    ) -> Model:
+        """Puts other numbers in the place of the loaded weights, and returns the model.
+
+            model.update_weights(W, b)        # after a step of an optimizer
+
+        Nothing is planned anew, and results have the bits of a new model with these weights. Arrays on a GPU are read
+        on their framework's current stream: calls on that stream before the update see the old numbers, calls after it
+        the new ones. No other thread may use the model meanwhile.
+
+        Parameters
+        ----------
+        weight, bias, vectors
+            As for ``load_weights``, all of them: those that did not change, too.
+        borrow
+            As for ``load_weights``.
+        keep_form
+            For arrays on a GPU. Without it the update looks at W's values, which decide how products of float32 and of
+            mixed types are computed, and waits for that once. With it nothing waits, the update can be captured in a
+            CUDA graph, and graphs captured before stay valid; the values must be of the kind of those loaded.
+
+        Raises
+        ------
+        NotLoadedError, and what ``load_weights`` raises. After an OutOfMemoryError or DeviceError the numbers are the
+        old ones, the new ones or some of both.
+
+        """
+        handle = self._open()
+        flags = (_lib.BORROW if borrow else 0) | (_lib.KEEP_FORM if keep_form else 0)
+        with self._native_weights(weight, bias, vectors, flags) as (weights, owner):
+            self._calls = None  # what a call needs may have changed with W's form
+            handle.library.rf_model_update_weights(handle.pointer, ctypes.byref(weights))
+        handle.lend(owner if borrow else None)
+        return self
+
+    @contextmanager
+    def _native_weights(
+        self, weight: Any, bias: Any, vectors: Mapping[str, Any] | None, flags: int
+    ) -> Iterator[tuple[_lib.Weights, Any]]:
+        """The weights as the library takes them, checked, and what owns W's memory."""
         features, dtype = self._out_features, self._weight_dtype
         matrix = kind_of(weight, "weight").weight(weight, "weight", (features, self._in_features), dtype)
         self._check_dtype("weight", matrix.dtype, dtype)
@@ -168,17 +221,14 @@ class Model:
             weight=matrix.pointer,
             ld=matrix.ld,
             memory=matrix.memory,
-            flags=_lib.BORROW if borrow else 0,
+            flags=flags,
             vectors=native,
             num_vectors=len(named),
             stream=matrix.stream,
         )
         if row is not None:
             weights.bias, weights.bias_dtype = row.pointer, row.dtype
-        handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
-        if borrow:
-            weakref.finalize(handle, _release, matrix.owner).atexit = False
-        return self
+        yield weights, matrix.owner
 
     @classmethod
     def from_file(
@@ -499,7 +549,3 @@ class Model:
         state = "" if info.loaded else ", no weights yet"
         size = f"{info.in_features} -> {info.out_features}"
         return f"<rowfold.Model {info.chain!r}, {size}, {info.dtype}, {info.backend}{state}>"
-
-
-def _release(_owner: Any) -> None:
-    """Holds a borrowed array until its model is gone: a finaliser keeps its arguments until it has run."""
