@@ -239,3 +239,25 @@ def test_every_source_names_its_licence(monkeypatch):
 
     assert len(list(spdx.sources())) > 200
     assert not spdx.missing(), "python3 tools/spdx.py adds the line"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "flags"),
+    [
+        ("9.0", "--with-cuda-arch=sm_90,sm_90a"),
+        ("8.9 8.0", "--with-cuda-arch=sm_80"),
+        ("10.0 9.0 9.0", "--with-cuda-arch=compute_80,sm_90,sm_90a"),
+        ("7.5", "--with-cuda=no"),
+        ("[N/A]", "--with-cuda=no"),
+        ("", "--with-cuda=no"),
+    ],
+)
+def test_quickstart_builds_first_for_the_gpu_that_is_there(capabilities, flags, tmp_path):
+    for name, text in (("nvcc", "exit 1"), ("nvidia-smi", f"printf '%s\\n' '{capabilities}' | tr ' ' '\\n'")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    functions = tmp_path / "functions.sh"
+    functions.write_text((ROOT / "quickstart").read_text().replace('\nmain "$@"\n', "\ngpu_flags\n"))
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    assert passed(run("bash", functions, cwd=tmp_path, PATH=path)).strip() == flags
