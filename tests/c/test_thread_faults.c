@@ -12,11 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "check.h"
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 int main(void) { return 77; } /* the sanitizer brings its own pthread_create */
 #else
+
+#include "check.h"
 
 enum { BATCH = 64, K = 256, N = 2048, THREADS = 4, PATIENCE_S = 60 };
 static float weight[N * K], x[BATCH * K], y[BATCH], expected[BATCH];
