@@ -110,6 +110,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: measures or fills what all share; no other worker runs a test meanwhile")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that run alone come last: in the midst of others they would hold a worker for as long as some other always
+    runs, and at the end nobody has anything else to do.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     states = (f"{b.name}" if b.available else f"{b.name} (not available: {b.reason})" for b in rowfold.backends())
     return f"rowfold {rowfold.__version__}, backends: {', '.join(states)}"

@@ -11,8 +11,10 @@ public_programs = \
 	tests/c/test_fp_mode \
 	tests/c/test_header_0_1 \
 	tests/c/test_malloc \
+	tests/c/test_rounding \
 	tests/c/test_signals \
 	tests/c/test_sizes \
+	tests/c/test_thread_faults \
 	tests/c/version
 # C programs that look inside the library.
 internal_programs = \
@@ -74,3 +76,19 @@ check-sanitizers: all
 	    compute-sanitizer --tool $$tool --error-exitcode 1 $(PYTHON) tests/sanitize.py $(KERNELS) || exit 1; \
 	done
 .PHONY: check-python check-sanitizers
+
+# Other compilers, sanitizers, processors and build options, valgrind, fuzzing: about an hour.
+check-long:
+	cd $(srcdir) && tools/matrix long
+.PHONY: check-long
+
+# What tools/fuzz builds, with a clang that has libFuzzer.
+fuzz_programs = tests/fuzz/fuzz_chain tests/fuzz/fuzz_file tests/fuzz/fuzz_forward
+EXTRA_PROGRAMS = $(fuzz_programs)
+noinst_HEADERS += tests/fuzz/fuzz.h
+EXTRA_DIST += tests/fuzz/corpus.py tests/mutants.txt tools/fuzz tools/matrix tools/mutate.py tools/soak.py .clang-tidy
+tests_fuzz_fuzz_chain_LDFLAGS = -fsanitize=fuzzer
+tests_fuzz_fuzz_file_LDFLAGS = -fsanitize=fuzzer
+tests_fuzz_fuzz_forward_LDFLAGS = -fsanitize=fuzzer
+fuzz-targets: $(fuzz_programs)
+.PHONY: fuzz-targets

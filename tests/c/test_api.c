@@ -173,6 +173,27 @@ static void op_list(const char *backend) {
     rf_model_destroy(model);
 }
 
+/* One byte short of enough, and at every address that is aligned to less than it must be. */
+static void wrong_workspaces(const char *backend, const rf_model *model, float *y) {
+    static char block[1 << 20];
+    char *aligned = block + (256 - (uintptr_t)block % 256);
+    size_t needed = 0;
+    OK(rf_model_workspace_size(model, BATCH, &needed));
+    if (!strcmp(backend, "cuda")) return; /* it would be on the device */
+    CHECK(needed + 512 <= sizeof block, "%s wants %zu bytes", backend, needed);
+    rf_forward_args args = {
+        .size = sizeof args, .x = x, .y = y, .batch = BATCH, .workspace = aligned, .workspace_size = needed};
+    if (needed) {
+        args.workspace_size = needed - 1;
+        FAILS(RF_WORKSPACE_TOO_SMALL, "batch 3 needs", rf_model_forward_ex(model, &args));
+        args.workspace_size = needed;
+    }
+    for (int off = 1; off < 256; off *= 2) {
+        args.workspace = aligned + off;
+        FAILS(RF_INVALID_ARGUMENT, "workspace is not aligned to 256 bytes", rf_model_forward_ex(model, &args));
+    }
+}
+
 static void wrong_calls(const char *backend) {
     rf_model *model = created(backend, "linear | mul(@v) | max");
     float y[BATCH + 2] = {-7.25f, -7.25f, -7.25f, -7.25f, -7.25f};
@@ -216,6 +237,9 @@ static void wrong_calls(const char *backend) {
     FAILS(RF_INVALID_ARGUMENT, "y is NULL", rf_model_forward(model, x, BATCH, NULL));
     FAILS(RF_INVALID_ARGUMENT, "batch", rf_model_forward(model, x, INT64_MAX, y + 1));
     FAILS(RF_INVALID_ARGUMENT, "aligned", rf_model_forward(model, (const char *)x + 2, 1, y + 1));
+    FAILS(RF_INVALID_ARGUMENT, "x is not aligned", rf_model_forward(model, (const char *)x + 2, 1, y + 1));
+    FAILS(RF_INVALID_ARGUMENT, "y is not aligned", rf_model_forward(model, x, 1, (char *)y + 2));
+    wrong_workspaces(backend, model, y + 1);
     FAILS(RF_INVALID_ARGUMENT, "bytes is NULL", rf_model_workspace_size(model, BATCH, NULL));
     rf_forward_args asked = {.size = sizeof asked, .batch = BATCH, .x_dtype = 99};
     FAILS(RF_INVALID_ARGUMENT, "x_dtype is 99", rf_model_workspace_size_ex(model, &asked, &bytes));
@@ -254,6 +278,25 @@ static void last_error_is_the_threads_own(void) {
     CHECK(n == 0, "a wrong call wrote *num_ops");
 }
 
+/* What the machine can do depends on the threads that a model has: each count is measured for itself. */
+static void explained_for_its_threads(void) {
+    enum { TEXT = 1 << 16 };
+    static char text[3][TEXT];
+    double flops[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        rf_model *model = NULL;
+        const rf_config config = {
+            .size = sizeof config, .chain = "linear(64, 64) | max", .device = "cpu", .threads = 1 + i % 2};
+        OK(rf_model_create(&model, &config));
+        OK(rf_model_explain(model, 8, RF_FORMAT_JSON, text[i], TEXT, NULL));
+        rf_model_destroy(model);
+        const char *at = strstr(text[i], "\"flops_per_second\"");
+        CHECK(at && sscanf(strchr(at, ':') + 1, "%lf", &flops[i]) == 1, "no flops_per_second: %s", text[i]);
+        CHECK(strstr(text[i], i % 2 ? "measured with 2 threads" : "measured with 1 thread:"), "%s", text[i]);
+    }
+    CHECK(flops[0] > 0 && flops[1] != flops[0], "1 thread and 2 threads are said to reach the same %g", flops[0]);
+}
+
 static void tables(void) {
     for (size_t i = 0; i < rf_op_count(); i++) {
         rf_op_info info = {.size = sizeof info};
@@ -279,6 +322,7 @@ static void tables(void) {
 
 int main(void) {
     tables();
+    explained_for_its_threads();
     last_error_is_the_threads_own();
     for (size_t i = 0; i < rf_backend_count(); i++) {
         const char *backend = rf_backend_name(i), *why;

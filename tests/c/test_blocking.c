@@ -21,6 +21,16 @@ static rfi_spec spec_of(int64_t k, int64_t n, int reduction, int threads) {
     return spec;
 }
 
+/* The largest workspace that is not refused, and the row after it: states of a float take 8 bytes a row and unit, the
+ * list of rows 8 a row. */
+static void largest(const rfi_cpu_kernel *kernel, int64_t n, int64_t most, const char *of) {
+    const rfi_spec spec = spec_of(512, n, RF_OP_SUM, 1);
+    rfi_cpu_blocking b;
+    CHECK(!rfi_cpu_block(&spec, kernel, most, &b), "%s of batch %lld: refused", of, (long long)most);
+    CHECK(rfi_cpu_block(&spec, kernel, most + 1, &b) == RF_OUT_OF_MEMORY, "%s of batch %lld: not refused", of,
+        (long long)most + 1);
+}
+
 int main(void) {
     static const int64_t batches[] = {0, 1, 55, 56, 111, 112, 113, 1000, 1 << 20, (int64_t)1 << 40, (int64_t)1 << 60,
         INT64_MAX / 2, INT64_MAX - 111, INT64_MAX - 1, INT64_MAX};
@@ -58,6 +68,8 @@ int main(void) {
                     CHECK(!folds || b.states >= (size_t)b.units * 8 * (size_t)batch,
                         "batch %lld, %lld columns: %zu bytes of states", (long long)batch, (long long)n, b.states);
                 }
+    largest(&kernel, 4 * RFI_CPU_UNIT, PTRDIFF_MAX / 2 / (4 * 8), "states");
+    largest(&kernel, 1, PTRDIFF_MAX / 4 / 8, "the list");
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;
 }

@@ -239,6 +239,44 @@ static void unusable(rf_dtype dtype) {
         CHECK(prepare(&m, &c) == RF_OK && !c.usable, "1e300 is infinite in float32");
 }
 
+/* A row is let through up to a quarter of the range and not beyond it: the rest is for the roundings of the full path.
+ */
+static void quarter_of_the_range(rf_dtype dtype) {
+    static model m;
+    rfi_collapse c;
+    const double top = dtype == RF_FLOAT64 ? DBL_MAX : FLT_MAX;
+    if (!make(&m, "linear | sum", dtype, 1, 2)) return;
+    m.weight[0] = m.weight[1] = 1, m.bias[0] = m.bias[1] = 0;
+    CHECK(prepare(&m, &c) == RF_OK && c.usable, "%s", c.reason);
+    for (int i = 0; i < 8; i++) {
+        static const double parts[] = {0.2, 0.2499, 0.2501, 0.3, 0.49, 0.51, 0.9, 0.999};
+        const double x[1] = {stored(dtype, parts[i] * top / 2)};
+        double data[1];
+        int full;
+        rfi_convert(data, dtype, x, RF_FLOAT64, 1);
+        rfi_collapse_row(&c, dtype == RF_FLOAT64 ? &kernel_f64 : &kernel_f32, data, dtype, &full);
+        CHECK(full == (i >= 2), "a row that comes to %g of the range: full is %d", parts[i], full);
+    }
+    rfi_collapse_release(&c);
+}
+
+/* Columns that cancel to far less than their sum's last place, in W, in the bias, and in what the steps add. */
+static void columns_that_cancel(rf_dtype dtype) {
+    static model m;
+    rfi_collapse c;
+    const double large = 0x1p80;
+    if (!make(&m, "linear | add(@s) | sum", dtype, 2, 3)) return;
+    const double weight[] = {large, 3, 1, -large, -large, large}, values[] = {large, 5, -large};
+    memcpy(m.weight, weight, sizeof weight);
+    memcpy(m.bias, values, sizeof values);
+    for (int j = 0; j < 3; j++) m.vector[0][j] = values[2 - j];
+    CHECK(prepare(&m, &c) == RF_OK && c.usable, "%s", c.reason);
+    CHECK(c.weight_sum[0] == 1 && c.weight_sum[1] == 3, "the columns of W come to %g and %g, expected 1 and 3",
+        c.weight_sum[0], c.weight_sum[1]);
+    CHECK(c.constant == 10, "bias and vector come to %g, expected 10", c.constant);
+    rfi_collapse_release(&c);
+}
+
 int main(void) {
     static const rf_dtype types[] = {RF_FLOAT32, RF_FLOAT64};
     for (int t = 0; t < 2; t++) {
@@ -246,6 +284,8 @@ int main(void) {
         special_rows(types[t]);
         large_rows(types[t]);
         unusable(types[t]);
+        quarter_of_the_range(types[t]);
+        columns_that_cancel(types[t]);
     }
     return failures != 0;
 }

@@ -135,6 +135,27 @@ static void headers(void) {
     rf_file_close(NULL);
 }
 
+/* The longest header that the format allows, and one byte more. Spaces of which all but the ends lie on no disk. */
+static void longest_header(void) {
+    enum { MOST = 100000000 };
+    for (int beyond = 0; beyond < 2; beyond++) {
+        char *text = malloc(MOST + 1);
+        if (!text) {
+            CHECK(0, "no memory");
+            return;
+        }
+        memset(text, ' ', MOST + 1);
+        text[0] = '{', text[MOST - 1 + beyond] = '}';
+        char head[8];
+        for (int i = 0; i < 8; i++) head[i] = (char)(((uint64_t)MOST + (uint64_t)beyond) >> (8 * i));
+        write_bytes("longest", head, sizeof head, text, (size_t)MOST + (size_t)beyond);
+        free(text);
+        if (beyond) open_as("a byte over the cap", path_of("longest"), RF_INVALID_FILE, "would take 100000001 bytes");
+        else open_as("a header as long as the cap", path_of("longest"), RF_OK, "");
+    }
+    unlink(path_of("longest"));
+}
+
 /* What a path may lead to that is no file of weights, alone and as an index. */
 static void not_files(void) {
     open_as("a folder", folder, RF_IO_ERROR, "not a regular file");
@@ -473,6 +494,7 @@ static void long_paths(void) {
 int main(void) {
     if (!mkdtemp(folder)) return perror(folder), 1;
     headers();
+    longest_header();
     not_files();
     tensors();
     loading();

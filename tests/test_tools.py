@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""What tests and tools promise about themselves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import mutate  # noqa: E402
+
+
+def test_tests_that_run_alone_are_the_last_ones() -> None:
+    files = ["tests/test_cuda_calls.py", "tests/test_tools.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line.split("::")[1] for line in done.stdout.splitlines() if "::" in line]
+    source = (ROOT / files[0]).read_text()
+    alone = [part.split("(")[0] for part in source.split("@pytest.mark.alone\ndef ")[1:]]
+    assert len(alone) > 3
+    assert names[-len(alone) :] == alone
+
+
+def test_mutants_stand_where_the_set_says() -> None:
+    """A line that changed takes its mutant along: correct tests/mutants.txt, or draw another one."""
+    mutants = mutate.read()
+    assert mutate.misplaced(mutants) == []
+    assert sum(not mutant.why for mutant in mutants) >= 150
+    assert len({(m.file, m.old, m.new) for m in mutants}) == len(mutants)
+
+
+def test_mutants_are_built_by_tests_that_exist() -> None:
+    programs = set(re.findall(r"tests/c/(test_\w+)", (ROOT / "tests" / "local.mk").read_text()))
+    assert set(mutate.C_TESTS) | set(mutate.INTERNAL) <= programs
+    assert all((ROOT / "tests" / name).exists() for name in mutate.PYTHON_TESTS)
+
+
+def test_first_inputs_of_the_fuzz_targets_are_made(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "tests" / "fuzz" / "corpus.py"), str(tmp_path)], check=True)
+    texts = [file.read_bytes()[1:].decode(errors="replace") for file in (tmp_path / "chain").iterdir()]
+    for table in ("ops.def", "reductions.def"):
+        for name in re.findall(r'^RFI_\w+\(\w+,\s*\d+,\s*"([^"]+)"', (ROOT / "lib" / table).read_text(), re.MULTILINE):
+            assert any(name in text for text in texts), name
+    assert {folder.name for folder in tmp_path.iterdir()} == {"chain", "file", "forward"}
+    assert all(any(folder.iterdir()) for folder in tmp_path.iterdir())
