@@ -33,7 +33,30 @@ struct Map {
     CUtensorMapSwizzle swizzle;
 };
 
+bool same(const Map &a, const Map &b) {
+    return a.dimensions == b.dimensions && a.swizzle == b.swizzle && !memcmp(a.size, b.size, sizeof a.size) &&
+        !memcmp(a.stride, b.stride, sizeof a.stride) && !memcmp(a.box, b.box, sizeof a.box);
+}
+
+/* The latest of a thread: more than the six of a call. */
+enum { KNOWN = 8 };
+
+/* A map is a function of what it is asked for alone. So those of W are encoded once, and those of x where its place or
+ * shape has changed. */
 cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) {
+    struct Known {
+        const void *data;
+        int dtype; /* 0: not yet used */
+        Map asked;
+        CUtensorMap map;
+    };
+    static thread_local Known known[KNOWN];
+    static thread_local int next;
+    for (const Known &k : known)
+        if (k.data == data && k.dtype == dtype && same(k.asked, m)) {
+            *map = k.map;
+            return cudaSuccess;
+        }
     static const Encode encode = find_encode();
     if (!encode) return cudaErrorNotSupported;
     const CUtensorMapDataType type =
@@ -42,7 +65,10 @@ cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) 
     CUresult result = encode(map, type, m.dimensions, const_cast<void *>(data), m.size, m.stride, m.box, step,
         CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+    if (result != CUDA_SUCCESS) return cudaErrorInvalidValue;
+    known[next] = {data, dtype, m, *map};
+    next = (next + 1) % KNOWN;
+    return cudaSuccess;
 }
 
 /* Boxes of `box_rows` rows of `row_bytes` bytes, 32, 64 or 128, of a matrix, swizzled as wgmma reads them; one more
@@ -98,14 +124,37 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     return error;
 }
 
+/* Allows the kernel its shared memory, and says how many multiprocessors there are: once for a kernel and a device. */
+cudaError_t set_up(const void *kernel, int shared, int *multiprocessors) {
+    struct Ready {
+        const void *kernel;
+        int device, shared, multiprocessors;
+    };
+    static thread_local Ready ready[KNOWN];
+    static thread_local int next;
+    int device, most;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error) return error;
+    for (const Ready &r : ready)
+        if (r.kernel == kernel && r.device == device && r.shared == shared) {
+            *multiprocessors = r.multiprocessors;
+            return cudaSuccess;
+        }
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (!error) error = cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device);
+    if (error) return error;
+    ready[next] = {kernel, device, shared, most};
+    next = (next + 1) % KNOWN;
+    *multiprocessors = most;
+    return cudaSuccess;
+}
+
 /* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters. The kernel is to call
  * rfi_wait_for_previous. */
 cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster,
     int threads, int shared, cudaStream_t stream) {
-    int device, most;
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (!error) error = cudaGetDevice(&device);
-    if (!error) error = cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device);
+    int most;
+    cudaError_t error = set_up(kernel, shared, &most);
     if (error) return error;
     const int64_t clusters = (tiles + cluster - 1) / cluster;
     cudaLaunchAttribute attributes[2];
