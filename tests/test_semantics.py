@@ -313,9 +313,10 @@ def test_index(backend: str, about: str, kind: str, columns: tuple[float, ...], 
             assert (case.run(backend) == (0 if alone else first + want)).all(), (about, dtype, width, first)
 
 
+@pytest.mark.cpu_only  # whose kernels take so many columns
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
-def test_an_index_is_exact_beyond_what_the_type_of_y_can_tell_apart(backend: str, kind: str) -> None:
-    """2^24 + 3 is no float32, and 2051 no float16: the column is known exactly, and rounded once."""
+def test_an_index_is_exact_beyond_what_float32_can_tell_apart(backend: str, kind: str) -> None:
+    """2^24 + 3 is no float32: the column is known exactly, and rounded once."""
     n = 2**24 + 10
     row = np.zeros(n, np.float32)
     row[2**24 + 3] = 1 if kind == "argmax" else -1
@@ -323,9 +324,20 @@ def test_an_index_is_exact_beyond_what_the_type_of_y_can_tell_apart(backend: str
     for y_dtype, want in [("float64", 2**24 + 3), ("float32", 2**24 + 4)]:
         case = Case(f"linear | {kind}", one, row[:, None], None, {}, "float32", "float32", y_dtype)
         assert case.run(backend) == want
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_an_index_is_rounded_once(backend: str, kind: str) -> None:
+    """2051 is no float16, and a step behind the reduction sees 2051."""
+    row = np.zeros(5000, np.float32)
     row[2051] = 2 if kind == "argmax" else -2
-    case = Case(f"linear | {kind}", one, row[:5000, None], None, {}, "float32", "float32", "float16")
-    assert case.run(backend) == 2052
+    one = np.ones((1, 1), np.float32)
+    for chain, y_dtype, want in [
+        (f"linear | {kind}", "float16", 2052),
+        (f"linear | {kind}", "float32", 2051),
+        (f"linear | {kind} | sub(2048)", "float16", 3),
+    ]:
+        assert Case(chain, one, row[:, None], None, {}, "float32", "float32", y_dtype).run(backend) == want, chain
 
 
 @pytest.mark.parametrize(
