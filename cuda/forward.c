@@ -5,6 +5,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "prepared.h"
+#include "states.h"
 
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
@@ -80,7 +81,8 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     }
     if (c->aligned_x) l->copy = take(&l->total, batch, l->depth * 2);
     if (spec->plan.reduction)
-        l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
+        l->partials = take(&l->total, batch,
+            l->num_partials * rfi_reduction_words(spec->plan.reduction) * (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 /* Host buffers pass through in pieces. */
