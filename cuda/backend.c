@@ -62,9 +62,6 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    if (spec->plan.num_pre + spec->plan.num_post > RF_MAX_OPS)
-        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d",
-            spec->plan.num_pre + spec->plan.num_post, RF_MAX_OPS);
     return RF_OK;
 }
 
@@ -93,7 +90,7 @@ rfi_cuda_problem rfi_cuda_problem_of(
         .w_terms = w_terms,
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
-        .reduction = spec->plan.reduction,
+        .reduction = spec->plan.branches[0].reduction,
         .batch_invariant = spec->batch_invariant,
     };
     if (!prepared || !prepared->w_nonfinite)
@@ -151,7 +148,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock),
         rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));
     /* Unfused, the logits are written and every operator reads and writes them. */
-    double passes = 1 + 2.0 * spec->plan.num_pre + (spec->plan.reduction ? 1 : 0);
+    double passes = 1 + 2.0 * spec->plan.trunk.count + (spec->plan.branches[0].reduction ? 1 : 0);
     double logits = (double)batch * (double)spec->plan.out_features * (double)rfi_dtype_size(spec->compute_dtype);
     out->unfused_seconds = c.seconds + passes * logits / figures.memory_bytes_per_second;
     return RF_OK;

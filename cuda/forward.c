@@ -65,7 +65,7 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
     if (c->irregular)
         l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
     l->num_tickets += COUNTERS;
-    if (!spec->plan.reduction) l->num_tickets = 0;
+    if (!spec->plan.branches[0].reduction) l->num_tickets = 0;
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
     if (c->uses_terms) {
         /* A value of binary16 is a term of its own, bfloat16 has the range of float32. */
@@ -79,7 +79,7 @@ static void lay_out_fold(const rfi_spec *spec, int64_t batch, layout *l) {
         for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
     }
     if (c->aligned_x) l->copy = take(&l->total, batch, l->depth * 2);
-    if (spec->plan.reduction)
+    if (spec->plan.branches[0].reduction)
         l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 

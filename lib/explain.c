@@ -1,6 +1,7 @@
 /* The facts that explain states; explain_text.c and explain_json.c say them. */
 #include "explain.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "dtype.h"
@@ -13,10 +14,12 @@ static const char *const simplify_names[] = {[RF_SIMPLIFY_DEFAULT] = "default",
     [RF_SIMPLIFY_EXACT] = "exact",
     [RF_SIMPLIFY_ALGEBRAIC] = "algebraic"};
 
-static void tell_step(rfi_explanation *about, const rfi_step *step, rfi_place place) {
-    rfi_story *story = &about->story[step->source];
-    story->place = place;
-    rfi_step_format(&about->spec->plan, step, story->now);
+static void tell_steps(rfi_explanation *about, const rfi_steps *steps, rfi_place place) {
+    for (const rfi_step *step = steps->at; step < steps->at + steps->count; step++) {
+        rfi_story *story = &about->story[step->source];
+        story->place = place;
+        rfi_step_format(&about->spec->plan.chain, step, story->now);
+    }
 }
 
 static void tell_operators(rfi_explanation *about) {
@@ -28,13 +31,14 @@ static void tell_operators(rfi_explanation *about) {
     }
     about->story[0].place = tile;
     strcpy(about->story[0].now, about->story[0].written);
-    if (plan->reduction) {
-        rfi_story *fold = &about->story[plan->chain.reduction];
+    const rfi_branch *branch = &plan->branches[0];
+    if (branch->reduction) {
+        rfi_story *fold = &about->story[branch->source];
         fold->place = about->collapsed ? RFI_PLACE_COLLAPSED : RFI_PLACE_REDUCTION;
         strcpy(fold->now, fold->written);
     }
-    for (int i = 0; i < plan->num_pre; i++) tell_step(about, &plan->pre[i], tile);
-    for (int i = 0; i < plan->num_post; i++) tell_step(about, &plan->post[i], RFI_PLACE_ROW);
+    tell_steps(about, &plan->trunk, tile);
+    tell_steps(about, &branch->post, RFI_PLACE_ROW);
 }
 
 static int flags_of(const rfi_plan *plan, int i) { return (int)rfi_op_find(plan->chain.ops[i].kind)->flags; }
@@ -75,9 +79,9 @@ static rfi_cost unfused_cost(const rfi_explanation *about) {
 }
 
 /* Steps that compute something. */
-static int work_of(const rfi_step *steps, int count) {
+static int work_of(const rfi_steps *steps) {
     int work = 0;
-    for (int i = 0; i < count; i++) work += steps[i].kind != RF_OP_SAVE;
+    for (int i = 0; i < steps->count; i++) work += steps->at[i].kind != RF_OP_SAVE;
     return work;
 }
 
@@ -93,18 +97,25 @@ static rfi_cost fused_cost(const rfi_explanation *about) {
         cost.flops = 2 * rows * k + rows;
         cost.bytes = x + k * sizeof(double) + y;
     } else {
-        cost.flops = 2 * rows * n * k + rows * n * (1 + work_of(plan->pre, plan->num_pre) + (plan->reduction != 0));
+        cost.flops = 2 * rows * n * k + rows * n * (1 + work_of(&plan->trunk) + (plan->branches[0].reduction != 0));
         cost.bytes = x + n * k * (double)rfi_dtype_size(spec->weight_dtype) + n * item * (1 + plan->num_vectors) + y;
         /* The backend knows how often its blocking reads W. */
         if (about->estimate && about->estimate->bytes > cost.bytes) cost.bytes = about->estimate->bytes;
     }
-    cost.flops += rows * work_of(plan->post, plan->num_post);
+    cost.flops += rows * work_of(&plan->branches[0].post);
     return cost;
 }
 
 rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace,
     int64_t batch, rf_format format, char **text) {
-    rfi_explanation about = {
+    rfi_explanation *about = calloc(1, sizeof *about);
+    rfi_plan *again = malloc(sizeof *again);
+    if (!about || !again) {
+        free(about);
+        free(again);
+        return rfi_error(RF_OUT_OF_MEMORY, "no memory for the explanation");
+    }
+    *about = (rfi_explanation){
         .spec = spec,
         .backend = backend,
         .estimate = estimate,
@@ -114,13 +125,17 @@ rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estim
         .math = math_names[spec->math],
         .simplify = simplify_names[spec->plan.simplify],
     };
-    tell_operators(&about);
-    about.unfused = unfused_cost(&about);
-    about.fused = fused_cost(&about);
+    rfi_plan_make(&spec->plan.chain, spec->plan.simplify, again, &about->log);
+    rfi_find_constant(&spec->plan, &spec->plan.branches[0], about->constant);
+    tell_operators(about);
+    about->unfused = unfused_cost(about);
+    about->fused = fused_cost(about);
     if (estimate) {
-        about.fused.seconds = estimate->fused_seconds;
-        about.unfused.seconds = estimate->unfused_seconds;
+        about->fused.seconds = estimate->fused_seconds;
+        about->unfused.seconds = estimate->unfused_seconds;
     }
-    *text = format == RF_FORMAT_JSON ? rfi_explain_json(&about) : rfi_explain_text(&about);
+    *text = format == RF_FORMAT_JSON ? rfi_explain_json(about) : rfi_explain_text(about);
+    free(about);
+    free(again);
     return *text ? RF_OK : rfi_error(RF_OUT_OF_MEMORY, "no memory for the explanation");
 }

@@ -24,11 +24,10 @@ static json_t *cost_of(const rfi_cost *cost) {
 }
 
 /* The rules that concerned operator i, in the order they were applied. */
-static json_t *rules_of(const rfi_plan *plan, int i) {
+static json_t *rules_of(const rfi_rewrites *log, int i) {
     json_t *list = json_array();
-    for (int r = 0; r < plan->num_rewrites; r++)
-        if (rfi_rewrite_concerns(&plan->rewrites[r], i))
-            json_array_append_new(list, json_string(plan->rewrites[r].rule));
+    for (int r = 0; r < log->count; r++)
+        if (rfi_rewrite_concerns(&log->at[r], i)) json_array_append_new(list, json_string(log->at[r].rule));
     return list;
 }
 
@@ -38,16 +37,15 @@ static json_t *operators_of(const rfi_explanation *about) {
         const rfi_story *story = &about->story[i];
         json_array_append_new(list,
             json_pack("{s:i, s:s, s:s, s:o, s:o}", "index", i, "operator", story->written, "place",
-                place_names[story->place], "computed_as", text_or_null(story->now), "rules",
-                rules_of(&about->spec->plan, i)));
+                place_names[story->place], "computed_as", text_or_null(story->now), "rules", rules_of(&about->log, i)));
     }
     return list;
 }
 
-static json_t *rewrites_of(const rfi_plan *plan) {
+static json_t *rewrites_of(const rfi_rewrites *log) {
     json_t *list = json_array();
-    for (int r = 0; r < plan->num_rewrites; r++) {
-        const rfi_rewrite *rewrite = &plan->rewrites[r];
+    for (int r = 0; r < log->count; r++) {
+        const rfi_rewrite *rewrite = &log->at[r];
         json_array_append_new(list,
             json_pack("{s:s, s:b, s:i, s:i, s:s}", "rule", rewrite->rule, "algebraic", rewrite->algebraic, "first",
                 rewrite->first, "last", rewrite->last, "text", rewrite->text));
@@ -77,10 +75,10 @@ char *rfi_explain_json(const rfi_explanation *about) {
         "y_dtype", rfi_dtype_name(spec->y_dtype), "math", about->math, "simplify", about->simplify);
     int failed = json_object_update(root, types);
     failed |= json_object_set_new(root, "operators", operators_of(about));
-    failed |= json_object_set_new(root, "rewrites", rewrites_of(plan));
+    failed |= json_object_set_new(root, "rewrites", rewrites_of(&about->log));
     failed |= json_object_set_new(root, "collapsible", json_boolean(plan->collapsible));
     failed |= json_object_set_new(root, "collapsed", json_boolean(about->collapsed));
-    failed |= json_object_set_new(root, "constant", text_or_null(plan->constant));
+    failed |= json_object_set_new(root, "constant", text_or_null(about->constant));
     failed |= json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)about->workspace));
     failed |=
         json_object_set_new(root, "weight_reads", known_count(about->estimate ? about->estimate->weight_reads : 0));

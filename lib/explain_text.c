@@ -37,11 +37,11 @@ static const char *seconds(double value, char text[QUANTITY_TEXT]) {
 }
 
 /* " (rule, rule)" */
-static void say_rules(FILE *out, const rfi_plan *plan, int i) {
+static void say_rules(FILE *out, const rfi_rewrites *log, int i) {
     const char *before = " (";
-    for (int r = 0; r < plan->num_rewrites; r++) {
-        if (!rfi_rewrite_concerns(&plan->rewrites[r], i)) continue;
-        fprintf(out, "%s%s", before, plan->rewrites[r].rule);
+    for (int r = 0; r < log->count; r++) {
+        if (!rfi_rewrite_concerns(&log->at[r], i)) continue;
+        fprintf(out, "%s%s", before, log->at[r].rule);
         before = ", ";
     }
     if (*before == ',') fputc(')', out);
@@ -65,7 +65,7 @@ static void say_operator(FILE *out, const rfi_explanation *about, int i, int wid
         fputs(words[story->place], out);
         int changed = story->place != RFI_PLACE_REMOVED && strcmp(story->now, story->written);
         if (changed) fprintf(out, ", as %s", story->now);
-        if (changed || story->place == RFI_PLACE_REMOVED) say_rules(out, plan, i);
+        if (changed || story->place == RFI_PLACE_REMOVED) say_rules(out, &about->log, i);
     }
     fputc('\n', out);
 }
@@ -82,11 +82,12 @@ static void say_operators(FILE *out, const rfi_explanation *about) {
 }
 
 static void say_rewrites(FILE *out, const rfi_explanation *about) {
+    const rfi_rewrites *log = &about->log;
     const rfi_plan *plan = &about->spec->plan;
     fprintf(out, "\nrewrites (simplify=%s)\n", about->simplify);
-    if (!plan->num_rewrites) fprintf(out, "  none\n");
-    for (int r = 0; r < plan->num_rewrites; r++) {
-        const rfi_rewrite *rewrite = &plan->rewrites[r];
+    if (!log->count) fprintf(out, "  none\n");
+    for (int r = 0; r < log->count; r++) {
+        const rfi_rewrite *rewrite = &log->at[r];
         char operators[16];
         if (rewrite->first == rewrite->last) snprintf(operators, sizeof operators, "%d", rewrite->first);
         else
@@ -153,7 +154,8 @@ static void say(FILE *out, const rfi_explanation *about) {
         rfi_dtype_name(spec->compute_dtype), about->math);
     fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "",
         about->estimate ? about->estimate->kernel : "");
-    if (*plan->constant) fprintf(out, "\nWARNING: %s. This is almost always a mistake in the model.\n", plan->constant);
+    if (*about->constant)
+        fprintf(out, "\nWARNING: %s. This is almost always a mistake in the model.\n", about->constant);
     say_operators(out, about);
     say_rewrites(out, about);
     say_costs(out, about);

@@ -73,7 +73,7 @@ static rf_status plan_chain(const rf_config *config, rfi_spec *spec) {
     if (!status) status = rfi_chain_set_size(&chain, config->in_features, config->out_features);
     if (status) return status;
     rf_simplify simplify = config->simplify ? (rf_simplify)config->simplify : RF_SIMPLIFY_ALGEBRAIC;
-    return rfi_plan_make(&chain, simplify, &spec->plan);
+    return rfi_plan_make(&chain, simplify, &spec->plan, NULL);
 }
 
 static rf_status format_chain(rf_model *model) {

@@ -1,11 +1,8 @@
-/* From chain to steps; the rewrites are rewrite.c's. */
+/* From chain to steps; the rewrites of a list of them are rewrite.c's. */
 #include "plan.h"
 
 #include <math.h>
 #include <string.h>
-
-#include "ops.h"
-#include "plan_parts.h"
 
 static int32_t vector_index(rfi_plan *plan, const char *name) {
     if (!*name) return -1;
@@ -15,76 +12,55 @@ static int32_t vector_index(rfi_plan *plan, const char *name) {
     return v;
 }
 
-rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *plan) {
+/* Steps that are affine in each column, with parameters known to be finite (vectors are looked at when they come),
+ * before a sum or a mean. */
+static int is_collapsible(const rfi_plan *plan) {
+    const int32_t reduction = plan->branches[0].reduction;
+    if ((reduction != RF_OP_SUM && reduction != RF_OP_MEAN) || !plan->out_features) return 0;
+    for (int i = 0; i < plan->trunk.count; i++) {
+        const rfi_step *step = &plan->trunk.at[i];
+        double scale, shift;
+        if (step->kind == RF_OP_SAVE || step->kind == RF_OP_ADD_SAVED) continue;
+        if (!rfi_step_affine(step, step->vector < 0 ? step->a : 1, &scale, &shift)) return 0;
+        if (!isfinite(scale) || !isfinite(shift)) return 0;
+    }
+    return 1;
+}
+
+static void simplify_steps(rfi_plan *plan, rfi_rewrites *log) {
+    if (plan->simplify == RF_SIMPLIFY_NONE) return;
+    rfi_rewrite_steps(&plan->chain, &plan->trunk, log);
+    rfi_rewrite_steps(&plan->chain, &plan->branches[0].post, log);
+    plan->collapsible = plan->simplify == RF_SIMPLIFY_ALGEBRAIC && is_collapsible(plan);
+    if (plan->collapsible && log)
+        log->at[log->count++] = (rfi_rewrite){.rule = "collapse",
+            .algebraic = 1,
+            .last = plan->branches[0].source,
+            .text = "the sum of affine columns became one dot product with the column sums of W"};
+}
+
+rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *plan, rfi_rewrites *log) {
     memset(plan, 0, sizeof *plan);
+    if (log) log->count = 0;
     plan->chain = *chain;
     plan->in_features = chain->in_features;
     plan->out_features = chain->out_features;
     plan->width = chain->reduction < 0 ? chain->out_features : 1;
     plan->simplify = simplify;
-    plan->reduction = chain->reduction < 0 ? RF_OP_NONE : chain->ops[chain->reduction].kind;
+    plan->num_branches = 1;
+    rfi_branch *branch = &plan->branches[0];
+    branch->reduction = chain->reduction < 0 ? RF_OP_NONE : chain->ops[chain->reduction].kind;
+    branch->source = chain->reduction;
     for (int i = 1; i < chain->num_ops; i++) {
         const rf_op *op = &chain->ops[i];
         if (i == chain->reduction) continue;
-        rfi_step *step =
-            chain->reduction >= 0 && i > chain->reduction ? &plan->post[plan->num_post++] : &plan->pre[plan->num_pre++];
-        *step = (rfi_step){.kind = op->kind,
+        rfi_steps *steps = chain->reduction >= 0 && i > chain->reduction ? &branch->post : &plan->trunk;
+        steps->at[steps->count++] = (rfi_step){.kind = op->kind,
             .vector = vector_index(plan, op->vector),
             .a = op->params[0],
             .b = op->params[1],
             .source = i};
     }
-    rfi_plan_rewrite(plan);
-    rfi_plan_find_constant(plan);
+    simplify_steps(plan, log);
     return RF_OK;
-}
-
-const char *rfi_step_format(const rfi_plan *plan, const rfi_step *step, char text[RFI_OP_TEXT]) {
-    const rfi_op_desc *desc = rfi_op_find(step->kind);
-    rf_op op = {.kind = step->kind, .num_params = desc->num_params, .params = {step->a, step->b}};
-    if (step->vector >= 0) {
-        op.num_params = 0;
-        strcpy(op.vector, plan->vectors[step->vector]);
-    } else {
-        /* A clamp keeps one bound in sight. */
-        int least = desc->flags & RFI_OPF_ONE_PARAM ? 1 : desc->min_params;
-        while (op.num_params > least && op.params[op.num_params - 1] == desc->param_defaults[op.num_params - 1])
-            op.num_params--;
-    }
-    return rfi_op_format(&op, text);
-}
-
-int rfi_step_affine(const rfi_step *step, double a, double *scale, double *shift) {
-    *scale = 1;
-    *shift = 0;
-    switch (step->kind) {
-    case RF_OP_MUL: *scale = a; return 1;
-    case RF_OP_DIV: *scale = 1 / a; return 1;
-    case RF_OP_ADD: *shift = a; return 1;
-    case RF_OP_SUB: *shift = -a; return 1;
-    case RF_OP_NEG: *scale = -1; return 1;
-    default: return 0;
-    }
-}
-
-/* Bits, but any NaN is as good as another. */
-static int same_f32(float v, float w) { return (v != v && w != w) || !memcmp(&v, &w, sizeof v); }
-static int same_f64(double v, double w) { return (v != v && w != w) || !memcmp(&v, &w, sizeof v); }
-
-/* Asked of the formula itself, so that a new row of reductions.def is treated rightly: values that any other function
- * would change. */
-rfi_width_one rfi_reduction_width_one(int kind) {
-    static const double probes[] = {0.0, 1.0, -1.0, 2.0, -3.5, 0.1, -0.7, 1e-3, -1e-3, 7.7e8, -1e30, 88.0, -104.5,
-        710.0, -745.5, 3e38, -3e38, 1.2e-38, -1.2e-38, 0x1p-149, -0x1.8p-140, INFINITY, -INFINITY, NAN, 16777217.0,
-        0x1.fffffep-1, 0x1.000002p0};
-    for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) {
-        float v = (float)probes[i];
-        if (!same_f32(rfi_op_apply_f32(kind, v, 0, 0, 0), v) ||
-            !same_f64(rfi_op_apply_f64(kind, probes[i], 0, 0, 0), probes[i]))
-            return RFI_WIDTH_ONE_OTHER;
-    }
-    float f = rfi_op_apply_f32(kind, -0.0f, 0, 0, 0);
-    double d = rfi_op_apply_f64(kind, -0.0, 0, 0, 0);
-    if (f != 0 || d != 0 || !signbit(f) != !signbit(d)) return RFI_WIDTH_ONE_OTHER;
-    return signbit(f) ? RFI_WIDTH_ONE_SAME : RFI_WIDTH_ONE_PLUS_ZERO;
 }

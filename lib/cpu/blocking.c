@@ -74,7 +74,7 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0;
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
-    if (spec->plan.reduction &&
+    if (spec->plan.branches[0].reduction &&
         (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, 2 * value, &states) ||
             __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 ||
             list > PTRDIFF_MAX / 4))

@@ -25,7 +25,7 @@ static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
     b->row_blocks = (run->rows + b->rows - 1) / b->rows;
     rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
-    if (b->narrow || !run->spec->plan.reduction) return;
+    if (b->narrow || !run->spec->plan.branches[0].reduction) return;
     rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads,
         (run->rows + RFI_CPU_FINISH_ROWS - 1) / RFI_CPU_FINISH_ROWS, run_finish, run);
 }

@@ -63,13 +63,6 @@ typedef struct rfi_cpu_inner {
     int columns, rows, first;
 } rfi_cpu_inner;
 
-/* An elementwise step with its parameter found: the vector covers the columns that the call works on. */
-typedef struct rfi_cpu_step {
-    int32_t kind;
-    int32_t vector; /* index into the prepared vectors, or -1 */
-    double a, b;
-} rfi_cpu_step;
-
 /* For one compute type on one instruction set. */
 typedef struct rfi_cpu_kernel {
     int max_rows; /* rows a sliver may have */
@@ -83,8 +76,7 @@ typedef struct rfi_cpu_kernel {
     void (*narrow)(void *to, const void *from, rf_dtype dtype, int64_t n);
     /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns'
      * parameters start. A reduction among them is one over a single column. */
-    void (*apply)(
-        const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
+    void (*apply)(const rfi_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
     /* n <= RFI_CPU_UNIT values into state[0] (peak) and state[1] (total), of the compute type. */
     void (*fold)(int reduction, const void *values, int n, void *state);
     /* (rows, units) such states to (rows) results, written up to whole panels. */

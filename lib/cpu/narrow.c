@@ -26,7 +26,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     char *scratch = run->scratch + (size_t)slot * b->scratch;
     int rows = (int)least(b->rows, run->rows - task * b->rows), columns = (int)plan->out_features,
         panel = run->prepared->kernel->panel;
-    int steps = plan->reduction || plan->num_pre,
+    int steps = plan->branches[0].reduction || plan->trunk.count,
         by_row = !steps || rows * round_up(columns, panel) < columns * round_up(rows, panel);
     return (block){
         .row = task * b->rows,
@@ -93,17 +93,17 @@ static void apply_to_rows(const rfi_cpu_run *run, const block *t) {
     for (int i = 0; i < t->rows; i++) {
         char *values = t->by_rows + (size_t)(i * t->ld) * t->value;
         memset(values + (size_t)vectors * t->value, 0, (size_t)(padded - vectors) * t->value);
-        p->kernel->apply(p->steps, run->spec->plan.num_pre, p->vectors, 0, values, padded);
+        p->kernel->apply(run->spec->plan.trunk.at, run->spec->plan.trunk.count, p->vectors, 0, values, padded);
     }
 }
 
 /* A column's parameter is the same in all rows. */
 static void apply_to_column(const rfi_cpu_run *run, int column, char *values, int padded) {
     const rfi_cpu_prepared *p = run->prepared;
-    rfi_cpu_step steps[RF_MAX_OPS];
-    int count = run->spec->plan.num_pre;
+    rfi_step steps[RF_MAX_OPS];
+    int count = run->spec->plan.trunk.count;
     for (int i = 0; i < count; i++) {
-        steps[i] = p->steps[i];
+        steps[i] = run->spec->plan.trunk.at[i];
         if (steps[i].vector < 0) continue;
         steps[i].a = rfi_load(p->vectors[steps[i].vector], run->spec->compute_dtype, column);
         steps[i].vector = -1;
@@ -116,7 +116,7 @@ static void apply_to_columns(const rfi_cpu_run *run, const block *t, int written
     for (int c = 0; c < t->columns; c++) {
         char *values = t->by_columns + (size_t)(c * RFI_CPU_NARROW_ROWS) * t->value;
         memset(values + (size_t)written * t->value, 0, (size_t)(padded - written) * t->value);
-        if (run->spec->plan.num_pre && !t->by_row) apply_to_column(run, c, values, padded);
+        if (run->spec->plan.trunk.count && !t->by_row) apply_to_column(run, c, values, padded);
     }
 }
 
@@ -125,16 +125,16 @@ static int64_t finish(const rfi_cpu_run *run, const block *t) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     int padded = round_up(t->rows, kernel->panel);
-    if (t->by_row && plan->num_pre) apply_to_rows(run, t);
-    if (t->by_row && !plan->reduction) return t->ld;
+    if (t->by_row && plan->trunk.count) apply_to_rows(run, t);
+    if (t->by_row && !plan->branches[0].reduction) return t->ld;
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
     apply_to_columns(run, t, t->by_row ? t->rows : round_up(t->rows, kernel->lanes), padded);
-    if (!plan->reduction) {
+    if (!plan->branches[0].reduction) {
         kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);
         return t->ld;
     }
-    kernel->fold_rows(plan->reduction, t->by_columns, RFI_CPU_NARROW_ROWS, t->columns, padded, t->by_rows);
-    kernel->apply(run->prepared->post, plan->num_post, NULL, 0, t->by_rows, padded);
+    kernel->fold_rows(plan->branches[0].reduction, t->by_columns, RFI_CPU_NARROW_ROWS, t->columns, padded, t->by_rows);
+    kernel->apply(plan->branches[0].post.at, plan->branches[0].post.count, NULL, 0, t->by_rows, padded);
     return 1;
 }
 

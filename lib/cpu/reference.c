@@ -84,8 +84,8 @@ static double column(const rfi_spec *spec, const prepared *p, const rfi_forward 
         dot += rfi_load(call->x, call->x_dtype, row * call->ldx + k) *
             rfi_load(p->weight, spec->weight_dtype, j * plan->in_features + k);
     double v = round_to_compute(spec, dot + p->bias[j]), saved = 0;
-    for (int i = 0; i < plan->num_pre; i++) {
-        const rfi_step *step = &plan->pre[i];
+    for (int i = 0; i < plan->trunk.count; i++) {
+        const rfi_step *step = &plan->trunk.at[i];
         double a = step->vector < 0 ? step->a : p->vector[step->vector * plan->out_features + j];
         v = step_apply(spec, step, v, a, saved);
         if (step->kind == RF_OP_SAVE) saved = v;
@@ -95,7 +95,7 @@ static double column(const rfi_spec *spec, const prepared *p, const rfi_forward 
 
 static double fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
     const rfi_plan *plan = &spec->plan;
-    int kind = plan->reduction;
+    int kind = plan->branches[0].reduction;
     rfi_state_f64 state = rfi_state_empty_f64(kind);
     for (int64_t first = 0; first < plan->out_features; first += BLOCK) {
         double value[BLOCK];
@@ -107,16 +107,17 @@ static double fold_row(const rfi_spec *spec, const prepared *p, const rfi_forwar
         state = rfi_state_merge_f64(kind, state, block);
     }
     double v = round_to_compute(spec, rfi_state_finish_f64(kind, state, (double)plan->out_features)), saved = 0;
-    for (int i = 0; i < plan->num_post; i++) {
-        v = step_apply(spec, &plan->post[i], v, plan->post[i].a, saved);
-        if (plan->post[i].kind == RF_OP_SAVE) saved = v;
+    const rfi_steps *post = &plan->branches[0].post;
+    for (int i = 0; i < post->count; i++) {
+        v = step_apply(spec, &post->at[i], v, post->at[i].a, saved);
+        if (post->at[i].kind == RF_OP_SAVE) saved = v;
     }
     return v;
 }
 
 static rf_status forward(const rfi_spec *spec, const void *state, const rfi_forward *call) {
     for (int64_t row = 0; row < call->batch; row++) {
-        if (spec->plan.reduction) {
+        if (spec->plan.branches[0].reduction) {
             rfi_store(call->y, call->y_dtype, row * call->ldy, fold_row(spec, state, call, row));
             continue;
         }

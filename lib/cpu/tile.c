@@ -143,10 +143,10 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
     int padded = (int)least(RFI_CPU_UNIT, p->padded - column),
         n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
     char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
-    p->kernel->apply(p->steps, plan->num_pre, p->vectors, column, values, padded);
-    if (plan->reduction) {
-        p->kernel->fold(
-            plan->reduction, values, n, run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
+    p->kernel->apply(plan->trunk.at, plan->trunk.count, p->vectors, column, values, padded);
+    if (plan->branches[0].reduction) {
+        p->kernel->fold(plan->branches[0].reduction, values, n,
+            run->states + (size_t)((row * run->blocking.units + unit) * 2) * t->value);
         return;
     }
     char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);
