@@ -62,6 +62,12 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
+    if (spec->plan.num_branches > 1)
+        return rfi_error(
+            RF_UNSUPPORTED, "the chain has %d results; the CUDA kernels compute one", spec->plan.num_branches);
+    if (spec->plan.num_rows)
+        return rfi_error(
+            RF_UNSUPPORTED, "the chain has the row input #%s; the CUDA kernels take none", spec->plan.rows[0].name);
     return RF_OK;
 }
 

@@ -6,7 +6,7 @@
 #include "sized.h"
 
 #define RFI_P0 .num_params = 0
-#define RFI_PV(n1) .num_params = 1, .min_params = 1, .accepts_vector = 1, .param_names = {#n1}
+#define RFI_PV(n1) .num_params = 1, .min_params = 1, .accepts_vector = 1, .row_use = RF_ROW_NUMBER, .param_names = {#n1}
 #define RFI_P1(n1, d1) .num_params = 1, .param_names = {#n1}, .param_defaults = {d1}
 #define RFI_P1R(n1) .num_params = 1, .min_params = 1, .param_names = {#n1}
 #define RFI_P2(n1, d1, n2, d2) .num_params = 2, .param_names = {#n1, #n2}, .param_defaults = {d1, d2}
@@ -57,7 +57,8 @@ enum {
 /* No default: the compiler warns of a name in rowfold.h that has no row. */
 const rfi_op_desc *rfi_op_find(int kind) {
     switch ((rf_op_kind)kind) {
-    case RF_OP_NONE: return NULL;
+    case RF_OP_NONE:
+    case RF_OP_RESULT: return NULL;
     case RF_OP_LINEAR: return &table[INDEX_LINEAR];
 #define RFI_OP(id, number, name, params, flags, formula, doc) \
     case RF_OP_##id: return &table[INDEX_##id];
@@ -90,6 +91,8 @@ rf_status rf_op_get_info(size_t index, rf_op_info *info) {
         .num_params = desc->num_params,
         .min_params = desc->min_params,
         .accepts_vector = desc->accepts_vector,
+        .row_input = desc->row_use,
+        .gives_index = desc->gives_index,
     };
     for (int p = 0; p < desc->num_params; p++) {
         own.param_names[p] = desc->param_names[p];

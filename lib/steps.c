@@ -8,7 +8,7 @@
 const char *rfi_step_format(const rfi_chain *chain, const rfi_step *step, char text[RFI_OP_TEXT]) {
     const rfi_op_desc *desc = rfi_op_find(step->kind);
     rf_op op = {.kind = step->kind, .num_params = desc->num_params, .params = {step->a, step->b}};
-    if (step->vector >= 0) {
+    if (!rfi_step_is_scalar(step)) {
         op.num_params = 0;
         strcpy(op.vector, chain->ops[step->source].vector); /* no rewrite touches such a step */
     } else {

@@ -9,6 +9,7 @@ typedef struct rfi_step {
     int32_t vector; /* index into plan.vectors that replaces a, or -1 */
     double a, b;    /* parameters, defaults filled in */
     int32_t source; /* index of the op in the chain this step came from, for explain */
+    int32_t row;    /* 1 + index into plan.rows of what replaces a, or 0 */
 } rfi_step;
 
 typedef struct rfi_steps {
@@ -17,7 +18,7 @@ typedef struct rfi_steps {
 } rfi_steps;
 
 /* Is the parameter the number a, the same for all values? */
-static inline int rfi_step_is_scalar(const rfi_step *step) { return step->vector < 0; }
+static inline int rfi_step_is_scalar(const rfi_step *step) { return step->vector < 0 && !step->row; }
 
 /* One step as chain text: "mul(4)". `chain` is the one it came from. */
 const char *rfi_step_format(const rfi_chain *chain, const rfi_step *step, char text[RFI_OP_TEXT]);

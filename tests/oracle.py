@@ -52,40 +52,74 @@ BLOCK = 128
 @dataclass(frozen=True)
 class Op:
     name: str
-    params: tuple[float | str, ...]  # a str is the name of a per-feature vector
+    params: tuple[float | str, ...]  # a str is the name of a per-feature vector, or of a row input with its #
 
 
 _PART = re.compile(r"\s*([a-z_0-9]+)\s*(?:\((.*)\))?\s*\Z")
 
 
 def parse(text: str) -> list[Op]:
-    """The operators behind the linear layer."""
-    ops = []
-    for i, part in enumerate(text.split("|")):
-        match = _PART.match(part)
-        if not match or (i == 0) != (match.group(1) == "linear"):
-            raise ValueError(f"cannot read {part!r} of {text!r}")
-        name, inside = match.group(1), (match.group(2) or "").strip()
-        if i == 0:
-            continue
-        if name in REDUCTIONS:
-            ops.append(Op(name, ()))
-            continue
-        if name == "gelu" and inside == "tanh":
-            name, inside = "gelu(tanh)", ""
-        names = [p for p, _ in OPS[name].params]
-        values: list[float | str | None] = [default for _, default in OPS[name].params]
-        for j, arg in enumerate(inside.split(",") if inside else []):
-            key, equals, value = arg.rpartition("=")
-            values[names.index(key.strip()) if equals else j] = _value(value.strip())
-        if None in values:
-            raise ValueError(f"{part!r} lacks a parameter")
-        ops.append(Op(name, tuple(v for v in values if v is not None)))
+    """The operators behind the linear layer, of a chain with one result."""
+    (ops,) = parse_results(text)
     return ops
 
 
+def parse_results(text: str) -> list[list[Op]]:
+    """For each result the operators behind the linear layer, those of the trunk first."""
+    linear, *first = _split(_split(text, ",")[0], "|")
+    match = _PART.match(linear)
+    if not match or match.group(1) != "linear":
+        raise ValueError(f"{text!r} does not begin with linear")
+    trunk: list[Op] = []
+    while first and not first[0].strip().startswith("("):
+        op = _operator(first[0])
+        if op.name in REDUCTIONS:
+            break
+        trunk.append(op)
+        first.pop(0)
+    branches = ["|".join(first), *_split(text, ",")[1:]]
+    results = []
+    for branch in branches:
+        inside = branch.strip()
+        if inside.startswith("(") and inside.endswith(")"):
+            inside = inside[1:-1]
+        results.append([*trunk, *(_operator(part) for part in _split(inside, "|") if inside.strip())])
+    return results
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Parts of the text between separators that stand in no parentheses."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == separator and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def _operator(part: str) -> Op:
+    match = _PART.match(part)
+    if not match:
+        raise ValueError(f"cannot read {part!r}")
+    name, inside = match.group(1), (match.group(2) or "").strip()
+    if name in REDUCTIONS:
+        return Op(name, ())
+    if name == "gelu" and inside == "tanh":
+        name, inside = "gelu(tanh)", ""
+    names = [p for p, _ in OPS[name].params]
+    values: list[float | str | None] = [default for _, default in OPS[name].params]
+    for j, arg in enumerate(inside.split(",") if inside else []):
+        key, equals, value = arg.rpartition("=")
+        values[names.index(key.strip()) if equals else j] = _value(value.strip())
+    if None in values:
+        raise ValueError(f"{part!r} lacks a parameter")
+    return Op(name, tuple(v for v in values if v is not None))
+
+
 def _value(text: str) -> float | str:
-    return text[1:] if text.startswith("@") else float(text)
+    return text[1:] if text.startswith("@") else text if text.startswith("#") else float(text)
 
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -425,18 +459,37 @@ def evaluate(
     products: str = "f32",
 ) -> Result:
     """The chain on float64 copies of the stored inputs: x (batch, K), w (N, K), b (N). `dtype` is the compute type."""
-    ops = parse(chain)
+    (result,) = evaluate_results(chain, x, w, b, vectors, dtype=dtype, products=products)
+    return result
+
+
+def evaluate_results(
+    chain: str,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    vectors: Vectors | None = None,
+    *,
+    dtype: str = "float32",
+    products: str = "f32",
+) -> list[Result]:
+    """As `evaluate`, of a chain with any number of results. Among the vectors "#name" is a row input, (batch, 1)."""
     b = np.zeros(w.shape[0]) if b is None else b
     with np.errstate(all="ignore"):
-        state, saved, folded = logits(x, w, b, dtype, products), None, False
-        causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp")
-        for op in ops:
-            if op.name not in REDUCTIONS:
-                state = _apply(op, state, saved, vectors or {}, dtype, causes and not folded)
-                saved = state if op.name == "save" else saved
-            elif not folded:
-                state, saved, folded = _reduce(op.name, state, dtype), None, True
-            # A reduction behind the first sees one column: the result is that column.
+        columns = logits(x, w, b, dtype, products)
+        return [_evaluate(ops, columns, vectors or {}, dtype) for ops in parse_results(chain)]
+
+
+def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> Result:
+    saved, folded = None, False
+    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp")
+    for op in ops:
+        if op.name not in REDUCTIONS:
+            state = _apply(op, state, saved, vectors, dtype, causes and not folded)
+            saved = state if op.name == "save" else saved
+        elif not folded:
+            state, saved, folded = _reduce(op.name, state, dtype), None, True
+        # A reduction behind the first sees one column: the result is that column.
     return Result(state.value, state.all.lo, state.all.hi, state.unsure)
 
 

@@ -24,9 +24,9 @@ def _number(value: float) -> str:
 
 
 @st.composite
-def elementwise(draw: st.DrawFn, behind: bool) -> str:
+def elementwise(draw: st.DrawFn, behind: bool, rows: tuple[str, ...] = ()) -> str:
     """One operator as text, or a few where the first keeps the second in its domain."""
-    vector = [] if behind else [f"@{name}" for name in VECTORS]
+    vector = [f"#{name}" for name in rows] + ([] if behind else [f"@{name}" for name in VECTORS])
     other = st.one_of(COEFFICIENTS.map(_number), st.sampled_from(vector) if vector else st.nothing())
     bound = st.floats(-12, 12, width=32)
     return draw(
@@ -54,9 +54,9 @@ def elementwise(draw: st.DrawFn, behind: bool) -> str:
 
 
 @st.composite
-def steps(draw: st.DrawFn, behind: bool, most: int) -> list[str]:
+def steps(draw: st.DrawFn, behind: bool, most: int, rows: tuple[str, ...] = ()) -> list[str]:
     """Operators on one side of the reduction, with a saved value now and then."""
-    parts = draw(st.lists(elementwise(behind), max_size=most))
+    parts = draw(st.lists(elementwise(behind, rows), max_size=most))
     if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(parts)))
         parts[at:at] = [
@@ -81,6 +81,28 @@ def chains(draw: st.DrawFn, columns: int) -> str:
             parts += draw(steps(True, 2))
             parts += draw(st.lists(REDUCTIONS, max_size=2))
     return " | ".join(["linear", *parts])
+
+
+ROWS = ("r0", "r1")
+
+
+@st.composite
+def trees(draw: st.DrawFn, columns: int) -> str:
+    """A chain with several results, or with one in parentheses, and with row inputs."""
+    trunk = draw(steps(False, 2, ROWS))
+    saves = draw(st.booleans())  # what the trunk saves, a branch may read
+    trunk += ["save"] if saves else []
+    trunk += draw(steps(False, 1, ROWS))
+    kinds = st.sampled_from(["sum", "mean", "logsumexp"]) if columns == 0 else REDUCTIONS
+    results = []
+    for _ in range(draw(st.integers(1, 4))):
+        own = [] if draw(st.booleans()) else draw(steps(False, 2, ROWS))
+        own += [draw(st.sampled_from(["add_saved", "mul_saved"]))] if saves and draw(st.booleans()) else []
+        behind = draw(steps(True, 2, ROWS))
+        text = " | ".join([*own, draw(kinds), *behind])
+        grouped = draw(st.booleans()) or (not results and bool(own))
+        results.append(f"({text})" if grouped else text)
+    return " | ".join(["linear", *trunk, ", ".join(results)])
 
 
 @st.composite
@@ -126,3 +148,22 @@ def cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
     }
     case = make_case(chain, inputs, vectors, dtype, x_dtype, y_dtype)
     return case if draw(st.booleans()) else Case(**{**case.__dict__, "b": None})
+
+
+@st.composite
+def tree_cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
+    """Cases with several results and row inputs."""
+    batch, k, n = draw(shapes())
+    chain = draw(trees(n))
+    dtype, x_dtype, y_dtype = draw(dtypes)
+    kind = draw(st.sampled_from(sorted(data)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inputs = data[kind](rng, batch, k, n)
+    numbers = {name: rng.choice([-1.5, -0.5, 0.25, 1.0, 3.0], n) for name in VECTORS if f"@{name}" in chain}
+    case = make_case(chain, inputs, numbers, dtype, x_dtype, y_dtype)
+    rows = {
+        name: rng.choice([-2.0, -0.75, 0.3, 1.0, 4.0], batch).astype(case.compute)
+        for name in ROWS
+        if f"#{name}" in chain
+    }
+    return Case(**{**case.__dict__, "rows": rows})

@@ -4,6 +4,7 @@
 #include "cpu/features.h"
 #include "cpu/forward.h"
 #include "cpu/probe.h"
+#include "error.h"
 
 static int available_generic(const char **reason) {
     *reason = "";
@@ -11,7 +12,8 @@ static int available_generic(const char **reason) {
 }
 
 static rf_status supports(const rfi_spec *spec) {
-    (void)spec;
+    if (spec->plan.num_branches > 1 || spec->plan.num_rows)
+        return rfi_error(RF_UNSUPPORTED, "the blocked kernels give one result, and take no row inputs");
     return RF_OK;
 }
 
