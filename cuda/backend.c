@@ -10,6 +10,7 @@
 #include "error.h"
 #include "number.h"
 #include "prepared.h"
+#include "states.h"
 
 enum { OLDEST_MAJOR = 8, MAX_FEATURES = 65535 * 32 };
 
@@ -68,6 +69,10 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.num_rows)
         return rfi_error(
             RF_UNSUPPORTED, "the chain has the row input #%s; the CUDA kernels take none", spec->plan.rows[0].name);
+    const int reduction = spec->plan.branches[0].reduction;
+    if (reduction && (rfi_reduction_words(reduction) != 2 || rfi_reduction_flags(reduction) & RFI_RF_INDEX))
+        return rfi_error(RF_UNSUPPORTED, "%s is a reduction that the CUDA kernels do not have; a CPU backend has it",
+            rfi_op_find(reduction)->name);
     return RF_OK;
 }
 

@@ -77,7 +77,7 @@ template <class R, int ROWS, int COLS, class T, class Valid> static __device__ _
 template <int ROWS, int COLS, class T, class Valid> static __device__ __forceinline__ void rfi_fold_chunk(
     int reduction, const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+#define RFI_REDUCTION(id, number, ...) \
     case number: rfi_fold_chunk<rfi_reduction_##id>(v, valid, lanes, m, t); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -227,7 +227,7 @@ static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int
     for (int r = threadIdx.x / 32 * ROWS, had = 0; r < rows; r += stride) {
         T m[ROWS], t[ROWS];
         switch (p.chain.reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+#define RFI_REDUCTION(id, number, ...) \
     case number: rfi_combine_states<rfi_reduction_##id>(p, first + r, first + rows - 1, m, t); break;
 #include "reductions.def"
 #undef RFI_REDUCTION

@@ -144,15 +144,15 @@ __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[
 template <bool RAGGED, int N>
 __device__ __forceinline__ void fold_columns(int reduction, const float (&v)[N], int width, rfi_state_f32 (&state)[2]) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                        \
+#define RFI_REDUCTION(id, number, ...)                                                                                 \
     case number:                                                                                                       \
         _Pragma("unroll") for (int r = 0; r < 2; r++) {                                                                \
             float m = state[r].m;                                                                                      \
             _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1) if (!RAGGED || j / 4 * 8 + j % 2 < width) \
                 m = rfi_peak_##id##_f32(m, v[j]);                                                                      \
-            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                              \
+            float t = state[r].t * rfi_factor_##id##_f32(0, state[r].m, m);                                            \
             _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1) if (!RAGGED || j / 4 * 8 + j % 2 < width) \
-                t += rfi_term_##id##_f32(m, v[j]);                                                                     \
+                t += rfi_term_##id##_f32(0, m, v[j], 0, 0);                                                            \
             state[r].m = m;                                                                                            \
             state[r].t = t;                                                                                            \
         }                                                                                                              \
@@ -209,13 +209,13 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
 template <int LANES, int ROWS>
 __device__ __forceinline__ void merge_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)               \
+#define RFI_REDUCTION(id, number, ...)                                                                        \
     case number:                                                                                              \
         _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                                    \
             float m = state[r].m;                                                                             \
             _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) m =                                 \
                 rfi_peak_##id##_f32(m, __shfl_xor_sync(~0u, m, step));                                        \
-            float t = state[r].t * rfi_rescale_##id##_f32(state[r].m, m);                                     \
+            float t = state[r].t * rfi_factor_##id##_f32(0, state[r].m, m);                                   \
             _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) t += __shfl_xor_sync(~0u, t, step); \
             state[r].m = m;                                                                                   \
             state[r].t = t;                                                                                   \
@@ -230,16 +230,16 @@ __device__ __forceinline__ void merge_lanes(int reduction, rfi_state_f32 (&state
 template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(
     int reduction, rfi_state_f32 state, const float2 (&block)[BLOCK], int count) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                    \
-    case number: {                                                                                                 \
-        float m = state.m;                                                                                         \
-        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;  \
-        double t = (double)state.t * rfi_rescale_##id##_f32(state.m, m); /* few additions, but of large numbers */ \
-        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) if (i < count) t =                                       \
-            fma((double)block[i].y, (double)rfi_rescale_##id##_f32(block[i].x, m), t);                             \
-        state.m = m;                                                                                               \
-        state.t = (float)t;                                                                                        \
-        break;                                                                                                     \
+#define RFI_REDUCTION(id, number, ...)                                                                               \
+    case number: {                                                                                                   \
+        float m = state.m;                                                                                           \
+        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;    \
+        double t = (double)state.t * rfi_factor_##id##_f32(0, state.m, m); /* few additions, but of large numbers */ \
+        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) if (i < count) t =                                         \
+            fma((double)block[i].y, (double)rfi_factor_##id##_f32(0, block[i].x, m), t);                             \
+        state.m = m;                                                                                                 \
+        state.t = (float)t;                                                                                          \
+        break;                                                                                                       \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION

@@ -320,7 +320,7 @@ __device__ __forceinline__ rfi_state_f32 merge_kept(int reduction, rfi_state_f32
     constexpr int AT_ONCE = 8;
     const int mine = threadIdx.x % LANES;
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)       \
+#define RFI_REDUCTION(id, number, ...)                                                                \
     case number: {                                                                                    \
         float m = state.m;                                                                            \
         _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                     \
@@ -329,12 +329,12 @@ __device__ __forceinline__ rfi_state_f32 merge_kept(int reduction, rfi_state_f32
                 i + j * LANES < count ? kept[i + j * LANES].x : rfi_peak0_##id##_f32();               \
             _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) m = rfi_peak_##id##_f32(m, peaks[j]); \
         }                                                                                             \
-        double t[2] = {state.t * rfi_rescale_##id##_f32(state.m, m), 0};                              \
+        double t[2] = {state.t * rfi_factor_##id##_f32(0, state.m, m), 0};                            \
         _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                     \
             float terms[AT_ONCE];                                                                     \
             _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) {                                     \
                 const float2 s = i + j * LANES < count ? kept[i + j * LANES] : float2{m, 0};          \
-                terms[j] = s.y * rfi_rescale_##id##_f32(s.x, m);                                      \
+                terms[j] = s.y * rfi_factor_##id##_f32(0, s.x, m);                                    \
             }                                                                                         \
             _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) t[j % 2] += terms[j];                 \
         }                                                                                             \

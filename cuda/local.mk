@@ -33,6 +33,7 @@ cuda_h = \
 	cuda/primitives.cuh \
 	cuda/ptx.cuh \
 	cuda/stages.cuh \
+	cuda/states.cuh \
 	cuda/typed.cuh
 cuda_hopper_cu = cuda/hopper_128x256.cu cuda/hopper_128x128.cu cuda/hopper_64x128.cu cuda/hopper_64x64.cu \
 	cuda/hopper_small.cu

@@ -7,6 +7,11 @@
 #define ROWFOLD_CUDA_PRIMITIVES_CUH
 
 #define RFI_MATH static __device__ __forceinline__
+RFI_MATH uint32_t rfi_bits_f32(float x) { return __float_as_uint(x); }
+RFI_MATH float rfi_from_bits_f32(uint32_t u) { return __uint_as_float(u); }
+RFI_MATH uint64_t rfi_bits_f64(double x) { return (uint64_t)__double_as_longlong(x); }
+RFI_MATH double rfi_from_bits_f64(uint64_t u) { return __longlong_as_double((long long)u); }
+
 RFI_MATH float rfi_exp_f32(float x) { return expf(x); }
 RFI_MATH float rfi_exp_term_f32(float x) {
     float r;

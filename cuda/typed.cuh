@@ -7,7 +7,7 @@
 
 #include "chain.h"
 #include "kernels.h"
-#include "ops.h"
+#include "states.cuh"
 
 template <class T> struct rfi_typed;
 template <> struct rfi_typed<float> {
@@ -36,16 +36,20 @@ template <> struct rfi_typed<double> {
 #undef RFI_OP
 
 /* A reduction as a type, for code that is compiled once for each. */
-#define RFI_REDUCTION(id, number, name, peak0_, peak_, term_, rescale_, finish_, empty_ok, doc)                       \
+#define RFI_REDUCTION(id, number, ...)                                                                                \
     struct rfi_reduction_##id {                                                                                       \
         static __device__ __forceinline__ void peak0(float &m) { m = rfi_peak0_##id##_f32(); }                        \
         static __device__ __forceinline__ void peak0(double &m) { m = rfi_peak0_##id##_f64(); }                       \
         static __device__ __forceinline__ float peak(float m, float x) { return rfi_peak_##id##_f32(m, x); }          \
         static __device__ __forceinline__ double peak(double m, double x) { return rfi_peak_##id##_f64(m, x); }       \
-        static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(m, x); }          \
-        static __device__ __forceinline__ double term(double m, double x) { return rfi_term_##id##_f64(m, x); }       \
-        static __device__ __forceinline__ float rescale(float m, float x) { return rfi_rescale_##id##_f32(m, x); }    \
-        static __device__ __forceinline__ double rescale(double m, double x) { return rfi_rescale_##id##_f64(m, x); } \
+        static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(0, m, x, 0, 0); } \
+        static __device__ __forceinline__ double term(double m, double x) {                                           \
+            return rfi_term_##id##_f64(0, m, x, 0, 0);                                                                \
+        }                                                                                                             \
+        static __device__ __forceinline__ float rescale(float m, float x) { return rfi_factor_##id##_f32(0, m, x); }  \
+        static __device__ __forceinline__ double rescale(double m, double x) {                                        \
+            return rfi_factor_##id##_f64(0, m, x);                                                                    \
+        }                                                                                                             \
     };
 #include "reductions.def"
 #undef RFI_REDUCTION

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "number.h"
-#include "ops.h"
+#include "states.h"
 
 /* What is known of a value, overflow left aside. */
 typedef struct known {
@@ -94,14 +94,13 @@ static void follow(search *at, const rfi_steps *steps) {
 
 /* The fold of n equal columns, by doubling. */
 static double fold_equal(int kind, double v, int64_t n) {
-    rfi_state_f64 total = rfi_state_empty_f64(kind), power = total;
-    power.m = rfi_state_peak_f64(kind, power.m, v);
-    power.t += rfi_state_term_f64(kind, power.m, v);
+    rfi_state total = rfi_state_fold(kind, NULL, 0, 0, 0), power = rfi_state_fold(kind, &v, 1, 0, 0);
     for (int64_t rest = n; rest; rest >>= 1) {
-        if (rest & 1) total = rfi_state_merge_f64(kind, total, power);
-        power = rfi_state_merge_f64(kind, power, power);
+        if (rest & 1) total = rfi_state_join(kind, total, power);
+        power = rfi_state_join(kind, power, power);
     }
-    return rfi_state_finish_f64(kind, total, (double)n);
+    double result = rfi_state_finish(kind, total, (double)n, 0);
+    return rfi_reduction_flags(kind) & RFI_RF_INDEX ? (double)rfi_column_of_f64(result) : result;
 }
 
 int rfi_find_constant(const rfi_plan *plan, const rfi_branch *branch, char text[RFI_CONSTANT_TEXT]) {
@@ -110,7 +109,9 @@ int rfi_find_constant(const rfi_plan *plan, const rfi_branch *branch, char text[
     follow(&at, &plan->trunk);
     follow(&at, &branch->pre);
     if (branch->reduction) {
-        at.x = is_constant(&at.x) ? exactly(fold_equal(branch->reduction, at.x.low, plan->out_features)) : unknown(&at);
+        /* Which column a row asks for, and whether it is ignored, is not known. */
+        at.x = is_constant(&at.x) && !branch->row ? exactly(fold_equal(branch->reduction, at.x.low, plan->out_features))
+                                                  : unknown(&at);
         at.s = unknown(&at);
         follow(&at, &branch->post);
     }

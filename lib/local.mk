@@ -74,10 +74,12 @@ noinst_HEADERS += \
 	lib/number.h \
 	lib/ops.def \
 	lib/ops.h \
+	lib/states.h \
 	lib/ops_typed.h \
 	lib/plan.h \
 	lib/presets.def \
 	lib/rewrite.h \
+	lib/rows.h \
 	lib/reductions.def \
 	lib/safetensors.h \
 	lib/sized.h \

@@ -1,4 +1,5 @@
-/* Included by ops.h once for each RFI_T (float, double) with RFI_SUFFIX (_f32, _f64); no include guard on purpose. */
+/* Included by ops.h once for each RFI_T (float, double) with RFI_SUFFIX (_f32, _f64), RFI_COLUMN and RFI_BITS, integers
+ * of the same size, and RFI_MANTISSA, its stored bits; no include guard on purpose. */
 
 #define C(v) ((RFI_T)(v))
 #define EXP(v) RFI_TYPED(rfi_exp)(v)
@@ -16,6 +17,8 @@
 #define SIGMOID(v) RFI_TYPED(rfi_sigmoid)(v)
 #define TANH_SOFTPLUS(v) RFI_TYPED(rfi_tanh_softplus)(v)
 #define ANCHOR(v) RFI_TYPED(rfi_anchor)(v)
+#define SAME(v, w) (((v) == (w)) | (((v) != (v)) & ((w) != (w)))) /* NaN is the same as NaN */
+#define WORD(j) RFI_TYPED(rfi_word)(j)
 
 /* exp of -|x| alone, so nothing overflows and the lower tail keeps its relative accuracy. */
 RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
@@ -41,34 +44,64 @@ RFI_FN RFI_T RFI_TYPED(rfi_anchor)(RFI_T m) { return ABS(m) < C(INFINITY) ? m : 
 #include "ops.def"
 #undef RFI_OP
 
-/* The state of one row, or of a block of its columns: see reductions.def. */
-typedef struct RFI_TYPED(rfi_state) {
-    RFI_T m, t;
-} RFI_TYPED(rfi_state);
+/* Columns as values: the number whose bits they are, counted from those of the smallest normal number on. */
+RFI_FN RFI_T RFI_TYPED(rfi_word)(RFI_COLUMN j) {
+    return RFI_TYPED(rfi_from_bits)((RFI_BITS)j + ((RFI_BITS)1 << RFI_MANTISSA));
+}
+RFI_FN RFI_COLUMN RFI_TYPED(rfi_column_of)(RFI_T word) {
+    return (RFI_COLUMN)(RFI_TYPED(rfi_bits)(word) - ((RFI_BITS)1 << RFI_MANTISSA));
+}
 
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc)              \
-    RFI_FN RFI_T RFI_TYPED(rfi_peak0_##id)(void) { return peak0; }                                          \
-    RFI_FN RFI_T RFI_TYPED(rfi_peak_##id)(RFI_T m, RFI_T x) {                                               \
-        (void)x;                                                                                            \
-        return peak_;                                                                                       \
-    }                                                                                                       \
-    RFI_FN RFI_T RFI_TYPED(rfi_term_##id)(RFI_T m, RFI_T x) {                                               \
-        (void)m, (void)x;                                                                                   \
-        return term_;                                                                                       \
-    }                                                                                                       \
-    RFI_FN RFI_T RFI_TYPED(rfi_rescale_##id)(RFI_T m, RFI_T x) {                                            \
-        (void)m, (void)x;                                                                                   \
-        return rescale_;                                                                                    \
-    }                                                                                                       \
-    RFI_FN RFI_T RFI_TYPED(rfi_finish_##id)(RFI_T m, RFI_T t, RFI_T n) {                                    \
-        (void)m, (void)t, (void)n;                                                                          \
-        return finish_;                                                                                     \
-    }                                                                                                       \
-    RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_merge_##id)(RFI_TYPED(rfi_state) p, RFI_TYPED(rfi_state) q) { \
-        RFI_TYPED(rfi_state) r;                                                                             \
-        r.m = RFI_TYPED(rfi_peak_##id)(p.m, q.m);                                                           \
-        r.t = p.t * RFI_TYPED(rfi_rescale_##id)(p.m, r.m) + q.t * RFI_TYPED(rfi_rescale_##id)(q.m, r.m);    \
-        return r;                                                                                           \
+/* The parts of a total. */
+#define TERM_OF(join, term, moved, factor) (term)
+#define MOVED_OF(join, term, moved, factor) (moved)
+#define FACTOR_OF(join, term, moved, factor) (factor)
+#define EMPTY_OF(join, term, moved, factor) EMPTY_##join
+#define JOINED_OF(join, term, moved, factor) JOINED_##join
+#define EMPTY_ADD C(0)
+#define EMPTY_NONE C(0)
+#define EMPTY_LEAST C(INFINITY)
+#define JOINED_ADD (t + u)
+#define JOINED_NONE t
+#define JOINED_LEAST (u < t ? u : t)
+
+/* What becomes of a state's parts: see reductions.def. i, the number of a total, is a constant. */
+#define RFI_REDUCTION(id, number, name, flags, peak0, peak_, total0, total1, finish_, doc)                             \
+    RFI_FN RFI_T RFI_TYPED(rfi_peak0_##id)(void) { return peak0; }                                                     \
+    RFI_FN RFI_T RFI_TYPED(rfi_peak_##id)(RFI_T m, RFI_T x) {                                                          \
+        (void)x;                                                                                                       \
+        return peak_;                                                                                                  \
+    }                                                                                                                  \
+    RFI_FN RFI_T RFI_TYPED(rfi_empty_##id)(int i) { return i ? EMPTY_OF total1 : EMPTY_OF total0; }                    \
+    RFI_FN RFI_T RFI_TYPED(rfi_term_##id)(int i, RFI_T m, RFI_T x, RFI_COLUMN j, RFI_COLUMN q) {                       \
+        (void)m, (void)x, (void)j, (void)q;                                                                            \
+        return i ? TERM_OF total1 : TERM_OF total0;                                                                    \
+    }                                                                                                                  \
+    RFI_FN RFI_T RFI_TYPED(rfi_moved_##id)(int i, RFI_T m, RFI_T p, RFI_T t0, RFI_T t1) {                              \
+        (void)m, (void)p, (void)t0, (void)t1;                                                                          \
+        return i ? MOVED_OF total1 : MOVED_OF total0;                                                                  \
+    }                                                                                                                  \
+    RFI_FN RFI_T RFI_TYPED(rfi_factor_##id)(int i, RFI_T m, RFI_T p) {                                                 \
+        (void)m, (void)p;                                                                                              \
+        return i ? FACTOR_OF total1 : FACTOR_OF total0;                                                                \
+    }                                                                                                                  \
+    /* A total taken at peak m, for peak p. */                                                                         \
+    RFI_FN RFI_T RFI_TYPED(rfi_carry_##id)(int i, RFI_T m, RFI_T p, RFI_T t0, RFI_T t1) {                              \
+        return RFI_TYPED(rfi_moved_##id)(i, m, p, t0, t1) * RFI_TYPED(rfi_factor_##id)(i, m, p);                       \
+    }                                                                                                                  \
+    RFI_FN RFI_T RFI_TYPED(rfi_join_##id)(int i, RFI_T t, RFI_T u) { return i ? JOINED_OF total1 : JOINED_OF total0; } \
+    RFI_FN RFI_T RFI_TYPED(rfi_finish_##id)(RFI_T m, RFI_T t0, RFI_T t1, RFI_T n, RFI_COLUMN q) {                      \
+        (void)m, (void)t0, (void)t1, (void)n, (void)q;                                                                 \
+        return finish_;                                                                                                \
+    }                                                                                                                  \
+    /* What it makes of a single column. The total of nothing is +0, so the sum of a single -0 is +0, as in PyTorch.   \
+     */                                                                                                                \
+    RFI_FN RFI_T RFI_TYPED(rfi_alone_##id)(RFI_T x) {                                                                  \
+        RFI_T m = RFI_TYPED(rfi_peak_##id)(RFI_TYPED(rfi_peak0_##id)(), x);                                            \
+        RFI_T t0 = RFI_TYPED(rfi_join_##id)(0, RFI_TYPED(rfi_empty_##id)(0), RFI_TYPED(rfi_term_##id)(0, m, x, 0, 0)); \
+        RFI_T t1 = RFI_TYPED(rfi_join_##id)(1, RFI_TYPED(rfi_empty_##id)(1), RFI_TYPED(rfi_term_##id)(1, m, x, 0, 0)); \
+        RFI_T result = RFI_TYPED(rfi_finish_##id)(m, t0, t1, C(1), 0);                                                 \
+        return (flags) & RFI_RF_INDEX ? (RFI_T)RFI_TYPED(rfi_column_of)(result) : result;                              \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -79,67 +112,13 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
     case number: return RFI_TYPED(rfi_op_##id)(x, a, b, s);
 #include "ops.def"
 #undef RFI_OP
-/* A reduction over a width of one. The total of nothing is +0, so the sum of a single -0 is +0, as in PyTorch. */
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
-    case number: {                                                                             \
-        RFI_T m = RFI_TYPED(rfi_peak_##id)(RFI_TYPED(rfi_peak0_##id)(), x);                    \
-        return RFI_TYPED(rfi_finish_##id)(m, C(0) + RFI_TYPED(rfi_term_##id)(m, x), C(1));     \
-    }
+/* A reduction over a width of one. */
+#define RFI_REDUCTION(id, number, name, ...) \
+    case number: return RFI_TYPED(rfi_alone_##id)(x);
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
     return x;
-}
-
-RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_state_empty)(int kind) {
-    RFI_TYPED(rfi_state) state = {C(0), C(0)};
-    switch (kind) {
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
-    case number: state.m = RFI_TYPED(rfi_peak0_##id)(); break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return state;
-}
-
-RFI_FN RFI_T RFI_TYPED(rfi_state_peak)(int kind, RFI_T m, RFI_T x) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
-    case number: return RFI_TYPED(rfi_peak_##id)(m, x);
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return m;
-}
-
-RFI_FN RFI_T RFI_TYPED(rfi_state_term)(int kind, RFI_T m, RFI_T x) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
-    case number: return RFI_TYPED(rfi_term_##id)(m, x);
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return x;
-}
-
-RFI_FN RFI_TYPED(rfi_state) RFI_TYPED(rfi_state_merge)(int kind, RFI_TYPED(rfi_state) p, RFI_TYPED(rfi_state) q) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
-    case number: return RFI_TYPED(rfi_merge_##id)(p, q);
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return p;
-}
-
-RFI_FN RFI_T RFI_TYPED(rfi_state_finish)(int kind, RFI_TYPED(rfi_state) p, RFI_T n) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, name, peak0, peak_, term_, rescale_, finish_, empty_ok, doc) \
-    case number: return RFI_TYPED(rfi_finish_##id)(p.m, p.t, n);
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return p.t;
 }
 
 #undef C
@@ -158,3 +137,16 @@ RFI_FN RFI_T RFI_TYPED(rfi_state_finish)(int kind, RFI_TYPED(rfi_state) p, RFI_T
 #undef SIGMOID
 #undef TANH_SOFTPLUS
 #undef ANCHOR
+#undef SAME
+#undef WORD
+#undef TERM_OF
+#undef MOVED_OF
+#undef FACTOR_OF
+#undef EMPTY_OF
+#undef JOINED_OF
+#undef EMPTY_ADD
+#undef EMPTY_NONE
+#undef EMPTY_LEAST
+#undef JOINED_ADD
+#undef JOINED_NONE
+#undef JOINED_LEAST

@@ -3,6 +3,7 @@
 
 #include "chain.h"
 #include "error.h"
+#include "ops.h"
 #include "sized.h"
 
 #define RFI_P0 .num_params = 0
@@ -28,8 +29,12 @@ static const rfi_op_desc table[] = {
         params},
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, text, peak0, peak, term, rescale, finish, has_empty, meaning) \
-    {.kind = number, .op_class = RF_CLASS_REDUCTION, .name = text, .doc = meaning, .empty_ok = has_empty},
+#define RFI_REDUCTION(id, number, text, flags, peak0, peak, total0, total1, finish, meaning) \
+    {.kind = number,                                                                         \
+        .op_class = RF_CLASS_REDUCTION,                                                      \
+        .name = text,                                                                        \
+        .doc = meaning,                                                                      \
+        .empty_ok = ((flags) & RFI_RF_EMPTY) != 0},
 #include "reductions.def"
 #undef RFI_REDUCTION
 };
@@ -39,8 +44,7 @@ static const rfi_op_desc table[] = {
     _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
-    _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
+#define RFI_REDUCTION(id, number, ...) _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
 #include "reductions.def"
 #undef RFI_REDUCTION
 
@@ -49,7 +53,7 @@ enum {
 #define RFI_OP(id, number, name, params, flags, formula, doc) INDEX_##id,
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) INDEX_##id,
+#define RFI_REDUCTION(id, number, ...) INDEX_##id,
 #include "reductions.def"
 #undef RFI_REDUCTION
 };
@@ -64,7 +68,7 @@ const rfi_op_desc *rfi_op_find(int kind) {
     case RF_OP_##id: return &table[INDEX_##id];
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+#define RFI_REDUCTION(id, number, ...) \
     case RF_OP_##id: return &table[INDEX_##id];
 #include "reductions.def"
 #undef RFI_REDUCTION

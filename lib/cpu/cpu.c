@@ -12,8 +12,11 @@ static int available_generic(const char **reason) {
 }
 
 static rf_status supports(const rfi_spec *spec) {
-    if (spec->plan.num_branches > 1 || spec->plan.num_rows)
-        return rfi_error(RF_UNSUPPORTED, "the blocked kernels give one result, and take no row inputs");
+    for (int b = 0; b < spec->plan.num_branches; b++)
+        if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row) &&
+            spec->plan.out_features > RFI_MOST_COLUMNS)
+            return rfi_error(RF_UNSUPPORTED, "out_features is %lld; %s tells %d columns apart",
+                (long long)spec->plan.out_features, spec->plan.branches[b].name, (int)RFI_MOST_COLUMNS);
     return RF_OK;
 }
 

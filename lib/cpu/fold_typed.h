@@ -36,11 +36,10 @@
 #undef RFI_P2
 
 /* A reduction over a single column. */
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+#define RFI_REDUCTION(id, number, ...)                                                     \
     static void NAME(alone_##id)(T * values, int n) {                                      \
         for (int j = 0; j < n; j += GROUP)                                                 \
-            for (int l = j; l < j + GROUP; l++)                                            \
-                values[l] = OP(rfi_op_apply)(number, values[l], T_ZERO, T_ZERO, T_ZERO);   \
+            for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_alone_##id)(values[l]); \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -55,7 +54,7 @@ static void NAME(apply)(
     case number: NAME(step_##id)(values, vector, saved, (T)s->a, (T)s->b, n); break;
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
+#define RFI_REDUCTION(id, number, ...) \
     case number: NAME(alone_##id)(values, n); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -64,31 +63,45 @@ static void NAME(apply)(
 }
 
 /* GROUP running peaks and totals, column j in number j % GROUP, joined in ascending order at the end. */
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)             \
-    static void NAME(fold_##id)(const T *values, int n, T *state) {                                    \
-        T peaks[GROUP], totals[GROUP];                                                                 \
-        int whole = n - n % GROUP;                                                                     \
-        for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)(), totals[l] = T_ZERO;           \
-        for (int j = 0; j < whole; j += GROUP)                                                         \
-            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[j + l]);     \
-        for (int l = 0; l < n - whole; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[whole + l]); \
-        T m = peaks[0];                                                                                \
-        for (int l = 1; l < GROUP; l++) m = OP(rfi_peak_##id)(m, peaks[l]);                            \
-        for (int j = 0; j < whole; j += GROUP)                                                         \
-            for (int l = 0; l < GROUP; l++) totals[l] += OP(rfi_term_##id)(m, values[j + l]);          \
-        for (int l = 0; l < n - whole; l++) totals[l] += OP(rfi_term_##id)(m, values[whole + l]);      \
-        for (int step = GROUP / 2; step; step /= 2)                                                    \
-            for (int l = 0; l < step; l++) totals[l] += totals[l + step];                              \
-        state[0] = m;                                                                                  \
-        state[1] = totals[0];                                                                          \
+#define PUSH(id, i, l, j)    \
+    if (i < rfi_totals_##id) \
+    totals[i][l] = OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, m, values[j], first + (COLUMN)(j), q))
+#define RFI_REDUCTION(id, number, ...)                                                                                 \
+    static void NAME(fold_##id)(const T *values, int n, COLUMN first, COLUMN q, T *state) {                            \
+        T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                     \
+        int whole = n - n % GROUP;                                                                                     \
+        for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)();                                               \
+        for (int j = 0; j < whole; j += GROUP)                                                                         \
+            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[j + l]);                     \
+        for (int l = 0; l < n - whole; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[whole + l]);                 \
+        T m = peaks[0];                                                                                                \
+        for (int l = 1; l < GROUP; l++) m = OP(rfi_peak_##id)(m, peaks[l]);                                            \
+        for (int i = 0; i < RFI_TOTALS; i++)                                                                           \
+            for (int l = 0; l < GROUP; l++) totals[i][l] = OP(rfi_empty_##id)(i);                                      \
+        for (int j = 0; j < whole; j += GROUP)                                                                         \
+            for (int l = 0; l < GROUP; l++) {                                                                          \
+                PUSH(id, 0, l, j + l);                                                                                 \
+                PUSH(id, 1, l, j + l);                                                                                 \
+            }                                                                                                          \
+        for (int l = 0; l < n - whole; l++) {                                                                          \
+            PUSH(id, 0, l, whole + l);                                                                                 \
+            PUSH(id, 1, l, whole + l);                                                                                 \
+        }                                                                                                              \
+        state[0] = m;                                                                                                  \
+        for (int i = 0; i < rfi_totals_##id; i++) {                                                                    \
+            for (int step = GROUP / 2; step; step /= 2)                                                                \
+                for (int l = 0; l < step; l++) totals[i][l] = OP(rfi_join_##id)(i, totals[i][l], totals[i][l + step]); \
+            state[1 + i] = totals[i][0];                                                                               \
+        }                                                                                                              \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
+#undef PUSH
 
-static void NAME(fold)(int reduction, const void *values, int n, void *state) {
+static void NAME(fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
-    case number: NAME(fold_##id)(values, n, state); break;
+#define RFI_REDUCTION(id, number, ...) \
+    case number: NAME(fold_##id)(values, n, (COLUMN)first, (COLUMN)q, state); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }

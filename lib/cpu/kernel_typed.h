@@ -16,7 +16,7 @@
 #include "chain.h"
 #include "cpu/kernel.h"
 #include "dtype.h"
-#include "ops.h"
+#include "states.h"
 
 #define PLUS_ONE(rows) +1
 enum { ROWS_MAX = 0 EACH_ROWS(PLUS_ONE) };
@@ -32,6 +32,7 @@ typedef vd vd_aligned __attribute__((may_alias));
 
 /* float */
 #define T float
+#define COLUMN int32_t
 #define T_ZERO 0.0f
 #define V vf
 #define LANES (ISA_BYTES / 4)
@@ -103,6 +104,7 @@ static inline vf load_part_bf16(const uint16_t *p, int n) {
 #undef LOAD_X
 
 #undef T
+#undef COLUMN
 #undef T_ZERO
 #undef V
 #undef LANES
@@ -120,6 +122,7 @@ static inline vf load_part_bf16(const uint16_t *p, int n) {
 
 /* double */
 #define T double
+#define COLUMN int64_t
 #define T_ZERO 0.0
 #define V vd
 #define LANES (ISA_BYTES / 8)

@@ -18,6 +18,7 @@ typedef struct block {
     char *x, *lanes;
     char *by_columns; /* (columns, RFI_CPU_NARROW_ROWS) */
     char *by_rows;    /* (RFI_CPU_NARROW_ROWS, columns); later the results */
+    char *own;        /* as by_columns, for a branch with steps of its own */
 } block;
 
 static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
@@ -26,7 +27,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     char *scratch = run->scratch + (size_t)slot * b->scratch;
     int rows = (int)least(b->rows, run->rows - task * b->rows), columns = (int)plan->out_features,
         panel = run->prepared->kernel->panel;
-    int steps = plan->branches[0].reduction || plan->trunk.count,
+    int steps = plan->num_folds || plan->trunk.count,
         by_row = !steps || rows * round_up(columns, panel) < columns * round_up(rows, panel);
     return (block){
         .row = task * b->rows,
@@ -39,6 +40,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .lanes = scratch + b->w_offset,
         .by_columns = scratch + b->c_offset,
         .by_rows = scratch + b->rows_offset,
+        .own = scratch + b->own_offset,
     };
 }
 
@@ -89,70 +91,89 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
 
 static void apply_to_rows(const rfi_cpu_run *run, const block *t) {
     const rfi_cpu_prepared *p = run->prepared;
+    const rfi_steps *trunk = &run->spec->plan.trunk;
     int vectors = round_up(t->columns, p->kernel->lanes), padded = (int)t->ld;
     for (int i = 0; i < t->rows; i++) {
+        rfi_step own[RF_MAX_OPS];
         char *values = t->by_rows + (size_t)(i * t->ld) * t->value;
         memset(values + (size_t)vectors * t->value, 0, (size_t)(padded - vectors) * t->value);
-        p->kernel->apply(run->spec->plan.trunk.at, run->spec->plan.trunk.count, p->vectors, 0, values, padded);
+        p->kernel->apply(
+            rfi_cpu_steps_of_row(run, trunk, t->row + i, own), trunk->count, p->vectors, 0, values, padded);
     }
 }
 
-/* A column's parameter is the same in all rows. */
-static void apply_to_column(const rfi_cpu_run *run, int column, char *values, int padded) {
-    const rfi_cpu_prepared *p = run->prepared;
-    rfi_step steps[RF_MAX_OPS];
-    int count = run->spec->plan.trunk.count;
-    for (int i = 0; i < count; i++) {
-        steps[i] = run->spec->plan.trunk.at[i];
-        if (steps[i].vector < 0) continue;
-        steps[i].a = rfi_load(p->vectors[steps[i].vector], run->spec->compute_dtype, column);
-        steps[i].vector = -1;
-    }
-    p->kernel->apply(steps, count, NULL, 0, values, padded);
+static char *column_of(const block *t, char *by_columns, int c) {
+    return by_columns + (size_t)(c * RFI_CPU_NARROW_ROWS) * t->value;
 }
 
-/* Whole panels of rows in by_columns, of which the first `written` are there, and the steps on them. */
+/* Whole panels of rows in by_columns, of which the first `written` are there, and the trunk's steps on them. */
 static void apply_to_columns(const rfi_cpu_run *run, const block *t, int written, int padded) {
+    const rfi_steps *trunk = &run->spec->plan.trunk;
     for (int c = 0; c < t->columns; c++) {
-        char *values = t->by_columns + (size_t)(c * RFI_CPU_NARROW_ROWS) * t->value;
+        char *values = column_of(t, t->by_columns, c);
         memset(values + (size_t)written * t->value, 0, (size_t)(padded - written) * t->value);
-        if (run->spec->plan.trunk.count && !t->by_row) apply_to_column(run, c, values, padded);
+        if (trunk->count && !t->by_row)
+            rfi_cpu_apply_to_lanes(run, trunk, t->row, t->rows, run->prepared->vectors, c, values);
     }
 }
 
-/* Logits to what y gets: rows of results, or of `width` values, in by_rows. Returns how far apart. */
-static int64_t finish(const rfi_cpu_run *run, const block *t) {
+/* The logits in by_columns behind a branch's own steps: a copy where it has some. */
+static const char *branch_columns(const rfi_cpu_run *run, const block *t, const rfi_branch *branch, int padded) {
+    if (!branch->pre.count) return t->by_columns;
+    for (int c = 0; c < t->columns; c++) {
+        char *values = memcpy(column_of(t, t->own, c), column_of(t, t->by_columns, c), (size_t)padded * t->value);
+        rfi_cpu_apply_to_lanes(run, &branch->pre, t->row, t->rows, run->prepared->vectors, c, values);
+    }
+    return t->own;
+}
+
+/* From the logits in by_columns through the folds to the results. So few columns are folded for each result anew. */
+static void fold_block(const rfi_cpu_run *run, const block *t, int padded) {
+    const rfi_plan *plan = &run->spec->plan;
+    int64_t asked[RFI_CPU_NARROW_ROWS];
+    for (int b = 0; b < plan->num_branches; b++) {
+        const rfi_branch *branch = &plan->branches[b];
+        run->prepared->kernel->fold_rows(branch->reduction, branch_columns(run, t, branch, padded), RFI_CPU_NARROW_ROWS,
+            t->columns, t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), t->by_rows);
+        rfi_cpu_store_results(run, b, t->row, t->rows, t->by_rows);
+    }
+}
+
+/* The rows of by_rows to where they go. */
+static void store_rows(const rfi_cpu_run *run, const block *t) {
+    const rfi_output *out = &run->call->outputs[0];
+    size_t item = rfi_dtype_size(out->dtype);
+    int64_t together = run->row_list || out->ld != t->columns || t->ld != t->columns ? 1 : t->rows;
+    for (int64_t i = 0; i < t->rows; i += together) {
+        char *y = (char *)out->data + (size_t)(rfi_cpu_row(run, t->row + i) * out->ld) * item;
+        run->prepared->kernel->narrow(
+            y, t->by_rows + (size_t)(i * t->ld) * t->value, out->dtype, together * t->columns);
+    }
+}
+
+/* From logits to results. */
+static void finish(const rfi_cpu_run *run, const block *t) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     int padded = round_up(t->rows, kernel->panel);
     if (t->by_row && plan->trunk.count) apply_to_rows(run, t);
-    if (t->by_row && !plan->branches[0].reduction) return t->ld;
+    if (t->by_row && !plan->num_folds) {
+        store_rows(run, t);
+        return;
+    }
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
     apply_to_columns(run, t, t->by_row ? t->rows : round_up(t->rows, kernel->lanes), padded);
-    if (!plan->branches[0].reduction) {
-        kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);
-        return t->ld;
+    if (plan->num_folds) {
+        fold_block(run, t, padded);
+        return;
     }
-    kernel->fold_rows(plan->branches[0].reduction, t->by_columns, RFI_CPU_NARROW_ROWS, t->columns, padded, t->by_rows);
-    kernel->apply(plan->branches[0].post.at, plan->branches[0].post.count, NULL, 0, t->by_rows, padded);
-    return 1;
-}
-
-/* The rows of by_rows, `ld` apart, to where y has these rows. */
-static void store(const rfi_cpu_run *run, const block *t, int64_t ld) {
-    const rfi_forward *call = run->call;
-    int64_t width = run->spec->plan.width;
-    size_t item = rfi_dtype_size(call->y_dtype);
-    int64_t together = run->row_list || call->ldy != width || ld != width ? 1 : t->rows;
-    for (int64_t i = 0; i < t->rows; i += together) {
-        char *y = (char *)call->y + (size_t)(rfi_cpu_row(run, t->row + i) * call->ldy) * item;
-        run->prepared->kernel->narrow(y, t->by_rows + (size_t)(i * ld) * t->value, call->y_dtype, together * width);
-    }
+    kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);
+    store_rows(run, t);
 }
 
 void rfi_cpu_run_narrow(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const block t = block_of_task(run, task, slot);
     for (int first = 0; first < t.rows; first += RFI_CPU_GROUP_ROWS) multiply_group(run, &t, first);
-    store(run, &t, finish(run, &t));
+    finish(run, &t);
 }

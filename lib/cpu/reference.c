@@ -6,7 +6,7 @@
 #include "backend.h"
 #include "dtype.h"
 #include "error.h"
-#include "ops.h"
+#include "rows.h"
 
 enum { BLOCK = 256 }; /* columns folded at a time: bounds the stack */
 
@@ -75,19 +75,13 @@ typedef struct value {
     double x, saved;
 } value;
 
-/* The number of row `row` that replaces a step's parameter. */
-static double row_number(const rfi_forward *call, const rfi_step *step, int64_t row) {
-    const rfi_row_values *values = &call->rows[step->row - 1];
-    return rfi_load(values->data, values->dtype, row * values->ld);
-}
-
 /* The steps on the value of column j, or behind the reduction, where no step has a vector. */
 static void take_steps(const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_steps *steps,
     int64_t row, int64_t j, value *v) {
     for (int i = 0; i < steps->count; i++) {
         const rfi_step *step = &steps->at[i];
         double a = step->vector >= 0 ? p->vector[step->vector * spec->plan.out_features + j]
-            : step->row              ? row_number(call, step, row)
+            : step->row              ? rfi_row_number(call, step, row)
                                      : step->a;
         v->x = spec->compute_dtype == RF_FLOAT64
             ? rfi_op_apply_f64(step->kind, v->x, a, step->b, v->saved)
@@ -110,34 +104,38 @@ static double column(const rfi_spec *spec, const prepared *p, const rfi_forward 
 
 /* `count` columns from `first` on, joined to the fold's state. */
 static void fold_block(const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_fold *fold,
-    int64_t row, int64_t first, int count, const double *trunk, rfi_state_f64 *state) {
-    const int kind = fold->reduction;
+    int64_t row, int64_t first, int count, const double *trunk, rfi_state *state) {
+    const rfi_branch *branch = &spec->plan.branches[fold->branch];
     double values[BLOCK];
     for (int j = 0; j < count; j++) {
         value v = {.x = trunk[j]};
-        take_steps(spec, p, call, &spec->plan.branches[fold->branch].pre, row, first + j, &v);
+        take_steps(spec, p, call, &branch->pre, row, first + j, &v);
         values[j] = v.x;
     }
-    rfi_state_f64 block = rfi_state_empty_f64(kind);
-    for (int j = 0; j < count; j++) block.m = rfi_state_peak_f64(kind, block.m, values[j]);
-    for (int j = 0; j < count; j++) block.t += rfi_state_term_f64(kind, block.m, values[j]);
-    *state = rfi_state_merge_f64(kind, *state, block);
+    const rfi_state block =
+        rfi_state_fold(fold->reduction, values, count, first, rfi_row_column(&spec->plan, branch, call, row));
+    *state = rfi_state_join(fold->reduction, *state, block);
 }
 
-static void finish_branch(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int branch, int64_t row,
-    const rfi_state_f64 *state) {
+static void finish_branch(
+    const rfi_spec *spec, const prepared *p, const rfi_forward *call, int branch, int64_t row, const rfi_state *state) {
     const rfi_branch *b = &spec->plan.branches[branch];
     const rfi_output *out = &call->outputs[branch];
-    value v = {
-        .x = round_to_compute(spec, rfi_state_finish_f64(b->reduction, *state, (double)spec->plan.out_features))};
+    const int64_t asked = rfi_row_column(&spec->plan, b, call, row);
+    const double result = rfi_state_finish(b->reduction, *state, (double)spec->plan.out_features, asked);
+    if (b->gives_index) {
+        ((int64_t *)out->data)[row * out->ld] = rfi_column_of_f64(result);
+        return;
+    }
+    value v = {.x = round_to_compute(spec, result)};
     take_steps(spec, p, call, &b->post, row, 0, &v);
     rfi_store(out->data, out->dtype, row * out->ld, v.x);
 }
 
 static void fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
     const rfi_plan *plan = &spec->plan;
-    rfi_state_f64 states[RF_MAX_RESULTS];
-    for (int f = 0; f < plan->num_folds; f++) states[f] = rfi_state_empty_f64(plan->folds[f].reduction);
+    rfi_state states[RF_MAX_RESULTS];
+    for (int f = 0; f < plan->num_folds; f++) states[f] = rfi_state_fold(plan->folds[f].reduction, NULL, 0, 0, 0);
     for (int64_t first = 0; first < plan->out_features; first += BLOCK) {
         double trunk[BLOCK];
         int count = plan->out_features - first < BLOCK ? (int)(plan->out_features - first) : BLOCK;

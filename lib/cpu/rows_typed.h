@@ -43,68 +43,94 @@ static void NAME(sums_by_row)(const void *lanes, int columns, int rows, const vo
         }
 }
 
+/* The columns that GROUP rows from `row` on ask for; those beyond the last row ask for what the last does. */
+static inline __attribute__((always_inline)) void NAME(find_columns)(
+    const int64_t *q, int row, int rows, COLUMN *restrict out) {
+    for (int l = 0; l < GROUP; l++) out[l] = q ? (COLUMN)q[row + l < rows ? row + l : rows - 1] : RFI_COLUMN_OUTSIDE;
+}
+
 /* Columns in ascending order; the result is finished in double. Unrolled, the loops over GROUP rows would be taken
  * apart into scalars. */
 #define ROLLED _Pragma("GCC unroll 1")
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)                             \
-    static void NAME(fold_rows_##id)(const T *values, int64_t ld, int columns, int rows, T *restrict out) {            \
+#define PUSH(id, i)                                       \
+    if (i < rfi_totals_##id)                              \
+    ROLLED for (int l = 0; l < GROUP; l++) totals[i][l] = \
+        OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, peaks[l], values[c * ld + r + l], c, asked[l]))
+#define RFI_REDUCTION(id, number, name, flags, ...)                                                                    \
+    static void NAME(fold_rows_##id)(                                                                                  \
+        const T *values, int64_t ld, int columns, int rows, const int64_t *q, T *restrict out) {                       \
         for (int r = 0; r < rows; r += GROUP) {                                                                        \
-            T peaks[GROUP], totals[GROUP];                                                                             \
-            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)(), totals[l] = T_ZERO;                       \
+            T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                 \
+            COLUMN asked[GROUP];                                                                                       \
+            NAME(find_columns)((flags) & RFI_RF_COLUMN ? q : NULL, r, rows, asked);                                    \
+            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)();                                           \
+            for (int i = 0; i < RFI_TOTALS; i++)                                                                       \
+                for (int l = 0; l < GROUP; l++) totals[i][l] = OP(rfi_empty_##id)(i);                                  \
             for (int c = 0; c < columns; c++)                                                                          \
                 ROLLED for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[c * ld + r + l]); \
-            for (int c = 0; c < columns; c++)                                                                          \
-                ROLLED for (int l = 0; l < GROUP; l++) totals[l] +=                                                    \
-                    OP(rfi_term_##id)(peaks[l], values[c * ld + r + l]);                                               \
-            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] =                                                        \
-                (T)rfi_finish_##id##_f64((double)peaks[l], (double)totals[l], (double)columns);                        \
+            for (int c = 0; c < columns; c++) {                                                                        \
+                PUSH(id, 0);                                                                                           \
+                PUSH(id, 1);                                                                                           \
+            }                                                                                                          \
+            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = (T)rfi_finish_##id##_f64(                              \
+                (double)peaks[l], (double)totals[0][l], (double)totals[1][l], (double)columns, asked[l]);              \
         }                                                                                                              \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
+#undef PUSH
 
 /* In double and in the order of the units. */
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc)                             \
-    static void NAME(merge_##id)(const T *states, int64_t units, int64_t columns, int rows, T *restrict out) {         \
-        for (int r = 0; r < rows; r += GROUP) {                                                                        \
-            double m[GROUP], t[GROUP], unit_m[GROUP], unit_t[GROUP];                                                   \
-            for (int l = 0; l < GROUP; l++) m[l] = rfi_peak0_##id##_f64(), t[l] = 0;                                   \
-            for (int64_t u = 0; u < units; u++) {                                                                      \
-                for (int l = 0; l < GROUP; l++) {                                                                      \
-                    const T *state = states + ((r + (r + l < rows ? l : 0)) * units + u) * 2;                          \
-                    unit_m[l] = (double)state[0], unit_t[l] = (double)state[1];                                        \
-                }                                                                                                      \
-                if (!u) {                                                                                              \
-                    memcpy(m, unit_m, sizeof m);                                                                       \
-                    memcpy(t, unit_t, sizeof t);                                                                       \
-                    continue;                                                                                          \
-                }                                                                                                      \
-                ROLLED for (int l = 0; l < GROUP; l++) {                                                               \
-                    rfi_state_f64 merged =                                                                             \
-                        rfi_merge_##id##_f64((rfi_state_f64){m[l], t[l]}, (rfi_state_f64){unit_m[l], unit_t[l]});      \
-                    m[l] = merged.m, t[l] = merged.t;                                                                  \
-                }                                                                                                      \
-            }                                                                                                          \
-            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = (T)rfi_finish_##id##_f64(m[l], t[l], (double)columns); \
-        }                                                                                                              \
+#define RFI_REDUCTION(id, number, name, flags, ...)                                                                   \
+    static void NAME(merge_##id)(                                                                                     \
+        const T *states, int words, int64_t units, int64_t columns, int rows, const int64_t *q, T *restrict out) {    \
+        for (int r = 0; r < rows; r += GROUP) {                                                                       \
+            double m[GROUP], t[RFI_TOTALS][GROUP], unit_m[GROUP], unit_t[RFI_TOTALS][GROUP];                          \
+            COLUMN asked[GROUP];                                                                                      \
+            NAME(find_columns)((flags) & RFI_RF_COLUMN ? q : NULL, r, rows, asked);                                   \
+            for (int l = 0; l < GROUP; l++) m[l] = rfi_peak0_##id##_f64();                                            \
+            for (int i = 0; i < RFI_TOTALS; i++)                                                                      \
+                for (int l = 0; l < GROUP; l++) t[i][l] = unit_t[i][l] = rfi_empty_##id##_f64(i);                     \
+            for (int64_t u = 0; u < units; u++) {                                                                     \
+                for (int l = 0; l < GROUP; l++) {                                                                     \
+                    const T *state = states + ((r + (r + l < rows ? l : 0)) * units + u) * words;                     \
+                    unit_m[l] = (double)state[0];                                                                     \
+                    for (int i = 0; i < rfi_totals_##id; i++) unit_t[i][l] = (double)state[1 + i];                    \
+                }                                                                                                     \
+                if (!u) {                                                                                             \
+                    memcpy(m, unit_m, sizeof m);                                                                      \
+                    memcpy(t, unit_t, rfi_totals_##id * sizeof *t);                                                   \
+                    continue;                                                                                         \
+                }                                                                                                     \
+                ROLLED for (int l = 0; l < GROUP; l++) {                                                              \
+                    rfi_state both = rfi_state_join_##id(                                                             \
+                        (rfi_state){m[l], {t[0][l], t[1][l]}}, (rfi_state){unit_m[l], {unit_t[0][l], unit_t[1][l]}}); \
+                    m[l] = both.m, t[0][l] = both.t[0], t[1][l] = both.t[1];                                          \
+                }                                                                                                     \
+            }                                                                                                         \
+            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] =                                                       \
+                (T)rfi_finish_##id##_f64(m[l], t[0][l], t[1][l], (double)columns, asked[l]);                          \
+        }                                                                                                             \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
 #undef ROLLED
 
-static void NAME(merge)(int reduction, const void *states, int64_t units, int64_t columns, int rows, void *out) {
+static void NAME(merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
+    const int64_t *q, void *out) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
-    case number: NAME(merge_##id)(states, units, columns, rows, out); break;
+#define RFI_REDUCTION(id, number, ...) \
+    case number: NAME(merge_##id)(states, words, units, columns, rows, q, out); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
 }
 
-static void NAME(fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, void *out) {
+static void NAME(fold_rows)(
+    int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, name, peak0, peak, term, rescale, finish, empty_ok, doc) \
-    case number: NAME(fold_rows_##id)(values, ld, columns, rows, out); break;
+#define RFI_REDUCTION(id, number, ...) \
+    case number: NAME(fold_rows_##id)(values, ld, columns, rows, q, out); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }

@@ -35,6 +35,10 @@ RFI_FN long double rfi_maxnum_ld(long double v, long double w) { return fmaxl(v,
 RFI_FN long double rfi_maxn_ld(long double v, long double w) { return v != v || v > w ? v : w; }
 RFI_FN long double rfi_minn_ld(long double v, long double w) { return v != v || v < w ? v : w; }
 
+/* Columns have the words of double. */
+RFI_FN uint64_t rfi_bits_ld(long double x) { return rfi_bits_f64((double)x); }
+RFI_FN long double rfi_from_bits_ld(uint64_t u) { return rfi_from_bits_f64(u); }
+
 /* erfc(y + lost) / 2 for y = -x / sqrt(2) as rounded: in the tail the rounding alone would cost half an ulp of double.
  */
 RFI_FN long double rfi_normcdf_ld(long double x) {
@@ -47,6 +51,9 @@ RFI_FN long double rfi_normcdf_ld(long double x) {
 
 #define RFI_T long double
 #define RFI_SUFFIX _ld
+#define RFI_COLUMN int64_t
+#define RFI_BITS uint64_t
+#define RFI_MANTISSA 52
 #include "ops_typed.h"
 
 enum { CHUNK = 4096 };
