@@ -132,7 +132,7 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
         .output_features = spec->plan.width,
         .weight_dtype = spec->weight_dtype,
         .x_dtype = spec->x_dtype,
-        .y_dtype = spec->y_dtype,
+        .y_dtype = spec->plan.branches[0].gives_index ? RF_INT64 : spec->y_dtype,
         .math = spec->math,
         .simplify = spec->plan.simplify,
         .threads = spec->threads,

@@ -26,6 +26,13 @@ enum {
     RFI_RF_EMPTY = 1,
     RFI_RF_INDEX = 2,
     RFI_RF_COLUMN = 4,
+    RFI_RF_IGNORES = 8,
+};
+
+/* What stands for q where a row names no column of the layer. */
+enum {
+    RFI_COLUMN_OUTSIDE = -1, /* the result is NaN */
+    RFI_COLUMN_IGNORED = -2, /* the result is 0 */
 };
 
 /* The second total of a reduction that has one alone. */

@@ -17,8 +17,12 @@
 #define SIGMOID(v) RFI_TYPED(rfi_sigmoid)(v)
 #define TANH_SOFTPLUS(v) RFI_TYPED(rfi_tanh_softplus)(v)
 #define ANCHOR(v) RFI_TYPED(rfi_anchor)(v)
+#define MOVE(m, p) ((m) == (p) ? C(0) : (m) - (p)) /* 0 from an infinity to itself */
+/* v exp(v) for v up to 0, whose limit at -inf is 0. EXP_TERM is 0 below the cut. */
+#define TIMES_EXP(v) (MAXNUM(C(-1000), v) * EXP_TERM(v))
 #define SAME(v, w) (((v) == (w)) | (((v) != (v)) & ((w) != (w)))) /* NaN is the same as NaN */
 #define WORD(j) RFI_TYPED(rfi_word)(j)
+#define ASKED(q, v) ((q) == RFI_COLUMN_IGNORED ? C(0) : (q) == RFI_COLUMN_OUTSIDE ? C(NAN) : (v))
 
 /* exp of -|x| alone, so nothing overflows and the lower tail keeps its relative accuracy. */
 RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
@@ -137,8 +141,11 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
 #undef SIGMOID
 #undef TANH_SOFTPLUS
 #undef ANCHOR
+#undef MOVE
+#undef TIMES_EXP
 #undef SAME
 #undef WORD
+#undef ASKED
 #undef TERM_OF
 #undef MOVED_OF
 #undef FACTOR_OF

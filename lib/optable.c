@@ -29,12 +29,21 @@ static const rfi_op_desc table[] = {
         params},
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, text, flags, peak0, peak, total0, total1, finish, meaning) \
-    {.kind = number,                                                                         \
-        .op_class = RF_CLASS_REDUCTION,                                                      \
-        .name = text,                                                                        \
-        .doc = meaning,                                                                      \
-        .empty_ok = ((flags) & RFI_RF_EMPTY) != 0},
+#define RFI_REDUCTION(id, number, text, flags_, peak0, peak, total0, total1, finish, meaning) \
+    {.kind = number,                                                                          \
+        .op_class = RF_CLASS_REDUCTION,                                                       \
+        .name = text,                                                                         \
+        .doc = meaning,                                                                       \
+        .empty_ok = ((flags_) & RFI_RF_EMPTY) != 0,                                           \
+        .gives_index = ((flags_) & RFI_RF_INDEX) != 0,                                        \
+        .row_use = (flags_) & RFI_RF_COLUMN ? RF_ROW_COLUMN : RF_ROW_NONE,                    \
+        .num_params = (flags_) & RFI_RF_IGNORES ? 2                                           \
+            : (flags_) & RFI_RF_COLUMN          ? 1                                           \
+                                                : 0,                                                   \
+        .min_params = (flags_) & RFI_RF_COLUMN ? 1 : 0,                                       \
+        .param_names = {(flags_) & RFI_RF_COLUMN ? "column" : NULL,                           \
+            (flags_) & RFI_RF_IGNORES ? "ignore_index" : NULL},                               \
+        .param_defaults = {0, (flags_) & RFI_RF_IGNORES ? -100 : 0}},
 #include "reductions.def"
 #undef RFI_REDUCTION
 };

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "states.h"
+
 static int32_t vector_index(rfi_plan *plan, const char *name) {
     if (!*name || rfi_is_row_input(name)) return -1;
     int v = 0;
@@ -100,11 +102,21 @@ static int same_steps(const rfi_steps *one, const rfi_steps *two) {
     return 1;
 }
 
-/* Has a branch that asks for no column, or for the same one, its state in the fold? */
-static int fits(const rfi_plan *plan, const rfi_branch *branch, const rfi_fold *fold) {
-    const rfi_branch *owner = &plan->branches[fold->branch];
-    return same_steps(&branch->pre, &owner->pre) && branch->reduction == fold->reduction && branch->row == owner->row &&
-        branch->ignore == owner->ignore;
+/* Can one state serve a branch, as far as the column goes that it asks for, beside those of another? */
+static int same_column(const rfi_branch *one, const rfi_branch *other) {
+    return one->row == other->row && one->ignore == other->ignore;
+}
+
+/* Does the branch find its state in the fold? If the fold's is a part of the branch's, it grows to that. */
+static int joins(rfi_plan *plan, int b, rfi_fold *fold) {
+    const rfi_branch *branch = &plan->branches[b], *owner = &plan->branches[fold->branch];
+    if (!same_steps(&branch->pre, &owner->pre)) return 0;
+    if (branch->reduction == fold->reduction) return same_column(branch, owner);
+    if (rfi_state_begins_with(fold->reduction, branch->reduction)) return !branch->row || same_column(branch, owner);
+    if (!rfi_state_begins_with(branch->reduction, fold->reduction) || (owner->row && !same_column(branch, owner)))
+        return 0;
+    *fold = (rfi_fold){branch->reduction, b};
+    return 1;
 }
 
 static void find_folds(rfi_plan *plan) {
@@ -112,7 +124,7 @@ static void find_folds(rfi_plan *plan) {
         rfi_branch *branch = &plan->branches[b];
         if (!branch->reduction) continue;
         int f = 0;
-        while (f < plan->num_folds && !fits(plan, branch, &plan->folds[f])) f++;
+        while (f < plan->num_folds && !joins(plan, b, &plan->folds[f])) f++;
         if (f == plan->num_folds) plan->folds[plan->num_folds++] = (rfi_fold){branch->reduction, b};
         branch->fold = f;
     }

@@ -100,7 +100,9 @@ typedef enum rf_op_kind {
     RF_OP_MISH = 126, RF_OP_SOFTPLUS = 127, RF_OP_SIGMOID = 128, RF_OP_LOGSIGMOID = 129, RF_OP_TANH = 130, RF_OP_CLAMP = 131,
     RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
     RF_OP_SAVE = 150, RF_OP_ADD_SAVED = 151, RF_OP_MUL_SAVED = 152,
-    RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204
+    RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204,
+    RF_OP_ENTROPY = 205, RF_OP_ARGMAX = 206, RF_OP_ARGMIN = 207,
+    RF_OP_PICK = 208, RF_OP_LOGPROB = 209
 } rf_op_kind;
 
 #define RF_MAX_OPS 64        /* operators in a chain, the linear layer included */
@@ -191,7 +193,8 @@ typedef struct rf_config {
     int64_t out_features;  /* or outputs is written in the chain: linear(0, 5) */
     int32_t weight_dtype;  /* rf_dtype of W; RF_FLOAT32 by default */
     int32_t x_dtype;       /* rf_dtype of x in rf_model_forward; by default W's. float64 goes with float64 only, the others mix freely */
-    int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32 */
+    int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32. A result that is a column is
+                              RF_INT64 in any case */
     int32_t math;          /* rf_math */
     int32_t simplify;      /* rf_simplify */
     const char *backend;   /* force one by name (rf_backend_name); NULL: $ROWFOLD_BACKEND, else the best that can run the model */

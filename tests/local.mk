@@ -10,6 +10,7 @@ public_programs = \
 	tests/c/test_fp_mode \
 	tests/c/test_header_0_1 \
 	tests/c/test_malloc \
+	tests/c/test_results \
 	tests/c/test_signals \
 	tests/c/test_sizes \
 	tests/c/version

@@ -73,7 +73,7 @@ def parse_results(text: str) -> list[list[Op]]:
     trunk: list[Op] = []
     while first and not first[0].strip().startswith("("):
         op = _operator(first[0])
-        if op.name in REDUCTIONS:
+        if op.name in REDUCTIONS or op.name in ASKING:
             break
         trunk.append(op)
         first.pop(0)
@@ -106,6 +106,9 @@ def _operator(part: str) -> Op:
     name, inside = match.group(1), (match.group(2) or "").strip()
     if name in REDUCTIONS:
         return Op(name, ())
+    if name in ASKING:
+        column, _, ignored = inside.partition(",")
+        return Op(name, (column.strip(), float(ignored.rpartition("=")[2] or -100)))
     if name == "gelu" and inside == "tanh":
         name, inside = "gelu(tanh)", ""
     names = [p for p, _ in OPS[name].params]
@@ -224,12 +227,29 @@ def _logsumexp(x: Array) -> Array:
     return anchor + np.log(np.sum(np.exp(x - anchor[:, None]), axis=1))
 
 
+def _entropy(x: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        d = x - np.max(x, axis=1, initial=-np.inf)[:, None]
+        e = np.exp(d)
+        t = np.sum(e, axis=1)
+        return np.log(t) - np.sum(np.where(e == 0, 0, d * e), axis=1) / t
+
+
 REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "sum": lambda x: np.sum(x, axis=1),
     "mean": lambda x: np.sum(x, axis=1) / x.shape[1],
     "max": lambda x: np.max(x, axis=1),
     "min": lambda x: np.min(x, axis=1),
     "logsumexp": _logsumexp,
+    "entropy": _entropy,
+    "argmax": lambda x: np.argmax(x, axis=1).astype(np.float64),
+    "argmin": lambda x: np.argmin(x, axis=1).astype(np.float64),
+}
+# Reductions that ask for one column of each row, by a row input; logprob knows rows that are ignored, too.
+ASKING = ("pick", "logprob")
+# What they make of a single column; the others leave it as it is.
+ALONE: dict[str, Callable[[Array], Array]] = {
+    "entropy": lambda x: np.where(np.isfinite(x), 0.0, np.nan),
 }
 
 
@@ -417,11 +437,55 @@ def _fold_band(state: State, value: Array, weights: Array, one_by_one: Band) -> 
     return Band(np.fmax(one_by_one.lo, value - half), np.fmin(one_by_one.hi, value + half))
 
 
+def _entropy_band(state: State, value: Array, m: Machine) -> Band:
+    """The derivatives are -p (log p + H). Where they vanish, for equal columns, the squares of the errors count, and
+    everywhere else they are added. Rounding: log t as in logsumexp; of sum p d, with d = x - max, each d and exp once
+    more, and the sum.
+    """
+    finite = np.isfinite(state.value)
+    v = np.where(finite, state.value, 0)
+    d = np.where(finite, v - np.where(finite, v, -np.inf).max(axis=1, initial=-np.inf)[:, None], -np.inf)
+    e = np.exp(d)
+    t = e.sum(axis=1)
+    p = e / t[:, None]
+    slope = np.where(p > 0, np.abs(np.where(p > 0, d, 0) - np.log(t)[:, None] + value[:, None]), 0)
+    error = np.where(finite, np.maximum(state.all.hi - state.value, state.value - state.all.lo), 0)
+    widest = np.where(p > 0, error, 0).max(axis=1, initial=0)[:, None]
+    weights = p * (slope + 2 * widest * (1 + slope))
+    band = _fold_band(state, value, weights, Band(np.zeros_like(value), np.full_like(value, np.log(v.shape[1]))))
+    products = np.where(p > 0, -d, 0) * e
+    relative = _logsumexp_rounding(v, np.zeros_like(value), e, m)
+    half = relative * (1 + products.sum(axis=1) / t) + _sum_rounding(products, m) / t
+    half = half + m.errors * m.u * ((np.where(p > 0, -d, 0) * 2 + 14) * products).sum(axis=1) / t
+    half = half + m.errors * m.u * np.abs(value) + m.tiny
+    return Band(band.lo - half, band.hi + half)
+
+
+def _index_band(name: str, state: State) -> Band:
+    """The first and the last column that may be the best one: none is surely better, and none before it as good."""
+    sign = 1 if name == "argmax" else -1
+    ends = sign * state.all.lo, sign * state.all.hi
+    lo, hi = np.minimum(*ends), np.maximum(*ends)
+    before = np.maximum.accumulate(np.concatenate([np.full((len(lo), 1), -np.inf), lo[:, :-1]], axis=1), axis=1)
+    first = np.arange(lo.shape[1]) == 0
+    possible = (hi >= lo.max(axis=1)[:, None]) & ((hi > before) | first)
+    columns = np.broadcast_to(np.arange(lo.shape[1], dtype=np.float64), lo.shape)
+    reach = np.where(possible, columns, np.inf).min(axis=1), np.where(possible, columns, -np.inf).max(axis=1)
+    nan = np.isnan(state.value).any(axis=1)
+    best = REDUCTIONS[name](state.value)
+    return Band(*(np.where(nan, best, end) for end in reach))
+
+
 def _reduce(name: str, state: State, dtype: str) -> State:
     m, n, fold = MACHINES[dtype], state.value.shape[1], REDUCTIONS[name]
     value = fold(state.value)
-    band = Band(fold(state.all.lo), fold(state.all.hi))
     unsure = state.unsure.any(axis=1)
+    if name in ("argmax", "argmin", "entropy"):
+        band = _entropy_band(state, value, m) if name == "entropy" else _index_band(name, state)
+        band = Band(*(np.where(np.isfinite(value), end, value) for end in band))
+        column = Band(band.lo[:, None], band.hi[:, None])
+        return State(value[:, None], column, column, column, unsure[:, None])
+    band = Band(fold(state.all.lo), fold(state.all.hi))
     v = np.where(np.isfinite(state.value), state.value, 0)
     if name in ("sum", "mean") and n:
         weight = np.asarray(1.0 if name == "sum" else 1 / n)
@@ -444,6 +508,33 @@ def _reduce(name: str, state: State, dtype: str) -> State:
     )
     band = Band(*(np.where(exact, value, end) for end in (band.lo - half, band.hi + half)))
     value, band, unsure = _overflow(value, band, unsure, m)
+    column = Band(band.lo[:, None], band.hi[:, None])
+    return State(value[:, None], column, column, column, unsure[:, None])
+
+
+def _ask(name: str, state: State, columns: Array, ignored: float | str, dtype: str) -> State:
+    """pick and logprob. The difference of the column and the peak is not rounded, and the result once: of logsumexp's
+    error there is all but what comes with its size.
+    """
+    m, n = MACHINES[dtype], state.value.shape[1]
+    none = (columns == ignored) if name == "logprob" else np.zeros(len(columns), bool)
+    at = np.arange(len(columns)), np.where(none, 0, columns).astype(np.int64)
+    value, lo, hi, unsure = (v[at] for v in (state.value, *state.all, state.unsure))
+    if name == "logprob" and n:
+        total = _logsumexp(state.value)
+        v = np.where(np.isfinite(state.value), state.value, 0)
+        terms = np.exp(v - np.where(np.isfinite(total), state.value.max(axis=1), 0)[:, None])
+        terms = np.where(np.isfinite(state.value), terms, 0)
+        ends = Band(_logsumexp(state.all.lo), _logsumexp(state.all.hi))
+        band = _fold_band(state, total, terms / terms.sum(axis=1)[:, None], ends)
+        half = _logsumexp_rounding(v, np.zeros_like(total), terms, m)
+        value = np.where(np.isfinite(total), value - total, np.nan)
+        last = m.errors * 2 * m.u * np.abs(value) + m.tiny
+        lo, hi = lo - (band.hi + half) - last, hi - (band.lo - half) + last
+        unsure = state.unsure.any(axis=1)
+    lo, hi = (np.where(np.isfinite(value), end, value) for end in (lo, hi))
+    value, lo, hi = (np.where(none, 0, v) for v in (value, lo, hi))
+    value, band, unsure = _overflow(value, Band(lo, hi), unsure & ~none, m)
     column = Band(band.lo[:, None], band.hi[:, None])
     return State(value[:, None], column, column, column, unsure[:, None])
 
@@ -482,14 +573,21 @@ def evaluate_results(
 
 def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> Result:
     saved, folded = None, False
-    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp")
+    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp", "entropy")
+    causes |= any(op.name == "logprob" for op in ops)
     for op in ops:
-        if op.name not in REDUCTIONS:
+        if op.name in ASKING:
+            column, ignored = op.params
+            state, saved, folded = _ask(op.name, state, vectors[str(column)][:, 0], ignored, dtype), None, True
+        elif op.name not in REDUCTIONS:
             state = _apply(op, state, saved, vectors, dtype, causes and not folded)
             saved = state if op.name == "save" else saved
         elif not folded:
             state, saved, folded = _reduce(op.name, state, dtype), None, True
-        # A reduction behind the first sees one column: the result is that column.
+        elif op.name in ALONE:
+            value = ALONE[op.name](state.value)
+            band = Band(value, value)
+            state = State(value, band, band, band, state.unsure)
     return Result(state.value, state.all.lo, state.all.hi, state.unsure)
 
 
@@ -502,8 +600,11 @@ def error_bound(result: Result) -> Array:
 
 def violations(y: Array, expected: Result, y_dtype: str) -> Array:
     """Boolean (batch, width): where the stored y is not what a correct implementation may give. The sign of a zero is
-    free.
+    free. Columns are int64 whatever y_dtype says.
     """
+    if y.dtype == np.int64:
+        wrong: Array = ~(((expected.lo <= y) & (y <= expected.hi)) | expected.unsure)
+        return wrong
     got = widen(y, y_dtype)
     assert got.shape == expected.value.shape, (got.shape, expected.value.shape)
     lo, hi = rounded(expected.lo, y_dtype, False), rounded(expected.hi, y_dtype, True)
@@ -516,7 +617,7 @@ def assert_matches(y: Array, expected: Result, y_dtype: str, context: str = "") 
     if len(wrong):
         i, j = wrong[0]
         raise AssertionError(
-            f"{len(wrong)} of {y.size} wrong; row {i} column {j}: got {widen(y, y_dtype)[i, j]!r}, must lie in "
+            f"{len(wrong)} of {y.size} wrong; row {i} column {j}: got {y[i, j]!r}, must lie in "
             f"[{expected.lo[i, j]!r}, {expected.hi[i, j]!r}] around {expected.value[i, j]!r}. {context}"
         )
 
@@ -536,7 +637,10 @@ def plain_float32(chain: str, x: Array, w: Array, b: Array | None = None, vector
     with np.errstate(all="ignore"):
         for op in parse(chain):
             if op.name in REDUCTIONS:
-                z, folded = (z if folded else REDUCTIONS[op.name](z)[:, None]), True
+                if folded:
+                    z = ALONE.get(op.name, lambda v: v)(z)
+                else:
+                    z, folded = REDUCTIONS[op.name](z)[:, None].astype(np.float32), True
                 continue
             a, b2 = ([_param(p, vectors or {}, "float32").astype(np.float32) for p in op.params] + [np.float32(0)] * 2)[
                 :2

@@ -67,23 +67,27 @@ def steps(draw: st.DrawFn, behind: bool, most: int, rows: tuple[str, ...] = ()) 
     return parts
 
 
-REDUCTIONS = st.sampled_from(["sum", "mean", "max", "min", "logsumexp"])
+INDICES = ("argmax", "argmin")
+EMPTY_OK = st.sampled_from(["sum", "mean", "logsumexp"])
+VALUES = st.sampled_from(["sum", "mean", "max", "min", "logsumexp", "entropy"])
+REDUCTIONS = st.one_of(VALUES, VALUES, st.sampled_from(INDICES))
 
 
 @st.composite
 def chains(draw: st.DrawFn, columns: int) -> str:
     """A chain for `columns` columns: max and min need one at least."""
     parts = draw(steps(False, 4))
-    kinds = st.sampled_from(["sum", "mean", "logsumexp"]) if columns == 0 else REDUCTIONS
     if draw(st.integers(0, 4)):
-        parts.append(draw(kinds))
-        for _ in range(draw(st.integers(0, 2))):
+        parts.append(draw(EMPTY_OK if columns == 0 else REDUCTIONS))
+        for _ in range(0 if parts[-1] in INDICES else draw(st.integers(0, 2))):
             parts += draw(steps(True, 2))
-            parts += draw(st.lists(REDUCTIONS, max_size=2))
+            parts += draw(st.lists(VALUES, max_size=2))
     return " | ".join(["linear", *parts])
 
 
 ROWS = ("r0", "r1")
+# #c names a column in every row, #t ignores some.
+ASKING = st.sampled_from(["pick(#c)", "logprob(#t)", "logprob(#c)", "logprob(#i, ignore_index=-7)", "logsumexp"])
 
 
 @st.composite
@@ -93,13 +97,13 @@ def trees(draw: st.DrawFn, columns: int) -> str:
     saves = draw(st.booleans())  # what the trunk saves, a branch may read
     trunk += ["save"] if saves else []
     trunk += draw(steps(False, 1, ROWS))
-    kinds = st.sampled_from(["sum", "mean", "logsumexp"]) if columns == 0 else REDUCTIONS
     results = []
     for _ in range(draw(st.integers(1, 4))):
         own = [] if draw(st.booleans()) else draw(steps(False, 2, ROWS))
         own += [draw(st.sampled_from(["add_saved", "mul_saved"]))] if saves and draw(st.booleans()) else []
-        behind = draw(steps(True, 2, ROWS))
-        text = " | ".join([*own, draw(kinds), *behind])
+        kind = draw(EMPTY_OK if columns == 0 else st.one_of(REDUCTIONS, ASKING))
+        behind = [] if kind in INDICES else draw(steps(True, 2, ROWS))  # nothing can be behind a column
+        text = " | ".join([*own, kind, *behind])
         grouped = draw(st.booleans()) or (not results and bool(own))
         results.append(f"({text})" if grouped else text)
     return " | ".join(["linear", *trunk, ", ".join(results)])
@@ -166,4 +170,9 @@ def tree_cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
         for name in ROWS
         if f"#{name}" in chain
     }
+    for name, ignored in (("c", 0), ("t", -100), ("i", -7)):
+        if f"#{name}" in chain:
+            columns = rng.integers(0, n, batch)
+            columns[rng.random(batch) < (0.2 if ignored else 0)] = ignored
+            rows[name] = columns.astype(draw(st.sampled_from(["int64", "int32"])))
     return Case(**{**case.__dict__, "rows": rows})

@@ -18,6 +18,8 @@ CHAINS = [
     "linear | softplus | mean",
     "linear | add(1) | sum",
     "linear | max",
+    "linear | mul(3) | entropy",
+    "linear | argmax",
     "linear | silu",
 ]
 # Enough work for several threads, and a little more than whole tiles in each dimension.

@@ -29,7 +29,7 @@ VALUES = np.array([[-1000.0, -30.0, -6.0, -3.0, -1.0, -1e-8, -0.0, 0.0, 1e-8, 0.
 
 
 def test_both_tables_have_every_operator():
-    names = {row.name for row in ops.operators()} - BY_THE_CHAIN
+    names = {row.name for row in ops.operators() if row.row_input != "column"} - BY_THE_CHAIN
     assert set(unfused.NUMPY) == names
     pytest.importorskip("torch")
     assert set(unfused.torch_table()) == names

@@ -222,6 +222,18 @@ REDUCTIONS = [
     ("min: NaN beside -inf", "min", (-INF, NAN), NAN),
     ("min: all +inf", "min", (INF, INF), INF),
     ("min", "min", (5.0, 3.0, 4.0), 3.0),
+    ("entropy: NaN anywhere", "entropy", (NAN, 1.0), NAN),
+    ("entropy: NaN beside -inf", "entropy", (-INF, NAN), NAN),
+    ("entropy: +inf anywhere", "entropy", (1.0, INF, -2.0), NAN),
+    ("entropy: +inf twice", "entropy", (INF, INF), NAN),
+    ("entropy: all -inf", "entropy", (-INF, -INF), NAN),
+    ("entropy: one column, or one that is not -inf", "entropy", (2.5,), 0.0),
+    ("entropy: 0 * -inf is 0", "entropy", (-INF, 2.5), 0.0),
+    ("entropy: 0 * -inf is 0", "entropy", (3.0, -INF, 3.0), math.log(2.0)),
+    ("entropy: equal columns far out", "entropy", (BIG, BIG), math.log(2.0)),
+    ("entropy: far apart, no inf - inf on the way", "entropy", (-BIG, BIG), 0.0),
+    ("entropy: rising maxima", "entropy", (-80.0, 0.0, 80.0, 80.0), math.log(2.0)),
+    ("entropy", "entropy", (math.log(0.5), math.log(0.25), math.log(0.25)), 1.5 * math.log(2.0)),
     ("sum: {-inf, +inf}", "sum", (-INF, INF), NAN),
     ("sum: {+inf, finite}", "sum", (INF, -5.0), INF),
     ("sum: {-inf, finite}", "sum", (-INF, 5.0), -INF),
@@ -236,7 +248,7 @@ REDUCTIONS = [
     ("mean", "mean", (1.0, 2.0, 4.5), 2.5),
 ]
 # A column that changes nothing, to spread the others over tiles and threads. There is none for mean.
-NEUTRAL = {"logsumexp": -INF, "max": -INF, "min": INF, "sum": 0.0}
+NEUTRAL = {"logsumexp": -INF, "entropy": -INF, "max": -INF, "min": INF, "sum": 0.0}
 
 
 def layouts(kind: str, columns: tuple[float, ...]) -> list[np.ndarray]:
@@ -266,6 +278,62 @@ def test_reduction(backend: str, about: str, kind: str, columns: tuple[float, ..
             for case in (from_w, from_b):
                 for got in case.run(backend).ravel():
                     assert right(float(got), want, 0.0, dtype), (about, case, row[:10], got, want)
+
+
+# Columns, and the first best one among them.
+INDICES = [
+    ("ties: the first", "argmax", (1.0, 5.0, 5.0, 2.0), 1),
+    ("ties of zeros", "argmax", (-0.0, 0.0), 0),
+    ("all -inf", "argmax", (-INF, -INF, -INF), 0),
+    ("+inf", "argmax", (1.0, INF, INF), 1),
+    ("the first NaN, before +inf", "argmax", (INF, NAN, 1.0, NAN), 1),
+    ("NaN alone", "argmax", (NAN, NAN), 0),
+    ("ties: the first", "argmin", (1.0, -5.0, -5.0, 2.0), 1),
+    ("ties of zeros", "argmin", (0.0, -0.0), 0),
+    ("all +inf", "argmin", (INF, INF, INF), 0),
+    ("-inf", "argmin", (1.0, -INF, -INF), 1),
+    ("the first NaN, before -inf", "argmin", (-INF, NAN, 1.0, NAN), 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("about", "kind", "columns", "want"), INDICES, ids=lambda v: str(v) if isinstance(v, str) else ""
+)
+def test_index(backend: str, about: str, kind: str, columns: tuple[float, ...], want: int) -> None:
+    worst = -INF if kind == "argmax" else INF
+    for dtype in MACHINES:
+        for width, first in [(len(columns), 0), (129, 0), (600, 300), (600, 255), (1000, 990)]:
+            row = np.full(width, worst, dtype)
+            row[first : first + len(columns)] = columns
+            # Where nothing is better than the columns around, the first of those is meant.
+            alone = np.all(np.array(columns) == worst)
+            one = np.ones((2, 1), dtype)
+            case = Case(f"linear | {kind}", one, row[:, None], None, {}, dtype, dtype, dtype)
+            assert (case.run(backend) == (0 if alone else first + want)).all(), (about, dtype, width, first)
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_an_index_is_exact_beyond_what_float32_can_tell_apart(backend: str, kind: str) -> None:
+    n = 2**24 + 10
+    row = np.zeros(n, np.float32)
+    row[2**24 + 3] = 1 if kind == "argmax" else -1
+    one = np.ones((1, 1), np.float32)
+    y = Case(f"linear | {kind}", one, row[:, None]).run(backend)
+    assert y.dtype == np.int64 and y == 2**24 + 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "want"),
+    [("entropy", 3.0, 0.0), ("entropy", -INF, NAN), ("argmax", NAN, 0.0), ("argmin", 3e38, 0.0)],
+)
+def test_of_one_column(backend: str, kind: str, value: float, want: float) -> None:
+    chains = [f"linear | {kind}"]
+    if kind == "entropy":
+        chains += [f"linear | max | {kind}", f"linear | {kind} | {kind}"]
+    for chain in chains:
+        expected = 0.0 if chain.endswith("entropy | entropy") and want == 0 else want
+        for y in one_logit(chain, value, 1, "float32").run(backend).ravel():
+            assert right(float(y), expected, 0.0, "float32"), (chain, y)
 
 
 @pytest.mark.parametrize("value", [0.1, -7.25, 3e38, -3e38, 1e-45, INF, -INF, NAN])

@@ -41,6 +41,8 @@ static void good_text(void) {
         "linear | mul(2) | (abs | max), min",
         "linear | (abs | max), (neg | max)",
         "linear | (max), min",
+        "linear | logprob(#target), argmax, entropy, logsumexp, pick(#other)",
+        "linear | logprob(#target, -1), logprob(#target, -100)",
         "linear | (abs | max)",
         "linear | save | relu | (add_saved | sum), (mul_saved | mean | save | mul_saved)",
         "linear | div(#temperature) | add(@b) | logsumexp | sub(#t.0), max",
@@ -142,6 +144,17 @@ static void bad_text(void) {
         {"linear | sum | mul_saved | save", "column 16:", "nothing to read"},
         {"linear | save | sum | add_saved", "column 23:", "saved has out_features columns, the value here has 1"},
         {"linear | sum | add(@v)", "column 16:", "behind sum the value has 1 column"},
+        {"linear | pick", "column 10:", "needs its parameter column, a #row_input that names a column of each row"},
+        {"linear | pick(3)", "column 10:", "needs its parameter column"},
+        {"linear | pick(@v)", "column 15:", "pick takes a column of each row, #name; @v is a vector of all columns"},
+        {"linear | pick(#t, 3)", "column 19:", "at most 1 argument"},
+        {"linear | logprob(#t, ignore_index=0.5)",
+            "column 10:", "ignore_index of logprob is 0.5; expected a whole number"},
+        {"linear | logprob(#t, #u)", "column 22:", "takes numbers only, no row input"},
+        {"linear | div(#t) | pick(#t)", "column 20:", "#t is a column for pick and a number for div"},
+        {"linear | argmax | add(1)", "column 19:", "the result of argmax is a column"},
+        {"linear | max | argmax", "column 16:", "argmax asks for a column, and behind max the value has 1"},
+        {"linear | max | pick(#t)", "column 16:", "pick asks for a column"},
         {"linear, max", "column 7:", "no reduction; of several each needs one"},
         {"linear | relu, max", "column 14:", "no reduction"},
         {"linear | max, relu", "column 15:", "a result has no reduction"},
@@ -279,8 +292,10 @@ static void op_table(void) {
         }
         if (info.op_class == RF_CLASS_LINEAR) continue;
         /* Every row can be written: with numbers, and with a vector where it says so. */
+        const int asks = info.row_input == RF_ROW_COLUMN;
         rf_op ops[3] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_SAVE},
             {.kind = info.kind, .num_params = info.num_params, .params = {0.25, 0.5}}};
+        if (asks) ops[2] = (rf_op){.kind = info.kind, .vector = "#c"};
         char text[200];
         CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_OK, "%s: %s", info.name, rf_last_error());
         CHECK(strstr(text, info.name), "\"%s\" has no %s", text, info.name);

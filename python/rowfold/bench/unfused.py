@@ -43,6 +43,13 @@ def _numpy_logsumexp(x: Array) -> Any:
     return anchor + np.log(np.exp(x - anchor).sum(axis=1, keepdims=True))
 
 
+def _numpy_entropy(x: Array) -> Any:
+    d = x - x.max(axis=1, keepdims=True)
+    e = np.exp(d)
+    t = e.sum(axis=1, keepdims=True)
+    return np.log(t) - np.where(e == 0, 0, d * e).sum(axis=1, keepdims=True) / t
+
+
 NUMPY: Table = {
     "mul": lambda x, a: x * a,
     "add": lambda x, a: x + a,
@@ -78,6 +85,9 @@ NUMPY: Table = {
     "max": lambda x: x.max(axis=1, keepdims=True),
     "min": lambda x: x.min(axis=1, keepdims=True),
     "logsumexp": _numpy_logsumexp,
+    "entropy": _numpy_entropy,
+    "argmax": lambda x: x.argmax(axis=1, keepdims=True).astype(x.dtype),
+    "argmin": lambda x: x.argmin(axis=1, keepdims=True).astype(x.dtype),
 }
 
 
@@ -124,6 +134,9 @@ def torch_table() -> Table:
         "max": lambda x: torch.max(x, dim=1, keepdim=True)[0],
         "min": lambda x: torch.min(x, dim=1, keepdim=True)[0],
         "logsumexp": lambda x: torch.logsumexp(x, dim=1, keepdim=True),
+        "entropy": lambda x: torch.special.entr(torch.softmax(x, dim=1)).sum(dim=1, keepdim=True),
+        "argmax": lambda x: torch.argmax(x, dim=1, keepdim=True).to(x.dtype),
+        "argmin": lambda x: torch.argmin(x, dim=1, keepdim=True).to(x.dtype),
     }
 
 
