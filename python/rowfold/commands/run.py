@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             have = (
                 f"{len(info.results)} results" if len(info.results) > 1 else f"the row input #{[*info.row_inputs][0]}"
             )
-            raise InvalidArgumentError(f"--chain has {have}; rowfold run writes one result, and gives no row inputs")
+            raise InvalidArgumentError(f"the chain has {have}; rowfold run writes one result, and gives no row inputs")
         rows = x.reshape(-1, x.shape[-1]) if x.ndim else x
         if rows.ndim != 2 or rows.shape[1] != model.info.in_features:
             expected = f"(..., {model.info.in_features})"
