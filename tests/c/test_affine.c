@@ -65,15 +65,15 @@ static void test_random_chains(void) {
 
 static void test_what_is_merged(void) {
     rfi_cuda_affine affine[4];
-    const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0},
-        {RF_OP_CLAMP, -1, -10, 10, 0, 0}};
+    const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0},
+        {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_CLAMP, -1, -10, 10, 0, 0}};
     CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 1, "products with powers of two, of which one is v + v");
     CHECK(affine[0].a == 4 && affine[0].clamps && !affine[0].saves, "their product, bounded");
-    const rfi_step falls[] = {
-        {RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_MUL, -1, 3, 0, 0, 0}};
+    const rfi_step falls[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0},
+        {RF_OP_MUL, -1, 3, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(falls, 4, affine) == 4, "what overflows must not come back");
-    const rfi_step apart[] = {
-        {RF_OP_SAVE, -1, 0, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0}};
+    const rfi_step apart[] = {{RF_OP_SAVE, -1, 0, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0},
+        {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED &&
             !affine[2].saves,
         "what is read later is kept");
