@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "plan.h"
+#include "steps.h"
 
 static const rfi_cuda_affine IDENTITY =
     {.a = 1, .b = -0.0f, .low = -INFINITY, .high = INFINITY, .a_vector = -1, .b_vector = -1};

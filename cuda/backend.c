@@ -64,12 +64,16 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    if (rfi_reduction_flags(spec->plan.reduction) & RFI_RF_COLUMN)
-        return rfi_error(RF_UNSUPPORTED, "%s asks for a column of each row; the CUDA backend is not told which",
-            rfi_op_find(spec->plan.reduction)->name);
-    if (spec->plan.num_pre + spec->plan.num_post > RF_MAX_OPS)
-        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d",
-            spec->plan.num_pre + spec->plan.num_post, RF_MAX_OPS);
+    if (spec->plan.num_branches > 1)
+        return rfi_error(
+            RF_UNSUPPORTED, "the chain has %d results; the CUDA kernels compute one", spec->plan.num_branches);
+    if (spec->plan.num_rows)
+        return rfi_error(
+            RF_UNSUPPORTED, "the chain has the row input #%s; the CUDA kernels take none", spec->plan.rows[0].name);
+    const rfi_branch *branch = &spec->plan.branches[0];
+    const int steps = spec->plan.trunk.count + branch->pre.count + branch->post.count;
+    if (steps > RF_MAX_OPS)
+        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d", steps, RF_MAX_OPS);
     return RF_OK;
 }
 
@@ -87,9 +91,9 @@ rfi_cuda_problem rfi_cuda_problem_of(
         .w_terms = w_terms,
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
-        .reduction = spec->plan.reduction,
-        .special_states = rfi_reduction_words(spec->plan.reduction) > 2 ||
-            rfi_reduction_flags(spec->plan.reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN),
+        .reduction = spec->plan.branches[0].reduction,
+        .special_states = rfi_reduction_words(spec->plan.branches[0].reduction) > 2 ||
+            rfi_reduction_flags(spec->plan.branches[0].reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN),
         .batch_invariant = spec->batch_invariant,
     };
     if (!prepared || !prepared->w_nonfinite)
@@ -149,7 +153,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock),
         rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));
     /* Unfused, the logits are written and every operator reads and writes them. */
-    double passes = 1 + 2.0 * spec->plan.num_pre + (spec->plan.reduction ? 1 : 0);
+    double passes = 1 + 2.0 * spec->plan.trunk.count + (spec->plan.branches[0].reduction ? 1 : 0);
     double logits = (double)batch * (double)spec->plan.out_features * (double)rfi_dtype_size(spec->compute_dtype);
     out->unfused_seconds = c.seconds + passes * logits / figures.memory_bytes_per_second;
     return RF_OK;

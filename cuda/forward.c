@@ -131,7 +131,8 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi
     const rfi_forward *call, char *workspace, const rfi_cuda_stage *s, char *staging) {
     const rfi_plan *plan = &spec->plan;
     int host_x = call->x_memory == RF_MEMORY_HOST, host_y = call->y_memory == RF_MEMORY_HOST;
-    size_t x_item = rfi_dtype_size(call->x_dtype), y_item = rfi_dtype_size(call->y_dtype);
+    size_t x_item = rfi_dtype_size(call->x_dtype),
+           y_item = rfi_dtype_size(call->y_dtype) + rfi_index_size(call->y_dtype);
     size_t x_width = (size_t)plan->in_features * x_item, y_width = (size_t)plan->width * y_item;
     int64_t step = host_x || host_y ? s->rows : call->batch;
     rf_status status = RF_OK;

@@ -55,7 +55,7 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_shape *shape, rfi_
     if (c->irregular)
         l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
     l->num_tickets += RFI_CUDA_COUNTERS;
-    if (!spec->plan.reduction) l->num_tickets = 0;
+    if (!spec->plan.branches[0].reduction) l->num_tickets = 0;
     l->split_tickets = l->num_tickets;
     if (c->splits > 1) {
         const int64_t tiles = (batch + c->tile_rows - 1) / c->tile_rows * ((n + c->tile_columns - 1) / c->tile_columns);
@@ -76,9 +76,10 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_shape *shape, rfi_
         for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
     }
     if (c->aligned_x && shape->copies_x) l->copy = take(&l->total, batch, l->depth * 2);
-    if (spec->plan.reduction)
+    if (spec->plan.branches[0].reduction)
         l->partials = take(&l->total, batch,
-            l->num_partials * rfi_reduction_words(spec->plan.reduction) * (int64_t)rfi_dtype_size(spec->compute_dtype));
+            l->num_partials * rfi_reduction_words(spec->plan.branches[0].reduction) *
+                (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {

@@ -248,19 +248,15 @@ template <class T> static __device__ __forceinline__ void rfi_store_number(const
 }
 
 /* What the state of a whole row comes to, to y: a number goes to store(p, row, v), which takes it through the steps
- * behind the reduction; a column without any goes to y as it is, so that it is exact where y's type can hold it. */
+ * behind the reduction; a column, which has none, goes to y as int64. */
 template <class R, class T, int N, class Store> static __device__ __forceinline__ void rfi_finish_state(
     const rfi_cuda_fold &p, int64_t row, const rfi_state_of<T, N> &s, Store store) {
     T v = R::finish(s.m, s.t, (T)p.out_features, rfi_asked<R>(p, row));
     if constexpr ((R::FLAGS & RFI_RF_INDEX) != 0) {
-        const int64_t column = rfi_typed<T>::column_of(v);
-        if (!p.chain.num_post) {
-            rfi_store_as<double>(p.y, p.y_dtype, row * p.ldy, (double)column);
-            return;
-        }
-        v = (T)column;
+        ((int64_t *)p.y)[row * p.ldy] = rfi_typed<T>::column_of(v);
+    } else {
+        store(p, row, v);
     }
-    store(p, row, v);
 }
 
 #endif

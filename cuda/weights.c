@@ -360,13 +360,14 @@ static rfi_cuda_op op_of(rf_op_kind kind) {
 }
 
 static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
-    chain->num_pre = plan->num_pre;
-    chain->num_post = plan->num_post;
-    chain->num_affine = rfi_cuda_affine_steps(plan->pre, plan->num_pre, chain->affine);
+    const rfi_steps *pre = &plan->trunk, *post = &plan->branches[0].post;
+    chain->num_pre = pre->count;
+    chain->num_post = post->count;
+    chain->num_affine = rfi_cuda_affine_steps(pre->at, pre->count, chain->affine);
     for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
-    chain->reduction = plan->reduction;
-    for (int i = 0; i < plan->num_pre + plan->num_post; i++) {
-        const rfi_step *step = i < plan->num_pre ? &plan->pre[i] : &plan->post[i - plan->num_pre];
+    chain->reduction = plan->branches[0].reduction;
+    for (int i = 0; i < pre->count + post->count; i++) {
+        const rfi_step *step = i < pre->count ? &pre->at[i] : &post->at[i - pre->count];
         chain->steps[i] = (rfi_cuda_step){
             .op = (int8_t)op_of(step->kind),
             .kind = (int16_t)step->kind,

@@ -38,15 +38,33 @@ typedef struct rfi_weight_view {
                                            host. NULL: all are on the host */
 } rfi_weight_view;
 
+/* Where one result goes: (batch, its width). */
+typedef struct rfi_output {
+    void *data;
+    int64_t ld;
+    rf_dtype dtype; /* RF_INT64 of one that is a column */
+    rf_memory memory;
+} rfi_output;
+
+/* One value per row. */
+typedef struct rfi_row_values {
+    const void *data;
+    int64_t ld; /* elements from one row's to the next */
+    rf_dtype dtype;
+    rf_memory memory;
+} rfi_row_values;
+
 /* A forward call, checked: nothing is NULL or default any more. */
 typedef struct rfi_forward {
     const void *x;
     void *y;
-    const int64_t *columns; /* (batch): the column that each row asks for, or RFI_COLUMN_*; NULL: the plan needs none */
     int64_t batch, ldx, ldy;
     rf_dtype x_dtype, y_dtype;
     rf_memory x_memory, y_memory;
-    void *workspace; /* NULL: allocate for this call */
+    const rfi_output *outputs;  /* plan.num_branches; y and what belongs to it are the first, which a backend of one
+                                   result reads instead */
+    const rfi_row_values *rows; /* plan.num_rows. Columns on the host are in range, or one that a branch ignores */
+    void *workspace;            /* NULL: allocate for this call */
     size_t workspace_size;
     void *stream;
 } rfi_forward;

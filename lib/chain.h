@@ -18,6 +18,8 @@ typedef struct rfi_op_desc {
     double param_defaults[RF_MAX_OP_PARAMS];
     unsigned flags; /* RFI_OPF_* */
     int empty_ok;   /* reductions: a row without columns has a result */
+    rf_row_use row_use;
+    int gives_index;
 } rfi_op_desc;
 
 enum {
@@ -34,12 +36,22 @@ enum {
 const rfi_op_desc *rfi_op_find(int kind);   /* NULL if there is none */
 const rfi_op_desc *rfi_op_at(size_t index); /* of rf_op_count() */
 
+/* Which ops of a chain are one result's own. */
+typedef struct rfi_result {
+    int first, end; /* ops[first .. end) */
+    int reduction;  /* index of the op that folds the columns, or -1. Reductions behind it see a width of 1 */
+} rfi_result;
+
 typedef struct rfi_chain {
     int64_t in_features, out_features; /* -1 where nobody has said */
     int num_ops;                       /* ops[0] is the linear layer */
     rf_op ops[RF_MAX_OPS];             /* params filled with their defaults */
-    int reduction; /* index of the op that folds the columns, or -1. Reductions behind it see a width of 1 */
+    int trunk_end;                     /* ops[1 .. trunk_end) are computed for all results */
+    int num_results;                   /* at least 1; each of several has a reduction */
+    rfi_result results[RF_MAX_RESULTS];
 } rfi_chain;
+
+static inline int rfi_is_row_input(const char *vector) { return *vector == '#'; }
 
 /* Both check everything that does not need K and N. Errors: RF_INVALID_CHAIN with the column (text) or index (ops),
  * RF_INVALID_ARGUMENT for NULL. */
@@ -62,8 +74,8 @@ const char *rfi_chain_column(const char *text, size_t offset, char place[RFI_PLA
 /* Text to ops, syntax only: names, parentheses, keywords, numbers. The parameters not given get their defaults. */
 rf_status rfi_chain_read(const char *text, rf_op ops[RF_MAX_OPS], size_t *num_ops, rfi_chain_place *place);
 
-/* One valid op as it stands in a chain: "clamp(-10, max=10)". */
-enum { RFI_OP_TEXT = 128 };
+/* One valid op as it stands in a chain: "clamp(-10, max=10)". Not of RF_OP_RESULT. */
+enum { RFI_OP_TEXT = 128, RFI_CHAIN_TEXT = RF_MAX_OPS * (RFI_OP_TEXT + 5) };
 const char *rfi_op_format(const rf_op *op, char text[RFI_OP_TEXT]);
 
 #endif

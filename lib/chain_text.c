@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Chain text to ops: the syntax. What the ops mean together is chain.c's.
  *
- *   chain    = "preset:" NAME | operator { "|" operator }
+ *   chain    = "preset:" NAME | operator { "|" operator } [ "|" own ] { "," result }
+ *   result   = own | operator { "|" operator }
+ *   own      = "(" operator { "|" operator } ")"
  *   operator = NAME [ "(" [ argument { "," argument } ] ")" ]
- *   argument = [ NAME "=" ] ( number | "inf" | "-inf" | "nan" | "none" | "@" vector | WORD )
+ *   argument = [ NAME "=" ] ( number | "inf" | "-inf" | "nan" | "none" | "@" vector | "#" row input | WORD )
  *
  * White space is free between these. The text may be any bytes. */
 #include <math.h>
@@ -152,7 +154,7 @@ static rf_status read_number(parser *p, double *value) {
     case RFI_NUMBER_OK: break;
     case RFI_NUMBER_NONE: {
         char text[FOUND_TEXT];
-        return fail(p, at, "expected a number, inf, nan, none or @vector, found %s", found(at, text));
+        return fail(p, at, "expected a number, inf, nan, none, @vector or #row_input, found %s", found(at, text));
     }
     case RFI_NUMBER_TOO_LONG: return fail(p, at, "the number has more than 100 digits");
     case RFI_NUMBER_TOO_LARGE: return fail(p, at, "the number is too large for a double; write inf for infinity");
@@ -162,29 +164,37 @@ static rf_status read_number(parser *p, double *value) {
     return RF_OK;
 }
 
+/* The name behind @ or #. A row input keeps its #. */
 static rf_status read_vector(parser *p, arguments *args, int index) {
     const char *at = p->at++;
+    const int row = *at == '#', most = RF_MAX_NAME - 1 - row;
+    const char *what = row ? "row input" : "vector";
     word name = read_name(p);
     if (name.length)
         while (rfi_is_name(*p->at, 1)) p->at++;
     name.length = (size_t)(p->at - name.start);
     if (!name.length) {
         char text[FOUND_TEXT];
-        return fail(
-            p, p->at, "expected the name of a vector behind @, a letter or _ first, found %s", found(p->at, text));
+        return fail(p, p->at, "expected the name of a %s behind %c, a letter or _ first, found %s", what, *at,
+            found(p->at, text));
     }
-    if (name.length >= RF_MAX_NAME)
-        return fail(p, name.start, "the vector's name has %zu letters; at most %d fit", name.length, RF_MAX_NAME - 1);
-    if (!args->desc->accepts_vector || index) return fail(p, at, "%s takes numbers only, no vector", args->desc->name);
-    memcpy(args->op->vector, name.start, name.length);
-    args->op->vector[name.length] = 0;
+    if (name.length > (size_t)most)
+        return fail(p, name.start, "the %s's name has %zu letters; at most %d fit", what, name.length, most);
+    if (index || !(row ? args->desc->row_use != RF_ROW_NONE : args->desc->accepts_vector)) {
+        if (!row && !index && args->desc->row_use == RF_ROW_COLUMN)
+            return fail(p, at, "%s takes a column of each row, #name; @%.*s is a vector of all columns",
+                args->desc->name, (int)name.length, name.start);
+        return fail(p, at, "%s takes numbers only, no %s", args->desc->name, what);
+    }
+    memcpy(args->op->vector, at + !row, name.length + (size_t)row);
+    args->op->vector[name.length + (size_t)row] = 0;
     return RF_OK;
 }
 
 /* A word where a number may stand: inf, nan, none. *none: the parameter keeps its default. */
 static rf_status read_value(parser *p, arguments *args, int index) {
     const char *at = p->at;
-    if (*at == '@') return read_vector(p, args, index);
+    if (*at == '@' || *at == '#') return read_vector(p, args, index);
     int sign = *at == '-' || *at == '+';
     parser ahead = {p->text, at + sign};
     word name = read_name(&ahead);
@@ -320,6 +330,59 @@ static rf_status find_preset(const parser *p, word name, const char **chain) {
         name.start, known);
 }
 
+/* Room for one more op, whose text begins at p->at. */
+static rf_status add_op(parser *p, rf_op ops[RF_MAX_OPS], size_t *num_ops, rfi_chain_place *place) {
+    if (*num_ops == RF_MAX_OPS)
+        return fail(p, p->at, "the chain has more than %d operators (where a result begins counts as one)", RF_MAX_OPS);
+    place->offsets[*num_ops] = (size_t)(p->at - p->text);
+    ops[(*num_ops)++] = (rf_op){.kind = RF_OP_RESULT};
+    return RF_OK;
+}
+
+/* Operators up to the end of the chain, results after one another. */
+static rf_status read_results(parser *p, rf_op ops[RF_MAX_OPS], size_t *num_ops, rfi_chain_place *place) {
+    char what[FOUND_TEXT];
+    int open = 0, folded = 0, first = 1; /* within parentheses; a reduction was read; the operator begins a result */
+    for (;; p->at++) {
+        rf_status status = RF_OK;
+        skip_space(p);
+        if (*p->at == '(' && *num_ops && (first || !folded) && !open) {
+            /* Behind a comma the result has begun. */
+            if (!first) status = add_op(p, ops, num_ops, place);
+            if (status) return status;
+            open = 1;
+            p->at++;
+            skip_space(p);
+        }
+        status = add_op(p, ops, num_ops, place);
+        if (!status) status = read_operator(p, &ops[*num_ops - 1]);
+        if (status) return status;
+        first = 0;
+        folded |= rfi_op_find(ops[*num_ops - 1].kind)->op_class == RF_CLASS_REDUCTION;
+        const int closes = open && *p->at == ')';
+        if (closes) {
+            open = 0;
+            p->at++;
+            skip_space(p);
+        }
+        if (!*p->at && !open) return RF_OK;
+        if (*p->at == ',' && !open) {
+            if (!folded)
+                return fail(p, p->at, "the result before the comma has no reduction; of several each needs one");
+            status = add_op(p, ops, num_ops, place);
+            if (status) return status;
+            folded = 0;
+            first = 1;
+        } else if (*p->at != '|' || closes) {
+            return fail(p, p->at, "expected %s, found %s",
+                closes     ? "\",\" or the end"
+                    : open ? "\"|\" or \")\""
+                           : "\"|\", \",\" or the end",
+                found(p->at, what));
+        }
+    }
+}
+
 rf_status rfi_chain_read(const char *text, rf_op ops[RF_MAX_OPS], size_t *num_ops, rfi_chain_place *place) {
     static const char prefix[] = "preset:";
     parser p = {text, text};
@@ -337,13 +400,6 @@ rf_status rfi_chain_read(const char *text, rf_op ops[RF_MAX_OPS], size_t *num_op
         p.text = p.at = chain;
     }
     place->text = p.text;
-    for (*num_ops = 0;; p.at++) {
-        skip_space(&p);
-        if (*num_ops == RF_MAX_OPS) return fail(&p, p.at, "the chain has more than %d operators", RF_MAX_OPS);
-        place->offsets[*num_ops] = (size_t)(p.at - p.text);
-        rf_status status = read_operator(&p, &ops[(*num_ops)++]);
-        if (status) return status;
-        if (!*p.at) return RF_OK;
-        if (*p.at != '|') return fail(&p, p.at, "expected \"|\" or the end, found %s", found(p.at, what));
-    }
+    *num_ops = 0;
+    return read_results(&p, ops, num_ops, place);
 }

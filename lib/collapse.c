@@ -43,8 +43,8 @@ static void run_steps(const rfi_plan *plan, const rfi_weight_view *weights, rf_d
     for (int i = 0;; i++) {
         if (v->reach > out->slope) out->slope = v->reach;
         if (v->rest > out->offset) out->offset = v->rest;
-        if (i == plan->num_pre) return;
-        const rfi_step *step = &plan->pre[i];
+        if (i == plan->trunk.count) return;
+        const rfi_step *step = &plan->trunk.at[i];
         double a = step->vector < 0 ? step->a : rfi_load(weights->vectors[step->vector], compute_dtype, j), scale,
                shift;
         if (compute_dtype != RF_FLOAT64) a = (float)a; /* as the full path sees it */
@@ -130,8 +130,8 @@ void rfi_collapse_release(rfi_collapse *collapse) {
 rf_status rfi_collapse_prepare(const rfi_plan *plan, const rfi_weight_view *weights, rf_dtype weight_dtype,
     rf_dtype compute_dtype, rfi_collapse *out) {
     size_t k = (size_t)plan->in_features;
-    *out = (rfi_collapse){
-        .in_features = plan->in_features, .divisor = plan->reduction == RF_OP_MEAN ? (double)plan->out_features : 1};
+    *out = (rfi_collapse){.in_features = plan->in_features,
+        .divisor = plan->branches[0].reduction == RF_OP_MEAN ? (double)plan->out_features : 1};
     /* Every operation of the full path rounds up by at most a factor of 1 + 2^-24; a quarter of the range leaves room
      * for 2^24 of them in a row. */
     out->limit = (compute_dtype == RF_FLOAT64 ? DBL_MAX : FLT_MAX) / 4;

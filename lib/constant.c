@@ -2,12 +2,13 @@
 /* Chains whose result is the same for all finite inputs: almost always a mistake in the model. Follows what is known of
  * the value through the steps: an interval that holds it, and whether it is affine in some earlier value, so that x - x
  * is seen to be 0. Says nothing in doubt. */
+#include "constant.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "number.h"
-#include "plan_parts.h"
 #include "states.h"
 
 /* What is known of a value, overflow left aside. */
@@ -67,7 +68,7 @@ static known after(search *at, const rfi_step *step) {
     if (desc->op_class == RF_CLASS_REDUCTION)
         return rfi_reduction_width_one(step->kind) == RFI_WIDTH_ONE_OTHER ? unknown(at) : *x;
     if (step->kind == RF_OP_SAVE) return *x;
-    if (step->vector >= 0) return unknown(at);
+    if (!rfi_step_is_scalar(step)) return unknown(at);
     if ((desc->flags & RFI_OPF_NAN_PARAMS) && (isnan(step->a) || isnan(step->b))) return exactly(NAN);
     int reads = (desc->flags & RFI_OPF_READS_SAVED) != 0;
     if (is_constant(x) && (!reads || is_constant(s)))
@@ -83,12 +84,12 @@ static known after(search *at, const rfi_step *step) {
     return low == high ? exactly(low) : between(at, low, high);
 }
 
-static void follow(search *at, const rfi_step *steps, int count) {
-    for (int i = 0; i < count; i++) {
+static void follow(search *at, const rfi_steps *steps) {
+    for (int i = 0; i < steps->count; i++) {
         int before = is_constant(&at->x);
-        at->x = after(at, &steps[i]);
-        if (steps[i].kind == RF_OP_SAVE) at->s = at->x;
-        if (!before && is_constant(&at->x)) at->cause = steps[i].source;
+        at->x = after(at, &steps->at[i]);
+        if (steps->at[i].kind == RF_OP_SAVE) at->s = at->x;
+        if (!before && is_constant(&at->x)) at->cause = steps->at[i].source;
     }
 }
 
@@ -103,18 +104,23 @@ static double fold_equal(int kind, double v, int64_t n) {
     return rfi_reduction_flags(kind) & RFI_RF_INDEX ? (double)rfi_column_of_f64(result) : result;
 }
 
-void rfi_plan_find_constant(rfi_plan *plan) {
+int rfi_find_constant(const rfi_plan *plan, const rfi_branch *branch, char text[RFI_CONSTANT_TEXT]) {
     search at = {.cause = -1};
     at.x = at.s = unknown(&at);
-    follow(&at, plan->pre, plan->num_pre);
-    if (plan->reduction) {
-        at.x = is_constant(&at.x) ? exactly(fold_equal(plan->reduction, at.x.low, plan->out_features)) : unknown(&at);
+    follow(&at, &plan->trunk);
+    follow(&at, &branch->pre);
+    if (branch->reduction) {
+        /* Which column a row asks for, and whether it is ignored, is not known. */
+        at.x = is_constant(&at.x) && !branch->row ? exactly(fold_equal(branch->reduction, at.x.low, plan->out_features))
+                                                  : unknown(&at);
         at.s = unknown(&at);
-        follow(&at, plan->post, plan->num_post);
+        follow(&at, &branch->post);
     }
-    if (!is_constant(&at.x)) return;
+    *text = 0;
+    if (!is_constant(&at.x)) return 0;
     char number[RFI_NUMBER_TEXT], op[RFI_OP_TEXT];
-    snprintf(plan->constant, sizeof plan->constant,
+    snprintf(text, RFI_CONSTANT_TEXT,
         "rounding and overflow aside, the result is %s for every finite input: behind %s (operator %d) nothing of the input is left",
         rfi_number_format(at.x.low, number), rfi_op_format(&plan->chain.ops[at.cause], op), at.cause);
+    return 1;
 }

@@ -11,13 +11,23 @@ static const struct {
     [RF_FLOAT64] = {"float64", 8},
     [RF_FLOAT16] = {"float16", 2},
     [RF_BFLOAT16] = {"bfloat16", 2},
+    [RF_INT32] = {"int32", 4},
+    [RF_INT64] = {"int64", 8},
 };
 
-static int known(rf_dtype dtype) { return dtype >= RF_FLOAT32 && dtype <= RF_BFLOAT16; }
+static int is_float(rf_dtype dtype) { return dtype >= RF_FLOAT32 && dtype <= RF_BFLOAT16; }
+static int is_index(rf_dtype dtype) { return dtype == RF_INT32 || dtype == RF_INT64; }
 
-size_t rfi_dtype_size(rf_dtype dtype) { return known(dtype) ? types[dtype].size : 0; }
+size_t rfi_dtype_size(rf_dtype dtype) { return is_float(dtype) ? types[dtype].size : 0; }
+size_t rfi_index_size(rf_dtype dtype) { return is_index(dtype) ? types[dtype].size : 0; }
 
-const char *rfi_dtype_name(rf_dtype dtype) { return known(dtype) ? types[dtype].name : "unknown"; }
+const char *rfi_dtype_name(rf_dtype dtype) {
+    return is_float(dtype) || is_index(dtype) ? types[dtype].name : "unknown";
+}
+
+int64_t rfi_load_index(const void *data, rf_dtype dtype, int64_t i) {
+    return dtype == RF_INT32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
+}
 
 float rfi_float_of_half(uint16_t v) {
     uint32_t sign = (uint32_t)(v & 0x8000) << 16, exponent = (v >> 10) & 31, fraction = v & 0x3ff, u;

@@ -8,7 +8,8 @@
 
 #include "rowfold.h"
 
-size_t rfi_dtype_size(rf_dtype dtype);      /* 0 if there is no such type */
+size_t rfi_dtype_size(rf_dtype dtype);      /* of a floating type; 0 if there is none of that number */
+size_t rfi_index_size(rf_dtype dtype);      /* the same of the integer types */
 const char *rfi_dtype_name(rf_dtype dtype); /* "float32" ... */
 
 static inline float rfi_float_of_bf16(uint16_t v) {
@@ -32,6 +33,9 @@ uint16_t rfi_half_of_float(float f);
 /* One value at index i of an array of any type, as double (exact), and back (rounded once). */
 double rfi_load(const void *data, rf_dtype dtype, int64_t i);
 void rfi_store(void *data, rf_dtype dtype, int64_t i, double value);
+
+/* The column at index i of an array of an integer type. */
+int64_t rfi_load_index(const void *data, rf_dtype dtype, int64_t i);
 
 /* n values from one type to another, rounded once. */
 void rfi_convert(void *to, rf_dtype to_dtype, const void *from, rf_dtype from_dtype, int64_t n);

@@ -25,11 +25,10 @@ static json_t *cost_of(const rfi_cost *cost) {
 }
 
 /* The rules that concerned operator i, in the order they were applied. */
-static json_t *rules_of(const rfi_plan *plan, int i) {
+static json_t *rules_of(const rfi_rewrites *log, int i) {
     json_t *list = json_array();
-    for (int r = 0; r < plan->num_rewrites; r++)
-        if (rfi_rewrite_concerns(&plan->rewrites[r], i))
-            json_array_append_new(list, json_string(plan->rewrites[r].rule));
+    for (int r = 0; r < log->count; r++)
+        if (rfi_rewrite_concerns(&log->at[r], i)) json_array_append_new(list, json_string(log->at[r].rule));
     return list;
 }
 
@@ -37,22 +36,44 @@ static json_t *operators_of(const rfi_explanation *about) {
     json_t *list = json_array();
     for (int i = 0; i < about->spec->plan.chain.num_ops; i++) {
         const rfi_story *story = &about->story[i];
+        if (about->spec->plan.chain.ops[i].kind == RF_OP_RESULT) continue;
         json_array_append_new(list,
             json_pack("{s:i, s:s, s:s, s:o, s:o}", "index", i, "operator", story->written, "place",
-                place_names[story->place], "computed_as", text_or_null(story->now), "rules",
-                rules_of(&about->spec->plan, i)));
+                place_names[story->place], "computed_as", text_or_null(story->now), "rules", rules_of(&about->log, i)));
     }
     return list;
 }
 
-static json_t *rewrites_of(const rfi_plan *plan) {
+static json_t *rewrites_of(const rfi_rewrites *log) {
     json_t *list = json_array();
-    for (int r = 0; r < plan->num_rewrites; r++) {
-        const rfi_rewrite *rewrite = &plan->rewrites[r];
+    for (int r = 0; r < log->count; r++) {
+        const rfi_rewrite *rewrite = &log->at[r];
         json_array_append_new(list,
             json_pack("{s:s, s:b, s:i, s:i, s:s}", "rule", rewrite->rule, "algebraic", rewrite->algebraic, "first",
                 rewrite->first, "last", rewrite->last, "text", rewrite->text));
     }
+    return list;
+}
+
+static json_t *results_of(const rfi_explanation *about) {
+    const rfi_plan *plan = &about->spec->plan;
+    json_t *list = json_array();
+    for (int b = 0; b < plan->num_branches; b++) {
+        const rfi_branch *branch = &plan->branches[b];
+        json_array_append_new(list,
+            json_pack("{s:s, s:I, s:s, s:o, s:o}", "name", branch->name, "features", (json_int_t)branch->width, "dtype",
+                rfi_dtype_name(branch->gives_index ? RF_INT64 : about->spec->y_dtype), "state",
+                branch->fold < 0 ? json_null() : json_integer(branch->fold), "constant",
+                text_or_null(about->constant[b])));
+    }
+    return list;
+}
+
+static json_t *row_inputs_of(const rfi_plan *plan) {
+    json_t *list = json_array();
+    for (int r = 0; r < plan->num_rows; r++)
+        json_array_append_new(list,
+            json_pack("{s:s, s:s}", "name", plan->rows[r].name, "use", plan->rows[r].is_column ? "column" : "number"));
     return list;
 }
 
@@ -67,7 +88,7 @@ char *rfi_explain_json(const rfi_explanation *about) {
     const rfi_spec *spec = about->spec;
     const rfi_plan *plan = &spec->plan;
     size_t needed = 0;
-    char chain[RF_MAX_OPS * (RFI_OP_TEXT + 3)];
+    char chain[RFI_CHAIN_TEXT];
     if (rf_chain_format(plan->chain.ops, (size_t)plan->chain.num_ops, chain, sizeof chain, &needed)) return NULL;
     json_t *root = json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:I}", "chain", chain, "backend", about->backend, "kernel",
         text_or_null(about->estimate ? about->estimate->kernel : ""), "batch", (json_int_t)about->batch, "in_features",
@@ -78,10 +99,12 @@ char *rfi_explain_json(const rfi_explanation *about) {
         "y_dtype", rfi_dtype_name(spec->y_dtype), "math", about->math, "simplify", about->simplify);
     int failed = json_object_update(root, types);
     failed |= json_object_set_new(root, "operators", operators_of(about));
-    failed |= json_object_set_new(root, "rewrites", rewrites_of(plan));
+    failed |= json_object_set_new(root, "results", results_of(about));
+    failed |= json_object_set_new(root, "row_inputs", row_inputs_of(plan));
+    failed |= json_object_set_new(root, "rewrites", rewrites_of(&about->log));
     failed |= json_object_set_new(root, "collapsible", json_boolean(plan->collapsible));
     failed |= json_object_set_new(root, "collapsed", json_boolean(about->collapsed));
-    failed |= json_object_set_new(root, "constant", text_or_null(plan->constant));
+    failed |= json_object_set_new(root, "constant", text_or_null(about->constant[0]));
     failed |= json_object_set_new(root, "workspace_bytes", json_integer((json_int_t)about->workspace));
     failed |=
         json_object_set_new(root, "weight_reads", known_count(about->estimate ? about->estimate->weight_reads : 0));

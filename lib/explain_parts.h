@@ -4,6 +4,7 @@
 #define ROWFOLD_EXPLAIN_PARTS_H
 
 #include "backend.h"
+#include "constant.h"
 
 /* Where an operator of the chain is computed. */
 typedef enum rfi_place {
@@ -34,9 +35,11 @@ typedef struct rfi_explanation {
     const rfi_estimate *estimate; /* or NULL */
     int64_t batch;
     size_t workspace;
-    int collapsed;               /* the plan is collapsible and the backend makes use of it */
-    const char *math, *simplify; /* names */
-    rfi_story story[RF_MAX_OPS]; /* by index in the chain */
+    int collapsed;                                    /* the plan is collapsible and the backend makes use of it */
+    const char *math, *simplify;                      /* names */
+    rfi_rewrites log;                                 /* what made the plan */
+    char constant[RF_MAX_RESULTS][RFI_CONSTANT_TEXT]; /* why a result is the same for all finite inputs; empty if not */
+    rfi_story story[RF_MAX_OPS];                      /* by index in the chain */
     rfi_cost fused, unfused;
 } rfi_explanation;
 

@@ -38,11 +38,11 @@ static const char *seconds(double value, char text[QUANTITY_TEXT]) {
 }
 
 /* " (rule, rule)" */
-static void say_rules(FILE *out, const rfi_plan *plan, int i) {
+static void say_rules(FILE *out, const rfi_rewrites *log, int i) {
     const char *before = " (";
-    for (int r = 0; r < plan->num_rewrites; r++) {
-        if (!rfi_rewrite_concerns(&plan->rewrites[r], i)) continue;
-        fprintf(out, "%s%s", before, plan->rewrites[r].rule);
+    for (int r = 0; r < log->count; r++) {
+        if (!rfi_rewrite_concerns(&log->at[r], i)) continue;
+        fprintf(out, "%s%s", before, log->at[r].rule);
         before = ", ";
     }
     if (*before == ',') fputc(')', out);
@@ -66,7 +66,7 @@ static void say_operator(FILE *out, const rfi_explanation *about, int i, int wid
         fputs(words[story->place], out);
         int changed = story->place != RFI_PLACE_REMOVED && strcmp(story->now, story->written);
         if (changed) fprintf(out, ", as %s", story->now);
-        if (changed || story->place == RFI_PLACE_REMOVED) say_rules(out, plan, i);
+        if (changed || story->place == RFI_PLACE_REMOVED) say_rules(out, &about->log, i);
     }
     fputc('\n', out);
 }
@@ -79,15 +79,40 @@ static void say_operators(FILE *out, const rfi_explanation *about) {
         if (length > width) width = length < 32 ? length : 32;
     }
     fprintf(out, "\noperators\n");
-    for (int i = 0; i < plan->chain.num_ops; i++) say_operator(out, about, i, width);
+    for (int i = 0; i < plan->chain.num_ops; i++)
+        if (plan->chain.ops[i].kind != RF_OP_RESULT) say_operator(out, about, i, width);
+}
+
+/* Which state each result is read from, and with which others. */
+static void say_results(FILE *out, const rfi_explanation *about) {
+    const rfi_plan *plan = &about->spec->plan;
+    int width = 0;
+    for (int b = 0; b < plan->num_branches; b++) {
+        int length = (int)strlen(plan->branches[b].name);
+        if (length > width) width = length;
+    }
+    fprintf(out, "\nresults (%d of them from %d state%s a row)\n", plan->num_branches, plan->num_folds,
+        plan->num_folds == 1 ? "" : "s");
+    for (int b = 0; b < plan->num_branches; b++) {
+        const rfi_branch *branch = &plan->branches[b];
+        const char *before = ", shared with ";
+        fprintf(out, "  %2d  %-*s  state %d", b, width, branch->name, branch->fold);
+        for (int other = 0; other < plan->num_branches; other++) {
+            if (other == b || plan->branches[other].fold != branch->fold) continue;
+            fprintf(out, "%s%s", before, plan->branches[other].name);
+            before = ", ";
+        }
+        fputc('\n', out);
+    }
 }
 
 static void say_rewrites(FILE *out, const rfi_explanation *about) {
+    const rfi_rewrites *log = &about->log;
     const rfi_plan *plan = &about->spec->plan;
     fprintf(out, "\nrewrites (simplify=%s)\n", about->simplify);
-    if (!plan->num_rewrites) fprintf(out, "  none\n");
-    for (int r = 0; r < plan->num_rewrites; r++) {
-        const rfi_rewrite *rewrite = &plan->rewrites[r];
+    if (!log->count) fprintf(out, "  none\n");
+    for (int r = 0; r < log->count; r++) {
+        const rfi_rewrite *rewrite = &log->at[r];
         char operators[16];
         if (rewrite->first == rewrite->last) snprintf(operators, sizeof operators, "%d", rewrite->first);
         else
@@ -146,16 +171,28 @@ static void say_costs(FILE *out, const rfi_explanation *about) {
 static void say(FILE *out, const rfi_explanation *about) {
     const rfi_spec *spec = about->spec;
     const rfi_plan *plan = &spec->plan;
-    for (int i = 0; i < plan->chain.num_ops; i++) fprintf(out, "%s%s", i ? " | " : "", about->story[i].written);
-    fprintf(out, "\nx (%lld, %lld) %s, W (%lld, %lld) %s -> y (%lld, %lld) %s; steps in %s, math %s\n",
-        (long long)about->batch, (long long)plan->in_features, rfi_dtype_name(spec->x_dtype),
-        (long long)plan->out_features, (long long)plan->in_features, rfi_dtype_name(spec->weight_dtype),
-        (long long)about->batch, (long long)plan->width, rfi_dtype_name(spec->y_dtype),
-        rfi_dtype_name(spec->compute_dtype), about->math);
+    char chain[RFI_CHAIN_TEXT];
+    if (!rf_chain_format(plan->chain.ops, (size_t)plan->chain.num_ops, chain, sizeof chain, NULL)) fputs(chain, out);
+    fprintf(out, "\nx (%lld, %lld) %s, W (%lld, %lld) %s", (long long)about->batch, (long long)plan->in_features,
+        rfi_dtype_name(spec->x_dtype), (long long)plan->out_features, (long long)plan->in_features,
+        rfi_dtype_name(spec->weight_dtype));
+    for (int r = 0; r < plan->num_rows; r++)
+        fprintf(out, ", #%s (%lld) %s", plan->rows[r].name, (long long)about->batch,
+            plan->rows[r].is_column ? "columns" : rfi_dtype_name(spec->compute_dtype));
+    for (int b = 0; b < plan->num_branches; b++)
+        fprintf(out, "%s%s (%lld, %lld) %s", b ? ", " : " -> ", plan->num_branches == 1 ? "y" : plan->branches[b].name,
+            (long long)about->batch, (long long)plan->branches[b].width,
+            rfi_dtype_name(plan->branches[b].gives_index ? RF_INT64 : spec->y_dtype));
+    fprintf(out, "; steps in %s, math %s\n", rfi_dtype_name(spec->compute_dtype), about->math);
     fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "",
         about->estimate ? about->estimate->kernel : "");
-    if (*plan->constant) fprintf(out, "\nWARNING: %s. This is almost always a mistake in the model.\n", plan->constant);
+    for (int b = 0; b < plan->num_branches; b++)
+        if (*about->constant[b])
+            fprintf(out, "\nWARNING: %s%s%s. This is almost always a mistake in the model.\n",
+                plan->num_branches > 1 ? plan->branches[b].name : "", plan->num_branches > 1 ? ": " : "",
+                about->constant[b]);
     say_operators(out, about);
+    if (plan->num_branches > 1) say_results(out, about);
     say_rewrites(out, about);
     say_costs(out, about);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Forward: everything is checked here, and nothing is touched before all checks have passed. */
+#include <stdio.h>
+#include <string.h>
+
 #include "dtype.h"
 #include "error.h"
 #include "guard.h"
@@ -20,25 +23,45 @@ typedef struct rows {
     int64_t count, row, step;
 } rows;
 
-/* A (batch, columns) buffer: leading dimension, size and alignment. One without rows or columns is never touched: it
- * may be anything. */
-static rf_status check_matrix(
-    const char *name, const void *data, int64_t batch, int64_t columns, int64_t ld, rf_dtype dtype, rows *out) {
-    if (!rfi_dtype_size(dtype))
-        return rfi_error(RF_INVALID_ARGUMENT, "%s_dtype is %d, which is no rf_dtype", name, (int)dtype);
+/* What the fields of a buffer are called in a sentence. */
+typedef struct names {
+    char data[40], ld[40], dtype[40], memory[40];
+} names;
+
+static names names_of(const char *array, int index) {
+    names n;
+    snprintf(n.data, sizeof n.data, "%s[%d].data", array, index);
+    snprintf(n.ld, sizeof n.ld, "%s[%d].ld", array, index);
+    snprintf(n.dtype, sizeof n.dtype, "%s[%d].dtype", array, index);
+    snprintf(n.memory, sizeof n.memory, "%s[%d].memory", array, index);
+    return n;
+}
+
+static const names x_names = {"x", "ldx", "x_dtype", "x_memory"}, y_names = {"y", "ldy", "y_dtype", "y_memory"};
+
+/* A (batch, columns) buffer: leading dimension, size and alignment, for `item` bytes an element. One without rows or
+ * columns is never touched: it may be anything. */
+static rf_status check_matrix(const names *name, const void *data, int64_t batch, int64_t columns, int64_t ld,
+    rf_dtype dtype, size_t item, rows *out) {
     if (ld < columns)
         return rfi_error(
-            RF_INVALID_ARGUMENT, "ld%s is %lld; expected %lld or more", name, (long long)ld, (long long)columns);
-    int64_t elements = rfi_size_mul(batch, ld);
-    int64_t item = (int64_t)rfi_dtype_size(dtype);
-    if (elements < 0 || rfi_size_mul(elements, item) < 0)
+            RF_INVALID_ARGUMENT, "%s is %lld; expected %lld or more", name->ld, (long long)ld, (long long)columns);
+    int64_t elements = rfi_size_mul(batch, ld), bytes = (int64_t)item;
+    if (elements < 0 || rfi_size_mul(elements, bytes) < 0)
         return rfi_error(
-            RF_INVALID_ARGUMENT, "batch %lld times ld%s %lld overflows", (long long)batch, name, (long long)ld);
-    *out = (rows){.first = (uintptr_t)data, .count = columns ? batch : 0, .row = columns * item, .step = ld * item};
+            RF_INVALID_ARGUMENT, "batch %lld times %s %lld overflows", (long long)batch, name->ld, (long long)ld);
+    *out = (rows){.first = (uintptr_t)data, .count = columns ? batch : 0, .row = columns * bytes, .step = ld * bytes};
     if (!out->count) return RF_OK;
-    if (!data) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name);
-    if ((uintptr_t)data % (uintptr_t)item)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name, rfi_dtype_name(dtype));
+    if (!data) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name->data);
+    if ((uintptr_t)data % item)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is not aligned to its type, %s", name->data, rfi_dtype_name(dtype));
+    return RF_OK;
+}
+
+static rf_status check_float(const names *name, rf_dtype dtype) {
+    if (!rfi_dtype_size(dtype))
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is %d, which is no rf_dtype%s", name->dtype, (int)dtype,
+            rfi_index_size(dtype) ? " of numbers" : "");
     return RF_OK;
 }
 
@@ -57,12 +80,12 @@ static int overlap(const rows *a, const rows *b) {
     return 0;
 }
 
-static rf_status check_memory(const rf_model *model, const char *name, rf_memory memory) {
+static rf_status check_memory(const rf_model *model, const names *name, rf_memory memory) {
     if (memory != RF_MEMORY_HOST && memory != RF_MEMORY_DEVICE)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s_memory is %d, which is no rf_memory", name, (int)memory);
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is %d, which is no rf_memory", name->memory, (int)memory);
     if (memory == RF_MEMORY_DEVICE && !model->backend->is_cuda)
         return rfi_error(RF_INVALID_ARGUMENT,
-            "%s_memory is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", name,
+            "%s is RF_MEMORY_DEVICE, but the model runs on backend \"%s\", which has host memory only", name->memory,
             model->backend->name);
     return RF_OK;
 }
@@ -87,37 +110,194 @@ static rf_status check_workspace(const rf_model *model, const rfi_forward *call)
     return RF_OK;
 }
 
-static rf_status check_call(const rf_model *model, const rfi_forward *call) {
-    const rfi_plan *plan = &model->spec.plan;
-    rows x, y;
-    rf_status status = check_matrix("x", call->x, call->batch, plan->in_features, call->ldx, call->x_dtype, &x);
-    if (!status) status = check_matrix("y", call->y, call->batch, plan->width, call->ldy, call->y_dtype, &y);
-    if (!status) status = check_memory(model, "x", call->x_memory);
-    if (!status) status = check_memory(model, "y", call->y_memory);
-    if (status) return status;
-    status = check_types(model, call);
-    if (status) return status;
-    if (overlap(&x, &y)) return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
-    return check_workspace(model, call);
+/* All that a call brings: what backends get, and where its rows lie. */
+typedef struct call {
+    rfi_forward forward;
+    rfi_output outputs[RF_MAX_RESULTS];
+    rfi_row_values values[RF_MAX_OPS];
+    rows x, results[RF_MAX_RESULTS], row_inputs[RF_MAX_OPS];
+} call;
+
+static rf_memory memory_of(int32_t memory) { return memory ? (rf_memory)memory : RF_MEMORY_HOST; }
+
+static rf_status take_x(const rf_model *model, const rf_forward_args *args, call *c) {
+    const rfi_spec *spec = &model->spec;
+    rfi_forward *f = &c->forward;
+    f->x = args->x;
+    f->ldx = args->ldx ? args->ldx : spec->plan.in_features;
+    f->x_dtype = args->x_dtype ? (rf_dtype)args->x_dtype : spec->x_dtype;
+    f->x_memory = memory_of(args->x_memory);
+    rf_status status = check_float(&x_names, f->x_dtype);
+    if (!status)
+        status = check_matrix(
+            &x_names, f->x, f->batch, spec->plan.in_features, f->ldx, f->x_dtype, rfi_dtype_size(f->x_dtype), &c->x);
+    return status;
 }
 
-/* The arguments with their defaults filled in. */
-static rfi_forward call_of(const rf_model *model, const rf_forward_args *args) {
-    const rfi_spec *spec = &model->spec;
-    return (rfi_forward){
-        .x = args->x,
-        .y = args->y,
-        .batch = args->batch,
-        .ldx = args->ldx ? args->ldx : spec->plan.in_features,
-        .ldy = args->ldy ? args->ldy : spec->plan.width,
-        .x_dtype = args->x_dtype ? (rf_dtype)args->x_dtype : spec->x_dtype,
-        .y_dtype = args->y_dtype ? (rf_dtype)args->y_dtype : spec->y_dtype,
-        .x_memory = args->x_memory ? (rf_memory)args->x_memory : RF_MEMORY_HOST,
-        .y_memory = args->y_memory ? (rf_memory)args->y_memory : RF_MEMORY_HOST,
-        .workspace = args->workspace,
-        .workspace_size = args->workspace_size,
-        .stream = args->stream,
-    };
+static rf_status take_output(const rf_model *model, int index, const names *name, const rfi_output *given, call *c) {
+    const rfi_branch *branch = &model->spec.plan.branches[index];
+    rfi_output *out = &c->outputs[index];
+    *out = *given;
+    if (!out->ld) out->ld = branch->width;
+    if (!out->dtype) out->dtype = branch->gives_index ? RF_INT64 : model->spec.y_dtype;
+    if (branch->gives_index && out->dtype != RF_INT64)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is %s (%d); expected RF_INT64: %s is a column", name->dtype,
+            rfi_dtype_name(out->dtype), (int)out->dtype, branch->name);
+    rf_status status = branch->gives_index ? RF_OK : check_float(name, out->dtype);
+    size_t item = branch->gives_index ? sizeof(int64_t) : rfi_dtype_size(out->dtype);
+    if (!status)
+        status = check_matrix(
+            name, out->data, c->forward.batch, branch->width, out->ld, out->dtype, item, &c->results[index]);
+    return status;
+}
+
+static rf_status take_results(const rf_model *model, const rf_forward_args *args, call *c) {
+    const rfi_plan *plan = &model->spec.plan;
+    if (!args->results && args->num_results)
+        return rfi_error(RF_INVALID_ARGUMENT, "args.results is NULL, and args.num_results %zu", args->num_results);
+    if (!args->results && plan->num_branches > 1)
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "the chain has %d results; expected them in args.results of rf_model_forward_ex", plan->num_branches);
+    if (!args->results) {
+        const rfi_output y = {args->y, args->ldy, (rf_dtype)args->y_dtype, memory_of(args->y_memory)};
+        return take_output(model, 0, &y_names, &y, c);
+    }
+    if (args->y) return rfi_error(RF_INVALID_ARGUMENT, "args.y and args.results: expected one of them, got both");
+    if (args->num_results != (size_t)plan->num_branches)
+        return rfi_error(RF_INVALID_ARGUMENT, "args.num_results is %zu; the chain has %d result%s", args->num_results,
+            plan->num_branches, plan->num_branches == 1 ? "" : "s");
+    for (int i = 0; i < plan->num_branches; i++) {
+        rf_result given;
+        const names name = names_of("results", i);
+        rf_status status = rfi_sized_item("results", "rf_result", args->results, (size_t)i, &given, sizeof given);
+        if (status) return status;
+        const rfi_output out = {given.data, given.ld, (rf_dtype)given.dtype, memory_of(given.memory)};
+        status = take_output(model, i, &name, &out, c);
+        if (status) return status;
+    }
+    return RF_OK;
+}
+
+/* Goes to the row input of that name. */
+static rf_status find_row_input(const rfi_plan *plan, const rf_row_input *given, int index, int *found) {
+    if (!given->name) return rfi_error(RF_INVALID_ARGUMENT, "row_inputs[%d].name is NULL", index);
+    for (*found = 0; *found < plan->num_rows; ++*found)
+        if (!strcmp(plan->rows[*found].name, given->name)) return RF_OK;
+    return rfi_error(RF_INVALID_ARGUMENT, "row_inputs[%d] is \"%.40s\", and the chain names no #%.40s", index,
+        given->name, given->name);
+}
+
+static rf_status check_row_dtype(const rf_model *model, const rfi_row_input *row, rf_dtype dtype) {
+    if (row->is_column ? !rfi_index_size(dtype) : !rfi_dtype_size(dtype))
+        return rfi_error(RF_INVALID_ARGUMENT, "row input \"%s\" has dtype %s (%d); expected %s", row->name,
+            rfi_dtype_name(dtype), (int)dtype, row->is_column ? "RF_INT64 or RF_INT32" : "a floating one");
+    if (!row->is_column && (dtype == RF_FLOAT64) != (model->spec.weight_dtype == RF_FLOAT64))
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "row input \"%s\" is %s and the weights are %s; float64 goes with float64 only", row->name,
+            rfi_dtype_name(dtype), rfi_dtype_name(model->spec.weight_dtype));
+    return RF_OK;
+}
+
+static rf_status take_row_input(const rf_model *model, const rf_forward_args *args, int index, call *c) {
+    const rfi_plan *plan = &model->spec.plan;
+    rf_row_input given;
+    int found = 0;
+    const names name = names_of("row_inputs", index);
+    rf_status status =
+        rfi_sized_item("row_inputs", "rf_row_input", args->row_inputs, (size_t)index, &given, sizeof given);
+    if (!status) status = find_row_input(plan, &given, index, &found);
+    if (status) return status;
+    const rfi_row_input *row = &plan->rows[found];
+    rfi_row_values *to = &c->values[found];
+    if (to->dtype) return rfi_error(RF_INVALID_ARGUMENT, "row input \"%s\" is given twice", row->name);
+    if (given.length != c->forward.batch)
+        return rfi_error(RF_INVALID_ARGUMENT, "row input \"%s\" has length %lld; expected the batch, %lld", row->name,
+            (long long)given.length, (long long)c->forward.batch);
+    *to = (rfi_row_values){given.data, given.ld ? given.ld : 1, (rf_dtype)given.dtype, memory_of(given.memory)};
+    if (!to->dtype) to->dtype = row->is_column ? RF_INT64 : model->spec.compute_dtype;
+    status = check_row_dtype(model, row, to->dtype);
+    if (!status) status = check_memory(model, &name, to->memory);
+    if (status) return status;
+    const size_t item = row->is_column ? rfi_index_size(to->dtype) : rfi_dtype_size(to->dtype);
+    return check_matrix(&name, to->data, c->forward.batch, 1, to->ld, to->dtype, item, &c->row_inputs[found]);
+}
+
+static rf_status take_row_inputs(const rf_model *model, const rf_forward_args *args, call *c) {
+    const rfi_plan *plan = &model->spec.plan;
+    if (!args->row_inputs && args->num_row_inputs)
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "args.row_inputs is NULL, and args.num_row_inputs %zu", args->num_row_inputs);
+    /* More than there are cannot all be of different names. */
+    for (size_t i = 0; i < args->num_row_inputs; i++) {
+        rf_status status = take_row_input(model, args, (int)i, c);
+        if (status) return status;
+    }
+    for (int i = 0; i < plan->num_rows; i++)
+        if (!c->values[i].dtype)
+            return rfi_error(RF_INVALID_ARGUMENT,
+                "the chain names the row input #%s; expected it in args.row_inputs of rf_model_forward_ex",
+                plan->rows[i].name);
+    return RF_OK;
+}
+
+/* Columns in host memory, before anything is computed. */
+static rf_status check_columns(const rfi_plan *plan, const rfi_branch *branch, const rfi_forward *call) {
+    if (!branch->row || call->rows[branch->row - 1].memory != RF_MEMORY_HOST) return RF_OK;
+    const rfi_row_values *row = &call->rows[branch->row - 1];
+    for (int64_t i = 0; i < call->batch; i++) {
+        const int64_t column = rfi_load_index(row->data, row->dtype, i * row->ld);
+        if ((column >= 0 && column < plan->out_features) || column == branch->ignore) continue;
+        char ignored[60] = "";
+        if (branch->ignore != RFI_IGNORES_NONE)
+            snprintf(ignored, sizeof ignored, ", or %lld to ignore the row", (long long)branch->ignore);
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "row input \"%s\" is %lld in row %lld; %s expects a column from 0 to %lld%s",
+            plan->rows[branch->row - 1].name, (long long)column, (long long)i, branch->name,
+            (long long)plan->out_features - 1, ignored);
+    }
+    return RF_OK;
+}
+
+static rf_status check_overlaps(const rfi_plan *plan, const rf_forward_args *args, const call *c) {
+    if (!args->results && overlap(&c->x, &c->results[0]))
+        return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
+    for (int i = 0; i < plan->num_branches; i++) {
+        if (overlap(&c->x, &c->results[i]))
+            return rfi_error(RF_INVALID_ARGUMENT, "results[%d] overlaps x; expected separate buffers", i);
+        for (int k = 0; k < plan->num_rows; k++)
+            if (overlap(&c->row_inputs[k], &c->results[i]))
+                return rfi_error(RF_INVALID_ARGUMENT,
+                    "results[%d] overlaps row input \"%s\"; expected separate buffers", i, plan->rows[k].name);
+        for (int k = 0; k < i; k++)
+            if (overlap(&c->results[k], &c->results[i]))
+                return rfi_error(
+                    RF_INVALID_ARGUMENT, "results[%d] overlaps results[%d]; expected separate buffers", i, k);
+    }
+    return RF_OK;
+}
+
+static rf_status check_memories(const rf_model *model, const rf_forward_args *args, const call *c) {
+    rf_status status = check_memory(model, &x_names, c->forward.x_memory);
+    for (int i = 0; i < model->spec.plan.num_branches && !status; i++) {
+        const names name = args->results ? names_of("results", i) : y_names;
+        status = check_memory(model, &name, c->outputs[i].memory);
+    }
+    return status;
+}
+
+static rf_status check_call(const rf_model *model, const rf_forward_args *args, call *c) {
+    const rfi_plan *plan = &model->spec.plan;
+    const rfi_forward *f = &c->forward;
+    rf_status status = take_x(model, args, c);
+    if (!status) status = take_results(model, args, c);
+    if (!status) status = take_row_inputs(model, args, c);
+    if (!status) status = check_memories(model, args, c);
+    if (status) return status;
+    status = check_types(model, f);
+    if (!status) status = check_overlaps(plan, args, c);
+    if (!status) status = check_workspace(model, f);
+    for (int b = 0; b < plan->num_branches && !status; b++) status = check_columns(plan, &plan->branches[b], f);
+    return status;
 }
 
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
@@ -126,10 +306,21 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *give
     rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
     if (!status) status = check_ready(model, args->batch);
     if (status) return status;
-    const rfi_forward call = call_of(model, args);
-    status = check_call(model, &call);
-    if (status || !call.batch || !model->spec.plan.width) return status;
-    return model->backend->forward(&model->spec, model->prepared, &call);
+    call c = {.forward = {
+                  .batch = args->batch,
+                  .outputs = c.outputs,
+                  .rows = c.values,
+                  .workspace = args->workspace,
+                  .workspace_size = args->workspace_size,
+                  .stream = args->stream,
+              }};
+    status = check_call(model, args, &c);
+    if (status || !c.forward.batch || !model->spec.plan.width) return status;
+    c.forward.y = c.outputs[0].data;
+    c.forward.ldy = c.outputs[0].ld;
+    c.forward.y_dtype = c.outputs[0].dtype;
+    c.forward.y_memory = c.outputs[0].memory;
+    return model->backend->forward(&model->spec, model->prepared, &c.forward);
 }
 
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y) {
@@ -155,15 +346,16 @@ rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *given, size_t *bytes) {
     RFI_GUARDED;
     rf_forward_args own, *args = &own;
-    rows x;
     rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
     if (!status) status = check_ready(model, args->batch);
     if (status) return status;
-    const rfi_forward call = call_of(model, args);
+    call c = {.forward = {.batch = args->batch}};
+    const void *const x = args->x;
     /* Any address that is not NULL stands for x where there is none. */
-    status =
-        check_matrix("x", call.x ? call.x : &x, call.batch, model->spec.plan.in_features, call.ldx, call.x_dtype, &x);
-    if (!status) status = check_types(model, &call);
-    if (!status) status = check_memory(model, "x", call.x_memory);
-    return status ? status : workspace_size(model, &call, bytes);
+    if (!x) args->x = &own;
+    status = take_x(model, args, &c);
+    if (!status) status = check_types(model, &c.forward);
+    if (!status) status = check_memory(model, &x_names, c.forward.x_memory);
+    c.forward.x = x;
+    return status ? status : workspace_size(model, &c.forward, bytes);
 }

@@ -19,7 +19,8 @@ lib_libplan_la_SOURCES = \
 	lib/optable.c \
 	lib/plan.c \
 	lib/rewrite.c \
-	lib/sized.c
+	lib/sized.c \
+	lib/steps.c
 lib_libplan_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 lib_libplan_la_LIBADD = $(PTHREAD_LIBS)
 
@@ -48,6 +49,7 @@ noinst_HEADERS += \
 	lib/backend.h \
 	lib/chain.h \
 	lib/collapse.h \
+	lib/constant.h \
 	lib/cpu/blocking.h \
 	lib/cpu/dot_typed.h \
 	lib/cpu/estimate.h \
@@ -76,13 +78,15 @@ noinst_HEADERS += \
 	lib/states.h \
 	lib/ops_typed.h \
 	lib/plan.h \
-	lib/plan_parts.h \
 	lib/presets.def \
+	lib/rewrite.h \
+	lib/rows.h \
 	lib/reductions.def \
 	lib/safetensors.h \
 	lib/sized.h \
 	lib/sizes.h \
 	lib/status.def \
+	lib/steps.h \
 	lib/vmath.h \
 	lib/vmath_double.h \
 	lib/vmath_poly.h \

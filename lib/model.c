@@ -42,7 +42,7 @@ static rf_status choose_dtypes(const rf_config *config, rfi_spec *spec) {
     for (int i = 0; i < 3; i++)
         if (given[i].value && !rfi_dtype_size((rf_dtype)given[i].value))
             return rfi_error(
-                RF_INVALID_ARGUMENT, "config.%s is %d, which is no rf_dtype", given[i].name, given[i].value);
+                RF_INVALID_ARGUMENT, "config.%s is %d, which is no rf_dtype of numbers", given[i].name, given[i].value);
     spec->weight_dtype = config->weight_dtype ? (rf_dtype)config->weight_dtype : RF_FLOAT32;
     spec->compute_dtype = spec->weight_dtype == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
     spec->x_dtype = config->x_dtype ? (rf_dtype)config->x_dtype : spec->weight_dtype;
@@ -74,7 +74,7 @@ static rf_status plan_chain(const rf_config *config, rfi_spec *spec) {
     if (!status) status = rfi_chain_set_size(&chain, config->in_features, config->out_features);
     if (status) return status;
     rf_simplify simplify = config->simplify ? (rf_simplify)config->simplify : RF_SIMPLIFY_ALGEBRAIC;
-    return rfi_plan_make(&chain, simplify, &spec->plan);
+    return rfi_plan_make(&chain, simplify, &spec->plan, NULL);
 }
 
 static rf_status format_chain(rf_model *model) {
@@ -133,14 +133,50 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
         .output_features = spec->plan.width,
         .weight_dtype = spec->weight_dtype,
         .x_dtype = spec->x_dtype,
-        .y_dtype = spec->y_dtype,
+        .y_dtype = spec->plan.branches[0].gives_index ? RF_INT64 : spec->y_dtype,
         .math = spec->math,
         .simplify = spec->plan.simplify,
         .threads = spec->threads,
         .device = model->backend->is_cuda ? spec->device : -1,
         .loaded = model->prepared != NULL,
         .prepared_bytes = model->prepared_bytes,
+        .num_results = spec->plan.num_branches,
+        .num_row_inputs = spec->plan.num_rows,
     };
+    rfi_sized_write(info, &own, sizeof own);
+    return RF_OK;
+}
+
+static rf_status check_index(const rf_model *model, size_t index, int count, const char *what) {
+    if (index >= (size_t)count)
+        return rfi_error(RF_INVALID_ARGUMENT, "index is %zu; \"%.200s\" has %d %s%s", index, model->chain_text, count,
+            what, count == 1 ? "" : "s");
+    return RF_OK;
+}
+
+rf_status rf_model_result_info(const rf_model *model, size_t index, rf_result_info *info) {
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_status status = rfi_sized_check("info", "rf_result_info", info, sizeof *info);
+    if (!status) status = check_index(model, index, model->spec.plan.num_branches, "result");
+    if (status) return status;
+    const rfi_branch *branch = &model->spec.plan.branches[index];
+    const rf_result_info own = {
+        .name = branch->name,
+        .width = branch->width,
+        .dtype = branch->gives_index ? RF_INT64 : model->spec.y_dtype,
+        .kind = branch->reduction,
+    };
+    rfi_sized_write(info, &own, sizeof own);
+    return RF_OK;
+}
+
+rf_status rf_model_row_input_info(const rf_model *model, size_t index, rf_row_input_info *info) {
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_status status = rfi_sized_check("info", "rf_row_input_info", info, sizeof *info);
+    if (!status) status = check_index(model, index, model->spec.plan.num_rows, "row input");
+    if (status) return status;
+    const rfi_row_input *row = &model->spec.plan.rows[index];
+    const rf_row_input_info own = {.name = row->name, .use = row->is_column ? RF_ROW_COLUMN : RF_ROW_NUMBER};
     rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
 }

@@ -27,6 +27,7 @@ enum {
     RFI_RF_EMPTY = 1,
     RFI_RF_INDEX = 2,
     RFI_RF_COLUMN = 4,
+    RFI_RF_IGNORES = 8,
 };
 
 /* What stands for q where a row names no column of the layer. */

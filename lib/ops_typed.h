@@ -23,6 +23,7 @@
 #define TIMES_EXP(v) (MAXNUM(C(-1000), v) * EXP_TERM(v))
 #define SAME(v, w) (((v) == (w)) | (((v) != (v)) & ((w) != (w)))) /* NaN is the same as NaN */
 #define WORD(j) RFI_TYPED(rfi_word)(j)
+#define ASKED(q, v) ((q) == RFI_COLUMN_IGNORED ? C(0) : (q) == RFI_COLUMN_OUTSIDE ? C(NAN) : (v))
 
 /* exp of -|x| alone, so nothing overflows and the lower tail keeps its relative accuracy. */
 RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
@@ -145,6 +146,7 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
 #undef TIMES_EXP
 #undef SAME
 #undef WORD
+#undef ASKED
 #undef TERM_OF
 #undef MOVED_OF
 #undef FACTOR_OF

@@ -8,7 +8,7 @@
 #include "sized.h"
 
 #define RFI_P0 .num_params = 0
-#define RFI_PV(n1) .num_params = 1, .min_params = 1, .accepts_vector = 1, .param_names = {#n1}
+#define RFI_PV(n1) .num_params = 1, .min_params = 1, .accepts_vector = 1, .row_use = RF_ROW_NUMBER, .param_names = {#n1}
 #define RFI_P1(n1, d1) .num_params = 1, .param_names = {#n1}, .param_defaults = {d1}
 #define RFI_P1R(n1) .num_params = 1, .min_params = 1, .param_names = {#n1}
 #define RFI_P2(n1, d1, n2, d2) .num_params = 2, .param_names = {#n1, #n2}, .param_defaults = {d1, d2}
@@ -30,12 +30,21 @@ static const rfi_op_desc table[] = {
         params},
 #include "ops.def"
 #undef RFI_OP
-#define RFI_REDUCTION(id, number, text, flags, peak0, peak, total0, total1, finish, meaning) \
-    {.kind = number,                                                                         \
-        .op_class = RF_CLASS_REDUCTION,                                                      \
-        .name = text,                                                                        \
-        .doc = meaning,                                                                      \
-        .empty_ok = ((flags) & RFI_RF_EMPTY) != 0},
+#define RFI_REDUCTION(id, number, text, flags_, peak0, peak, total0, total1, finish, meaning) \
+    {.kind = number,                                                                          \
+        .op_class = RF_CLASS_REDUCTION,                                                       \
+        .name = text,                                                                         \
+        .doc = meaning,                                                                       \
+        .empty_ok = ((flags_) & RFI_RF_EMPTY) != 0,                                           \
+        .gives_index = ((flags_) & RFI_RF_INDEX) != 0,                                        \
+        .row_use = (flags_) & RFI_RF_COLUMN ? RF_ROW_COLUMN : RF_ROW_NONE,                    \
+        .num_params = (flags_) & RFI_RF_IGNORES ? 2                                           \
+            : (flags_) & RFI_RF_COLUMN          ? 1                                           \
+                                                : 0,                                                   \
+        .min_params = (flags_) & RFI_RF_COLUMN ? 1 : 0,                                       \
+        .param_names = {(flags_) & RFI_RF_COLUMN ? "column" : NULL,                           \
+            (flags_) & RFI_RF_IGNORES ? "ignore_index" : NULL},                               \
+        .param_defaults = {0, (flags_) & RFI_RF_IGNORES ? -100 : 0}},
 #include "reductions.def"
 #undef RFI_REDUCTION
 };
@@ -62,7 +71,8 @@ enum {
 /* No default: the compiler warns of a name in rowfold.h that has no row. */
 const rfi_op_desc *rfi_op_find(int kind) {
     switch ((rf_op_kind)kind) {
-    case RF_OP_NONE: return NULL;
+    case RF_OP_NONE:
+    case RF_OP_RESULT: return NULL;
     case RF_OP_LINEAR: return &table[INDEX_LINEAR];
 #define RFI_OP(id, number, name, params, flags, formula, doc) \
     case RF_OP_##id: return &table[INDEX_##id];
@@ -95,6 +105,8 @@ rf_status rf_op_get_info(size_t index, rf_op_info *info) {
         .num_params = desc->num_params,
         .min_params = desc->min_params,
         .accepts_vector = desc->accepts_vector,
+        .row_input = desc->row_use,
+        .gives_index = desc->gives_index,
     };
     for (int p = 0; p < desc->num_params; p++) {
         own.param_names[p] = desc->param_names[p];

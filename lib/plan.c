@@ -1,91 +1,179 @@
 /* SPDX-License-Identifier: MIT */
-/* From chain to steps; the rewrites are rewrite.c's. */
+/* From chain to steps; the rewrites of a list of them are rewrite.c's. */
 #include "plan.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "ops.h"
-#include "plan_parts.h"
+#include "states.h"
 
 static int32_t vector_index(rfi_plan *plan, const char *name) {
-    if (!*name) return -1;
+    if (!*name || rfi_is_row_input(name)) return -1;
     int v = 0;
     while (v < plan->num_vectors && strcmp(plan->vectors[v], name)) v++;
     if (v == plan->num_vectors) strcpy(plan->vectors[plan->num_vectors++], name);
     return v;
 }
 
-rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *plan) {
-    memset(plan, 0, sizeof *plan);
-    plan->chain = *chain;
-    plan->in_features = chain->in_features;
-    plan->out_features = chain->out_features;
-    plan->width = chain->reduction < 0 ? chain->out_features : 1;
-    plan->simplify = simplify;
-    plan->reduction = chain->reduction < 0 ? RF_OP_NONE : chain->ops[chain->reduction].kind;
-    for (int i = 1; i < chain->num_ops; i++) {
-        const rf_op *op = &chain->ops[i];
-        if (i == chain->reduction) continue;
-        rfi_step *step =
-            chain->reduction >= 0 && i > chain->reduction ? &plan->post[plan->num_post++] : &plan->pre[plan->num_pre++];
-        *step = (rfi_step){.kind = op->kind,
+/* 1 + the index of the row input, or 0. */
+static int32_t row_place(rfi_plan *plan, const rf_op *op) {
+    if (!rfi_is_row_input(op->vector)) return 0;
+    int r = 0;
+    while (r < plan->num_rows && strcmp(plan->rows[r].name, op->vector + 1)) r++;
+    if (r == plan->num_rows) {
+        strcpy(plan->rows[r].name, op->vector + 1);
+        plan->rows[plan->num_rows++].is_column = rfi_op_find(op->kind)->row_use == RF_ROW_COLUMN;
+    }
+    return r + 1;
+}
+
+static void add_steps(rfi_plan *plan, int first, int end, rfi_steps *steps) {
+    for (int i = first; i < end; i++) {
+        const rf_op *op = &plan->chain.ops[i];
+        steps->at[steps->count++] = (rfi_step){.kind = op->kind,
             .vector = vector_index(plan, op->vector),
             .a = op->params[0],
             .b = op->params[1],
-            .source = i};
+            .source = i,
+            .row = row_place(plan, op)};
     }
-    rfi_plan_rewrite(plan);
-    rfi_plan_find_constant(plan);
+}
+
+static void name_branch(rfi_plan *plan, int index) {
+    const rfi_branch *branch = &plan->branches[index];
+    const char *name = branch->reduction ? rfi_op_find(branch->reduction)->name : "logits";
+    int same = 1;
+    for (int i = 0; i < index; i++) same += plan->branches[i].reduction == branch->reduction;
+    if (same == 1) strcpy(plan->branches[index].name, name);
+    else snprintf(plan->branches[index].name, RF_MAX_NAME, "%.20s_%d", name, same);
+}
+
+static void add_branch(rfi_plan *plan, const rfi_result *result) {
+    rfi_branch *branch = &plan->branches[plan->num_branches++];
+    const int folds = result->reduction >= 0;
+    *branch = (rfi_branch){.source = result->reduction, .fold = -1, .width = folds ? 1 : plan->out_features};
+    /* Of a single result all is the trunk's. */
+    add_steps(plan, result->first, folds ? result->reduction : result->end,
+        plan->chain.num_results == 1 ? &plan->trunk : &branch->pre);
+    if (folds) {
+        const rf_op *op = &plan->chain.ops[result->reduction];
+        branch->reduction = op->kind;
+        branch->row = row_place(plan, op);
+        branch->ignore = rfi_op_find(op->kind)->num_params == 2 ? (int64_t)op->params[1] : RFI_IGNORES_NONE;
+        branch->gives_index = rfi_op_find(op->kind)->gives_index;
+        add_steps(plan, result->reduction + 1, result->end, &branch->post);
+    }
+    name_branch(plan, plan->num_branches - 1);
+}
+
+static int reads_saved(const rfi_steps *steps) {
+    for (int i = 0; i < steps->count && steps->at[i].kind != RF_OP_SAVE; i++)
+        if (rfi_op_find(steps->at[i].kind)->flags & RFI_OPF_READS_SAVED) return 1;
+    return 0;
+}
+
+/* If a branch reads what the trunk saved last, that save and all behind it become the branches' own. */
+static void cut_trunk(rfi_plan *plan) {
+    rfi_steps *trunk = &plan->trunk;
+    int wanted = 0, cut = trunk->count;
+    for (int b = 0; b < plan->num_branches; b++) wanted |= reads_saved(&plan->branches[b].pre);
+    if (!wanted) return;
+    while (trunk->at[--cut].kind != RF_OP_SAVE) {}
+    const int moved = trunk->count - cut;
+    for (int b = 0; b < plan->num_branches; b++) {
+        rfi_steps *pre = &plan->branches[b].pre;
+        memmove(&pre->at[moved], pre->at, (size_t)pre->count * sizeof *pre->at);
+        memcpy(pre->at, &trunk->at[cut], (size_t)moved * sizeof *pre->at);
+        pre->count += moved;
+    }
+    trunk->count = cut;
+}
+
+static int same_number(double a, double b) { return !memcmp(&a, &b, sizeof a); }
+
+static int same_steps(const rfi_steps *one, const rfi_steps *two) {
+    if (one->count != two->count) return 0;
+    for (int i = 0; i < one->count; i++) {
+        const rfi_step *p = &one->at[i], *q = &two->at[i];
+        if (p->kind != q->kind || p->vector != q->vector || p->row != q->row || !same_number(p->a, q->a) ||
+            !same_number(p->b, q->b))
+            return 0;
+    }
+    return 1;
+}
+
+/* Can one state serve a branch, as far as the column goes that it asks for, beside those of another? */
+static int same_column(const rfi_branch *one, const rfi_branch *other) {
+    return one->row == other->row && one->ignore == other->ignore;
+}
+
+/* Does the branch find its state in the fold? If the fold's is a part of the branch's, it grows to that. */
+static int joins(rfi_plan *plan, int b, rfi_fold *fold) {
+    const rfi_branch *branch = &plan->branches[b], *owner = &plan->branches[fold->branch];
+    if (!same_steps(&branch->pre, &owner->pre)) return 0;
+    if (branch->reduction == fold->reduction) return same_column(branch, owner);
+    if (rfi_state_begins_with(fold->reduction, branch->reduction)) return !branch->row || same_column(branch, owner);
+    if (!rfi_state_begins_with(branch->reduction, fold->reduction) || (owner->row && !same_column(branch, owner)))
+        return 0;
+    *fold = (rfi_fold){branch->reduction, b};
+    return 1;
+}
+
+static void find_folds(rfi_plan *plan) {
+    for (int b = 0; b < plan->num_branches; b++) {
+        rfi_branch *branch = &plan->branches[b];
+        if (!branch->reduction) continue;
+        int f = 0;
+        while (f < plan->num_folds && !joins(plan, b, &plan->folds[f])) f++;
+        if (f == plan->num_folds) plan->folds[plan->num_folds++] = (rfi_fold){branch->reduction, b};
+        branch->fold = f;
+    }
+}
+
+/* Steps that are affine in each column, with parameters known to be finite (vectors are looked at when they come),
+ * before a sum or a mean. */
+static int is_collapsible(const rfi_plan *plan) {
+    const int32_t reduction = plan->branches[0].reduction;
+    if (plan->num_branches > 1) return 0;
+    if ((reduction != RF_OP_SUM && reduction != RF_OP_MEAN) || !plan->out_features) return 0;
+    for (int i = 0; i < plan->trunk.count; i++) {
+        const rfi_step *step = &plan->trunk.at[i];
+        double scale, shift;
+        if (step->kind == RF_OP_SAVE || step->kind == RF_OP_ADD_SAVED) continue;
+        if (step->row || !rfi_step_affine(step, step->vector < 0 ? step->a : 1, &scale, &shift)) return 0;
+        if (!isfinite(scale) || !isfinite(shift)) return 0;
+    }
+    return 1;
+}
+
+static void simplify_steps(rfi_plan *plan, rfi_rewrites *log) {
+    if (plan->simplify == RF_SIMPLIFY_NONE) return;
+    rfi_rewrite_steps(&plan->chain, &plan->trunk, log);
+    for (int b = 0; b < plan->num_branches; b++) {
+        rfi_rewrite_steps(&plan->chain, &plan->branches[b].pre, log);
+        rfi_rewrite_steps(&plan->chain, &plan->branches[b].post, log);
+    }
+    plan->collapsible = plan->simplify == RF_SIMPLIFY_ALGEBRAIC && is_collapsible(plan);
+    if (plan->collapsible && log)
+        log->at[log->count++] = (rfi_rewrite){.rule = "collapse",
+            .algebraic = 1,
+            .last = plan->branches[0].source,
+            .text = "the sum of affine columns became one dot product with the column sums of W"};
+}
+
+rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *plan, rfi_rewrites *log) {
+    memset(plan, 0, sizeof *plan);
+    if (log) log->count = 0;
+    plan->chain = *chain;
+    plan->in_features = chain->in_features;
+    plan->out_features = chain->out_features;
+    plan->simplify = simplify;
+    add_steps(plan, 1, chain->trunk_end, &plan->trunk);
+    for (int r = 0; r < chain->num_results; r++) add_branch(plan, &chain->results[r]);
+    plan->width = plan->branches[0].width;
+    cut_trunk(plan);
+    simplify_steps(plan, log);
+    find_folds(plan);
     return RF_OK;
-}
-
-const char *rfi_step_format(const rfi_plan *plan, const rfi_step *step, char text[RFI_OP_TEXT]) {
-    const rfi_op_desc *desc = rfi_op_find(step->kind);
-    rf_op op = {.kind = step->kind, .num_params = desc->num_params, .params = {step->a, step->b}};
-    if (step->vector >= 0) {
-        op.num_params = 0;
-        strcpy(op.vector, plan->vectors[step->vector]);
-    } else {
-        /* A clamp keeps one bound in sight. */
-        int least = desc->flags & RFI_OPF_ONE_PARAM ? 1 : desc->min_params;
-        while (op.num_params > least && op.params[op.num_params - 1] == desc->param_defaults[op.num_params - 1])
-            op.num_params--;
-    }
-    return rfi_op_format(&op, text);
-}
-
-int rfi_step_affine(const rfi_step *step, double a, double *scale, double *shift) {
-    *scale = 1;
-    *shift = 0;
-    switch (step->kind) {
-    case RF_OP_MUL: *scale = a; return 1;
-    case RF_OP_DIV: *scale = 1 / a; return 1;
-    case RF_OP_ADD: *shift = a; return 1;
-    case RF_OP_SUB: *shift = -a; return 1;
-    case RF_OP_NEG: *scale = -1; return 1;
-    default: return 0;
-    }
-}
-
-/* Bits, but any NaN is as good as another. */
-static int same_f32(float v, float w) { return (v != v && w != w) || !memcmp(&v, &w, sizeof v); }
-static int same_f64(double v, double w) { return (v != v && w != w) || !memcmp(&v, &w, sizeof v); }
-
-/* Asked of the formula itself, so that a new row of reductions.def is treated rightly: values that any other function
- * would change. */
-rfi_width_one rfi_reduction_width_one(int kind) {
-    static const double probes[] = {0.0, 1.0, -1.0, 2.0, -3.5, 0.1, -0.7, 1e-3, -1e-3, 7.7e8, -1e30, 88.0, -104.5,
-        710.0, -745.5, 3e38, -3e38, 1.2e-38, -1.2e-38, 0x1p-149, -0x1.8p-140, INFINITY, -INFINITY, NAN, 16777217.0,
-        0x1.fffffep-1, 0x1.000002p0};
-    for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) {
-        float v = (float)probes[i];
-        if (!same_f32(rfi_op_apply_f32(kind, v, 0, 0, 0), v) ||
-            !same_f64(rfi_op_apply_f64(kind, probes[i], 0, 0, 0), probes[i]))
-            return RFI_WIDTH_ONE_OTHER;
-    }
-    float f = rfi_op_apply_f32(kind, -0.0f, 0, 0, 0);
-    double d = rfi_op_apply_f64(kind, -0.0, 0, 0, 0);
-    if (f != 0 || d != 0 || !signbit(f) != !signbit(d)) return RFI_WIDTH_ONE_OTHER;
-    return signbit(f) ? RFI_WIDTH_ONE_SAME : RFI_WIDTH_ONE_PLUS_ZERO;
 }

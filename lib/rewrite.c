@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* The rewrites. A rule looks at one place of the plan and proposes an edit; the loop at the end applies edits until no
- * rule has one.
+/* The rewrites. A rule looks at one place of a list of steps and proposes an edit; the loop at the end applies edits
+ * until no rule has one.
  *
  * The type the steps will be computed in is not known here, so an exact rule keeps every bit in float32 and in float64
  * alike; parameters of a float32 model are rounded to float32 first. Which NaN a NaN is does not count. */
+#include "rewrite.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "ops.h"
-#include "plan_parts.h"
 
 /* Powers of two up to here, and their reciprocals, are normal numbers of either type. */
 #define LARGEST_FACTOR 0x1p126
 #define SMALLEST_NORMAL 0x1p-126
 
-/* One of the two lists of steps. */
+/* The list, and the chain that it came from. */
 typedef struct phase {
-    const rfi_plan *plan;
+    const rfi_chain *chain;
     const rfi_step *steps;
     int count;
 } phase;
@@ -31,7 +32,7 @@ typedef struct edit {
     char text[160];
 } edit;
 
-static int is_scalar(const rfi_step *step, int kind) { return step->kind == kind && step->vector < 0; }
+static int is_scalar(const rfi_step *step, int kind) { return step->kind == kind && rfi_step_is_scalar(step); }
 static int is_power_of_two(double v) {
     int exponent;
     return isfinite(v) && fabs(frexp(v, &exponent)) == 0.5;
@@ -47,7 +48,7 @@ __attribute__((format(printf, 4, 5))) static int drop(const phase *p, int i, edi
     va_end(args);
     e->remove[0] = i;
     e->first = e->last = p->steps[i].source;
-    snprintf(e->text, sizeof e->text, "%.50s removed: %.95s", rfi_step_format(p->plan, &p->steps[i], op), reason);
+    snprintf(e->text, sizeof e->text, "%.50s removed: %.95s", rfi_step_format(p->chain, &p->steps[i], op), reason);
     return 1;
 }
 
@@ -58,8 +59,8 @@ static int turn(const phase *p, int i, rfi_step with, edit *e) {
     e->replace = i;
     e->with = with;
     e->first = e->last = with.source;
-    snprintf(e->text, sizeof e->text, "%.70s became %.70s", rfi_step_format(p->plan, &p->steps[i], before),
-        rfi_step_format(p->plan, &with, after));
+    snprintf(e->text, sizeof e->text, "%.70s became %.70s", rfi_step_format(p->chain, &p->steps[i], before),
+        rfi_step_format(p->chain, &with, after));
     return 1;
 }
 
@@ -72,8 +73,8 @@ static int merge(const phase *p, int i, rfi_step with, edit *e) {
     e->remove[0] = i + 1;
     e->first = with.source;
     e->last = p->steps[i + 1].source;
-    snprintf(e->text, sizeof e->text, "%.48s and %.48s became %.48s", rfi_step_format(p->plan, &p->steps[i], one),
-        rfi_step_format(p->plan, &p->steps[i + 1], two), rfi_step_format(p->plan, &with, after));
+    snprintf(e->text, sizeof e->text, "%.48s and %.48s became %.48s", rfi_step_format(p->chain, &p->steps[i], one),
+        rfi_step_format(p->chain, &p->steps[i + 1], two), rfi_step_format(p->chain, &with, after));
     return 1;
 }
 
@@ -99,7 +100,7 @@ static int width_one_reduction(const phase *p, int i, edit *e) {
 static int zero_sign(const phase *p, int i, edit *e) {
     if (!is_scalar(&p->steps[i], RF_OP_ADD) || !is_plus_zero(p->steps[i].a) || i + 1 == p->count) return 0;
     const rfi_step *next = &p->steps[i + 1];
-    if (next->vector >= 0 || (rfi_op_find(next->kind)->flags & RFI_OPF_READS_SAVED)) return 0;
+    if (!rfi_step_is_scalar(next) || (rfi_op_find(next->kind)->flags & RFI_OPF_READS_SAVED)) return 0;
     float f[2] = {rfi_op_apply_f32(next->kind, 0.0f, (float)next->a, (float)next->b, 0),
         rfi_op_apply_f32(next->kind, -0.0f, (float)next->a, (float)next->b, 0)};
     double d[2] = {rfi_op_apply_f64(next->kind, 0.0, next->a, next->b, 0),
@@ -107,13 +108,13 @@ static int zero_sign(const phase *p, int i, edit *e) {
     if (memcmp(&f[0], &f[1], sizeof *f) || memcmp(&d[0], &d[1], sizeof *d)) return 0;
     char text[RFI_OP_TEXT];
     return drop(
-        p, i, e, "it only clears the sign of -0, and %.30s does not see that", rfi_step_format(p->plan, next, text));
+        p, i, e, "it only clears the sign of -0, and %.30s does not see that", rfi_step_format(p->chain, next, text));
 }
 
 static int identity(const phase *p, int i, edit *e) {
     const rfi_step *step = &p->steps[i];
     int same = 0;
-    if (step->vector >= 0) return 0;
+    if (!rfi_step_is_scalar(step)) return 0;
     switch (step->kind) {
     case RF_OP_MUL:
     case RF_OP_DIV: same = step->a == 1; break;
@@ -130,7 +131,7 @@ static int identity(const phase *p, int i, edit *e) {
 /* Bounds of a step that clamps. Refuses NaN, and bounds that are -0 or might round to it: which zero comes out of a tie
  * is the backend's affair. */
 static int clamp_bounds(const rfi_step *step, double bounds[2]) {
-    if (step->vector >= 0) return 0;
+    if (!rfi_step_is_scalar(step)) return 0;
     bounds[0] = step->kind == RF_OP_MINIMUM ? -INFINITY : step->a;
     bounds[1] = step->kind == RF_OP_MAXIMUM ? INFINITY : step->kind == RF_OP_MINIMUM ? step->a : step->b;
     for (int i = 0; i < 2; i++)
@@ -217,78 +218,52 @@ static int power_of_two(const phase *p, int i, edit *e) {
     return merge(p, i, one * two == -1 ? plain_step(RF_OP_NEG, 0, 0) : plain_step(RF_OP_MUL, one * two, 0), e);
 }
 
-/* Steps that are affine in each column, with parameters known to be finite (vectors are looked at when they come),
- * before a sum or a mean. */
-static int collapse(const rfi_plan *plan) {
-    if ((plan->reduction != RF_OP_SUM && plan->reduction != RF_OP_MEAN) || !plan->out_features) return 0;
-    for (int i = 0; i < plan->num_pre; i++) {
-        const rfi_step *step = &plan->pre[i];
-        double scale, shift;
-        if (step->kind == RF_OP_SAVE || step->kind == RF_OP_ADD_SAVED) continue;
-        if (!rfi_step_affine(step, step->vector < 0 ? step->a : 1, &scale, &shift)) return 0;
-        if (!isfinite(scale) || !isfinite(shift)) return 0;
-    }
-    return 1;
-}
-
 static const struct rule {
     const char *name;
-    int algebraic;
     int (*match)(const phase *p, int i, edit *e); /* proposes an edit at step i */
-    int (*whole)(const rfi_plan *plan);           /* or: holds for the whole plan, and sets collapsible */
 } rules[] = {
-    {"width_one_reduction", 0, width_one_reduction, NULL},
-    {"identity", 0, identity, NULL},
-    {"zero_sign", 0, zero_sign, NULL},
-    {"clamp_of_clamp", 0, clamp_of_clamp, NULL},
-    {"relu_of_relu", 0, relu_of_relu, NULL},
-    {"abs_of_abs", 0, abs_of_abs, NULL},
-    {"neg_of_neg", 0, neg_of_neg, NULL},
-    {"double", 0, double_, NULL},
-    {"square", 0, square, NULL},
-    {"dead_save", 0, dead_save, NULL},
-    {"div_power_of_two", 0, div_power_of_two, NULL},
-    {"power_of_two", 0, power_of_two, NULL},
-    {"collapse", 1, NULL, collapse},
+    {"width_one_reduction", width_one_reduction},
+    {"identity", identity},
+    {"zero_sign", zero_sign},
+    {"clamp_of_clamp", clamp_of_clamp},
+    {"relu_of_relu", relu_of_relu},
+    {"abs_of_abs", abs_of_abs},
+    {"neg_of_neg", neg_of_neg},
+    {"double", double_},
+    {"square", square},
+    {"dead_save", dead_save},
+    {"div_power_of_two", div_power_of_two},
+    {"power_of_two", power_of_two},
 };
 enum { NUM_RULES = sizeof rules / sizeof *rules };
 
-static void record(rfi_plan *plan, const struct rule *rule, const edit *e) {
-    rfi_rewrite *rewrite = &plan->rewrites[plan->num_rewrites++];
-    *rewrite = (rfi_rewrite){.rule = rule->name, .algebraic = rule->algebraic, .first = e->first, .last = e->last};
+static void record(rfi_rewrites *log, const struct rule *rule, const edit *e) {
+    rfi_rewrite *rewrite = &log->at[log->count++];
+    *rewrite = (rfi_rewrite){.rule = rule->name, .first = e->first, .last = e->last};
     memcpy(rewrite->text, e->text, sizeof rewrite->text);
 }
 
 /* One edit somewhere in the list, if any rule has one. */
-static int rewrite_once(rfi_plan *plan, rfi_step *steps, int *count) {
-    const phase p = {plan, steps, *count};
-    for (int i = 0; i < *count; i++)
+static int rewrite_once(const rfi_chain *chain, rfi_steps *list, rfi_rewrites *log) {
+    rfi_step *steps = list->at;
+    const phase p = {chain, steps, list->count};
+    for (int i = 0; i < list->count; i++)
         for (int r = 0; r < NUM_RULES; r++) {
             edit e = {.replace = -1, .remove = {-1, -1}};
-            if (!rules[r].match || !rules[r].match(&p, i, &e)) continue;
+            if (!rules[r].match(&p, i, &e)) continue;
             if (e.replace >= 0) steps[e.replace] = e.with;
             for (int k = 0; k < 2 && e.remove[k] >= 0; k++) {
-                memmove(
-                    &steps[e.remove[k]], &steps[e.remove[k] + 1], (size_t)(*count - e.remove[k] - 1) * sizeof *steps);
-                --*count;
+                memmove(&steps[e.remove[k]], &steps[e.remove[k] + 1],
+                    (size_t)(list->count - e.remove[k] - 1) * sizeof *steps);
+                list->count--;
             }
-            record(plan, &rules[r], &e);
+            /* The last place of the log is for what concerns the whole plan. */
+            if (log && log->count < RFI_MAX_REWRITES - 1) record(log, &rules[r], &e);
             return 1;
         }
     return 0;
 }
 
-void rfi_plan_rewrite(rfi_plan *plan) {
-    if (plan->simplify == RF_SIMPLIFY_NONE) return;
-    /* The last place is for the whole plan. */
-    while (plan->num_rewrites < RFI_MAX_REWRITES - 1 && rewrite_once(plan, plan->pre, &plan->num_pre)) {}
-    while (plan->num_rewrites < RFI_MAX_REWRITES - 1 && rewrite_once(plan, plan->post, &plan->num_post)) {}
-    for (int r = 0; r < NUM_RULES; r++) {
-        if (!rules[r].whole || plan->simplify != RF_SIMPLIFY_ALGEBRAIC || !rules[r].whole(plan)) continue;
-        const edit e = {.first = 0,
-            .last = plan->chain.reduction,
-            .text = "the sum of affine columns became one dot product with the column sums of W"};
-        plan->collapsible = 1;
-        record(plan, &rules[r], &e);
-    }
+void rfi_rewrite_steps(const rfi_chain *chain, rfi_steps *steps, rfi_rewrites *log) {
+    while (rewrite_once(chain, steps, log)) {}
 }

@@ -58,7 +58,9 @@ typedef enum rf_dtype {
     RF_FLOAT32 = 1,
     RF_FLOAT64 = 2,
     RF_FLOAT16 = 3,  /* IEEE binary16, as uint16_t bit patterns */
-    RF_BFLOAT16 = 4  /* the upper half of a float32, as uint16_t bit patterns */
+    RF_BFLOAT16 = 4, /* the upper half of a float32, as uint16_t bit patterns */
+    RF_INT32 = 5,    /* columns that a call names in a row input, and nothing else */
+    RF_INT64 = 6     /* the same, and results that are columns */
 } rf_dtype;
 
 /* How the products of float32 weights may be computed. */
@@ -93,6 +95,7 @@ typedef enum rf_format {
 typedef enum rf_op_kind {
     RF_OP_NONE = 0,
     RF_OP_LINEAR = 1, /* params: in_features, out_features (none, or both) */
+    RF_OP_RESULT = 2, /* no operator: begins a result, see RF_MAX_RESULTS. Without parameters; not in the table of operators */
     RF_OP_MUL = 100, RF_OP_ADD = 101, RF_OP_SUB = 102, RF_OP_DIV = 103, RF_OP_MINIMUM = 104, RF_OP_MAXIMUM = 105,
     RF_OP_NEG = 110, RF_OP_ABS = 111, RF_OP_SQUARE = 112, RF_OP_SQRT = 113, RF_OP_EXP = 114, RF_OP_LOG = 115, RF_OP_RECIPROCAL = 116,
     RF_OP_RELU = 120, RF_OP_LEAKY_RELU = 121, RF_OP_ELU = 122, RF_OP_GELU = 123, RF_OP_GELU_TANH = 124, RF_OP_SILU = 125,
@@ -100,19 +103,25 @@ typedef enum rf_op_kind {
     RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
     RF_OP_SAVE = 150, RF_OP_ADD_SAVED = 151, RF_OP_MUL_SAVED = 152,
     RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204,
-    RF_OP_ENTROPY = 205, RF_OP_ARGMAX = 206, RF_OP_ARGMIN = 207
+    RF_OP_ENTROPY = 205, RF_OP_ARGMAX = 206, RF_OP_ARGMIN = 207,
+    RF_OP_PICK = 208, RF_OP_LOGPROB = 209
 } rf_op_kind;
 
 #define RF_MAX_OPS 64        /* operators in a chain, the linear layer included */
 #define RF_MAX_OP_PARAMS 2
-#define RF_MAX_NAME 32       /* bytes of a vector's name, the terminating NUL included */
+#define RF_MAX_NAME 32       /* bytes of a vector's name, the terminating NUL included; of a row input's with its # */
+#define RF_MAX_RESULTS 16    /* of one chain. RF_OP_RESULT stands before the operators of each result but the first. Before those of the first, too,
+                                where it has operators of its own before its reduction: else all before the first reduction is the trunk, which
+                                all results share */
 
 /* One operator of a chain. */
 typedef struct rf_op {
     int32_t kind;                    /* an rf_op_kind */
     int32_t num_params;              /* how many of `params` are given; the others take their defaults */
     double params[RF_MAX_OP_PARAMS]; /* NaN in a clamp's bound stands for itself; -inf or inf for no bound */
-    char vector[RF_MAX_NAME];        /* name of the per-feature vector that replaces params[0]; empty if none. num_params is then 0 */
+    char vector[RF_MAX_NAME];        /* name of the per-feature vector that replaces params[0], or "#name": the row input that does, one value per
+                                        row, given with each call. Empty if none. num_params is then 0; or, of an operator with a second parameter,
+                                        2, and params[0] is not looked at */
 } rf_op;
 
 typedef enum rf_op_class {
@@ -121,6 +130,13 @@ typedef enum rf_op_class {
     RF_CLASS_SAVED = 2,     /* save, add_saved, mul_saved */
     RF_CLASS_REDUCTION = 3
 } rf_op_class;
+
+/* What a row input may stand for. */
+typedef enum rf_row_use {
+    RF_ROW_NONE = 0,
+    RF_ROW_NUMBER = 1, /* a number, where a per-feature vector may stand, and behind the reduction, too */
+    RF_ROW_COLUMN = 2  /* a column of the layer: RF_INT64 or RF_INT32 */
+} rf_row_use;
 
 typedef struct rf_op_info {
     size_t size;             /* sizeof(rf_op_info) */
@@ -132,6 +148,8 @@ typedef struct rf_op_info {
     int32_t accepts_vector;  /* 1 if the parameter may be a per-feature vector */
     const char *param_names[RF_MAX_OP_PARAMS];
     double param_defaults[RF_MAX_OP_PARAMS];
+    int32_t row_input;       /* an rf_row_use: whether the first parameter may be, or is, a row input "#name" */
+    int32_t gives_index;     /* 1 if the result is a column, RF_INT64 */
 } rf_op_info;
 
 /* rf_version: "major.minor.patch" of the library; static storage.
@@ -145,7 +163,9 @@ const char *rf_last_error(void);
 size_t rf_op_count(void);
 rf_status rf_op_get_info(size_t index, rf_op_info *info);
 
-/* Chain text: operators joined by '|', each `name`, `name(1.5, max=2)` or `name(@vector)`. "preset:NAME" is one of the presets
+/* Chain text: operators joined by '|', each `name`, `name(1.5, max=2)`, `name(@vector)` or `name(#row_input)`. A comma begins the next result of the
+ * same trunk, which is all before the first reduction; operators of a result of its own stand in parentheses where that is not clear:
+ * "linear | softcap(30) | logsumexp | exp, max, (abs | mean)", "linear | (abs | max), min". "preset:NAME" is one of the presets
  * (rf_preset_get). rf_chain_parse writes at most `capacity` ops and their number to *num_ops (also when the capacity is too small:
  * RF_BUFFER_TOO_SMALL). rf_chain_format writes the text back, NUL-terminated, into `text` of `size` bytes; *needed (may be NULL)
  * receives the bytes it takes, NUL included. Formatting then parsing gives the same ops, and the numbers bit for bit. */
@@ -175,7 +195,8 @@ typedef struct rf_config {
     int64_t out_features;  /* or outputs is written in the chain: linear(0, 5) */
     int32_t weight_dtype;  /* rf_dtype of W; RF_FLOAT32 by default */
     int32_t x_dtype;       /* rf_dtype of x in rf_model_forward; by default W's. float64 goes with float64 only, the others mix freely */
-    int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32 */
+    int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32. A result that is a column is
+                              RF_INT64 in any case */
     int32_t math;          /* rf_math */
     int32_t simplify;      /* rf_simplify */
     const char *backend;   /* force one by name (rf_backend_name); NULL: $ROWFOLD_BACKEND, else the best that can run the model */
@@ -294,6 +315,28 @@ typedef struct rf_file_names {
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
 rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf_file_names *names);
 
+/* Where one result of several goes. No byte of its rows may be one of x, of a row input, of another result or of the weights. */
+typedef struct rf_result {
+    size_t size;    /* sizeof(rf_result) */
+    void *data;     /* (batch, width): rf_model_result_info says the width, 1 for a reduction */
+    int64_t ld;     /* elements from one row to the next; 0: dense */
+    int32_t dtype;  /* rf_dtype; by default config.y_dtype, or RF_INT64 of a result that is a column, which has no other */
+    int32_t memory; /* rf_memory */
+} rf_result;
+
+/* A row input "#name" of the chain: one value for each row of x. */
+typedef struct rf_row_input {
+    size_t size;      /* sizeof(rf_row_input) */
+    const char *name; /* without # */
+    const void *data; /* (batch). A column is one from 0 to out_features - 1, or what its operators ignore: in host memory another is
+                         RF_INVALID_ARGUMENT, with the row in the sentence; a kernel makes NaN of it, and reads nothing wild */
+    int64_t length;   /* batch */
+    int64_t ld;       /* elements from one row's value to the next; 0: 1 */
+    int32_t dtype;    /* rf_dtype. Of a number by default float32, or float64 for float64 weights, which goes with float64 only. Of a column
+                         RF_INT64, by default, or RF_INT32 */
+    int32_t memory;   /* rf_memory */
+} rf_row_input;
+
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */
     const void *x;         /* (batch, in_features), never written */
@@ -312,9 +355,13 @@ typedef struct rf_forward_args {
     size_t workspace_size; /* bytes */
     void *stream;          /* cudaStream_t; NULL: the default stream. With device pointers forward returns before the work is done. Captured in a
                               CUDA graph, it is repeated on the same addresses, the model's own too: destroy the model after the graph */
+    const rf_result *results;       /* all results of the chain in its order, y then NULL; or NULL, and y is the only one, of the fields above */
+    size_t num_results;
+    const rf_row_input *row_inputs; /* exactly the row inputs that the chain names, in any order */
+    size_t num_row_inputs;
 } rf_forward_args;
 
-/* y = chain(x). Both forms give the same bits. Rounds once, when y is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
+/* y = chain(x). Both forms give the same bits; the first is for one result and no row inputs. Rounds once, when a result is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
  * RF_OUT_OF_MEMORY, RF_DEVICE_ERROR. Special values follow PyTorch; the same input gives the same bits every time. */
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y);
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
@@ -336,9 +383,31 @@ typedef struct rf_model_info {
     int32_t device;          /* CUDA device index, -1 on a CPU */
     int32_t loaded;
     size_t prepared_bytes;   /* memory held for the weights, host and device together */
+    int32_t num_results;     /* output_features and y_dtype are the first one's */
+    int32_t num_row_inputs;
 } rf_model_info;
 
 rf_status rf_model_get_info(const rf_model *model, rf_model_info *info);
+
+typedef struct rf_result_info {
+    size_t size;      /* sizeof(rf_result_info) */
+    const char *name; /* the reduction's, of a second one "max_2"; "logits" without one. Owned by the model */
+    int64_t width;    /* columns: 1 with a reduction, else out_features */
+    int32_t dtype;    /* rf_dtype that it has by default */
+    int32_t kind;     /* rf_op_kind of the reduction, or RF_OP_NONE */
+} rf_result_info;
+
+typedef struct rf_row_input_info {
+    size_t size;      /* sizeof(rf_row_input_info) */
+    const char *name; /* without #. Owned by the model */
+    int32_t use;      /* an rf_row_use: RF_ROW_NUMBER or RF_ROW_COLUMN */
+    int32_t reserved; /* 0 */
+} rf_row_input_info;
+
+/* The results and the row inputs of a model in the chain's order, index 0 to num_results - 1 and num_row_inputs - 1. RF_INVALID_ARGUMENT for an
+ * index outside, NULL or a wrong size. */
+rf_status rf_model_result_info(const rf_model *model, size_t index, rf_result_info *info);
+rf_status rf_model_row_input_info(const rf_model *model, size_t index, rf_row_input_info *info);
 
 /* The plan in words and numbers for one batch size: which operators are fused where, which were removed or replaced and by which rule,
  * FLOPs, bytes and memory of the fused and the unfused way, the time each should take on this machine. Text or JSON, NUL-terminated,

@@ -18,6 +18,8 @@
 #ifndef ROWFOLD_STATES_H
 #define ROWFOLD_STATES_H
 
+#include <string.h>
+
 #include "ops.h"
 
 #define RFI_MOST_COLUMNS (INT32_C(0x7f7fffff) - INT32_C(0x00800000))
@@ -114,6 +116,27 @@ static inline double rfi_state_finish(int kind, rfi_state s, double n, int64_t q
 #undef RFI_REDUCTION
     }
     return s.t[0];
+}
+
+/* Of any columns, has the state of one reduction the words of another's first, so that the other can be read from it?
+ * Asked of the formulas. */
+static inline int rfi_state_begins_with(int kind, int other) {
+    static const double probes[] = {0.0, 1.0, -2.5, 700.0, -1e30, 3e38, INFINITY, -INFINITY, NAN};
+    enum { COUNT = sizeof probes / sizeof *probes };
+    if (rfi_reduction_words(other) > rfi_reduction_words(kind)) return 0;
+    const size_t bytes = (size_t)rfi_reduction_words(other) * sizeof(double);
+    for (int i = 0; i < COUNT * COUNT; i++) {
+        const double pair[2] = {probes[i / COUNT], probes[i % COUNT]};
+        rfi_state s[2];
+        for (int k = 0; k < 2; k++) {
+            const int of = k ? other : kind;
+            s[k] = rfi_state_join(of, rfi_state_fold(of, pair, 2, 0, 1), rfi_state_fold(of, &pair[1], 1, 2, 1));
+        }
+        const double *one = (const double *)&s[0], *two = (const double *)&s[1];
+        for (size_t w = 0; w < bytes / sizeof *one; w++)
+            if (memcmp(&one[w], &two[w], sizeof *one) && !(one[w] != one[w] && two[w] != two[w])) return 0;
+    }
+    return 1;
 }
 
 #endif

@@ -28,6 +28,7 @@ class Case:
     dtype: str = "float32"
     x_dtype: str = "float32"
     y_dtype: str = "float32"
+    rows: Mapping[str, Array] = field(default_factory=dict)  # row inputs, of the compute type
 
     @property
     def compute(self) -> str:
@@ -49,8 +50,9 @@ class Case:
         return model.load_weights(self.w, self.b, self.vectors)
 
     def run(self, backend: str, **keywords: Any) -> Array:
+        """The one result, or a named tuple of several."""
         with self.model(backend, **keywords) as model:
-            return model(self.x)
+            return model(self.x, **self.rows)
 
     def expected(self, backend: str = "", math: str = "f32") -> oracle.Result:
         """What the backend may answer. A CUDA backend may compute float32 products from 16-bit halves, to 22 bits."""
@@ -60,6 +62,21 @@ class Case:
         b = None if self.b is None else widen(self.b, self.dtype)
         x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
         return oracle.evaluate(self.chain, x, w, b, wide, dtype=self.compute, products=products)
+
+    def expected_results(self) -> list[oracle.Result]:
+        """The same of each result."""
+        wide = {name: widen(v, self.dtype) for name, v in self.vectors.items()}
+        wide.update({f"#{name}": v.astype(np.float64)[:, None] for name, v in self.rows.items()})
+        b = None if self.b is None else widen(self.b, self.dtype)
+        x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
+        return oracle.evaluate_results(self.chain, x, w, b, wide, dtype=self.compute)
+
+    def check_results(self, results: Any, context: str = "") -> None:
+        given = results if isinstance(results, tuple) else (results,)
+        expected = self.expected_results()
+        assert len(given) == len(expected)
+        for i, (y, wanted) in enumerate(zip(given, expected)):
+            oracle.assert_matches(y, wanted, self.y_dtype, f"result {i} of {self} {context}")
 
     def check(self, y: Array, context: str = "", expected: oracle.Result | None = None) -> None:
         oracle.assert_matches(y, expected or self.expected(), self.y_dtype, f"{self} {context}")

@@ -12,6 +12,7 @@ public_programs = \
 	tests/c/test_header_0_1 \
 	tests/c/test_malloc \
 	tests/c/test_rounding \
+	tests/c/test_results \
 	tests/c/test_signals \
 	tests/c/test_sizes \
 	tests/c/test_thread_faults \

@@ -53,40 +53,77 @@ BLOCK = 128
 @dataclass(frozen=True)
 class Op:
     name: str
-    params: tuple[float | str, ...]  # a str is the name of a per-feature vector
+    params: tuple[float | str, ...]  # a str is the name of a per-feature vector, or of a row input with its #
 
 
 _PART = re.compile(r"\s*([a-z_0-9]+)\s*(?:\((.*)\))?\s*\Z")
 
 
 def parse(text: str) -> list[Op]:
-    """The operators behind the linear layer."""
-    ops = []
-    for i, part in enumerate(text.split("|")):
-        match = _PART.match(part)
-        if not match or (i == 0) != (match.group(1) == "linear"):
-            raise ValueError(f"cannot read {part!r} of {text!r}")
-        name, inside = match.group(1), (match.group(2) or "").strip()
-        if i == 0:
-            continue
-        if name in REDUCTIONS:
-            ops.append(Op(name, ()))
-            continue
-        if name == "gelu" and inside == "tanh":
-            name, inside = "gelu(tanh)", ""
-        names = [p for p, _ in OPS[name].params]
-        values: list[float | str | None] = [default for _, default in OPS[name].params]
-        for j, arg in enumerate(inside.split(",") if inside else []):
-            key, equals, value = arg.rpartition("=")
-            values[names.index(key.strip()) if equals else j] = _value(value.strip())
-        if None in values:
-            raise ValueError(f"{part!r} lacks a parameter")
-        ops.append(Op(name, tuple(v for v in values if v is not None)))
+    """The operators behind the linear layer, of a chain with one result."""
+    (ops,) = parse_results(text)
     return ops
 
 
+def parse_results(text: str) -> list[list[Op]]:
+    """For each result the operators behind the linear layer, those of the trunk first."""
+    linear, *first = _split(_split(text, ",")[0], "|")
+    match = _PART.match(linear)
+    if not match or match.group(1) != "linear":
+        raise ValueError(f"{text!r} does not begin with linear")
+    trunk: list[Op] = []
+    while first and not first[0].strip().startswith("("):
+        op = _operator(first[0])
+        if op.name in REDUCTIONS or op.name in ASKING:
+            break
+        trunk.append(op)
+        first.pop(0)
+    branches = ["|".join(first), *_split(text, ",")[1:]]
+    results = []
+    for branch in branches:
+        inside = branch.strip()
+        if inside.startswith("(") and inside.endswith(")"):
+            inside = inside[1:-1]
+        results.append([*trunk, *(_operator(part) for part in _split(inside, "|") if inside.strip())])
+    return results
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Parts of the text between separators that stand in no parentheses."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c == "(") - (c == ")")
+        if c == separator and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return parts
+
+
+def _operator(part: str) -> Op:
+    match = _PART.match(part)
+    if not match:
+        raise ValueError(f"cannot read {part!r}")
+    name, inside = match.group(1), (match.group(2) or "").strip()
+    if name in REDUCTIONS:
+        return Op(name, ())
+    if name in ASKING:
+        column, _, ignored = inside.partition(",")
+        return Op(name, (column.strip(), float(ignored.rpartition("=")[2] or -100)))
+    if name == "gelu" and inside == "tanh":
+        name, inside = "gelu(tanh)", ""
+    names = [p for p, _ in OPS[name].params]
+    values: list[float | str | None] = [default for _, default in OPS[name].params]
+    for j, arg in enumerate(inside.split(",") if inside else []):
+        key, equals, value = arg.rpartition("=")
+        values[names.index(key.strip()) if equals else j] = _value(value.strip())
+    if None in values:
+        raise ValueError(f"{part!r} lacks a parameter")
+    return Op(name, tuple(v for v in values if v is not None))
+
+
 def _value(text: str) -> float | str:
-    return text[1:] if text.startswith("@") else float(text)
+    return text[1:] if text.startswith("@") else text if text.startswith("#") else float(text)
 
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -209,11 +246,11 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "argmax": lambda x: np.argmax(x, axis=1).astype(np.float64),
     "argmin": lambda x: np.argmin(x, axis=1).astype(np.float64),
 }
+# Reductions that ask for one column of each row, by a row input; logprob knows rows that are ignored, too.
+ASKING = ("pick", "logprob")
 # What they make of a single column; the others leave it as it is.
 ALONE: dict[str, Callable[[Array], Array]] = {
     "entropy": lambda x: np.where(np.isfinite(x), 0.0, np.nan),
-    "argmax": np.zeros_like,
-    "argmin": np.zeros_like,
 }
 
 
@@ -476,6 +513,33 @@ def _reduce(name: str, state: State, dtype: str) -> State:
     return State(value[:, None], column, column, column, unsure[:, None])
 
 
+def _ask(name: str, state: State, columns: Array, ignored: float | str, dtype: str) -> State:
+    """pick and logprob. The difference of the column and the peak is not rounded, and the result once: of logsumexp's
+    error there is all but what comes with its size.
+    """
+    m, n = MACHINES[dtype], state.value.shape[1]
+    none = (columns == ignored) if name == "logprob" else np.zeros(len(columns), bool)
+    at = np.arange(len(columns)), np.where(none, 0, columns).astype(np.int64)
+    value, lo, hi, unsure = (v[at] for v in (state.value, *state.all, state.unsure))
+    if name == "logprob" and n:
+        total = _logsumexp(state.value)
+        v = np.where(np.isfinite(state.value), state.value, 0)
+        terms = np.exp(v - np.where(np.isfinite(total), state.value.max(axis=1), 0)[:, None])
+        terms = np.where(np.isfinite(state.value), terms, 0)
+        ends = Band(_logsumexp(state.all.lo), _logsumexp(state.all.hi))
+        band = _fold_band(state, total, terms / terms.sum(axis=1)[:, None], ends)
+        half = _logsumexp_rounding(v, np.zeros_like(total), terms, m)
+        value = np.where(np.isfinite(total), value - total, np.nan)
+        last = m.errors * 2 * m.u * np.abs(value) + m.tiny
+        lo, hi = lo - (band.hi + half) - last, hi - (band.lo - half) + last
+        unsure = state.unsure.any(axis=1)
+    lo, hi = (np.where(np.isfinite(value), end, value) for end in (lo, hi))
+    value, lo, hi = (np.where(none, 0, v) for v in (value, lo, hi))
+    value, band, unsure = _overflow(value, Band(lo, hi), unsure & ~none, m)
+    column = Band(band.lo[:, None], band.hi[:, None])
+    return State(value[:, None], column, column, column, unsure[:, None])
+
+
 def evaluate(
     chain: str,
     x: Array,
@@ -487,21 +551,44 @@ def evaluate(
     products: str = "f32",
 ) -> Result:
     """The chain on float64 copies of the stored inputs: x (batch, K), w (N, K), b (N). `dtype` is the compute type."""
-    ops = parse(chain)
+    (result,) = evaluate_results(chain, x, w, b, vectors, dtype=dtype, products=products)
+    return result
+
+
+def evaluate_results(
+    chain: str,
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    vectors: Vectors | None = None,
+    *,
+    dtype: str = "float32",
+    products: str = "f32",
+) -> list[Result]:
+    """As `evaluate`, of a chain with any number of results. Among the vectors "#name" is a row input, (batch, 1)."""
     b = np.zeros(w.shape[0]) if b is None else b
     with np.errstate(all="ignore"):
-        state, saved, folded = logits(x, w, b, dtype, products), None, False
-        causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp", "entropy")
-        for op in ops:
-            if op.name not in REDUCTIONS:
-                state = _apply(op, state, saved, vectors or {}, dtype, causes and not folded)
-                saved = state if op.name == "save" else saved
-            elif not folded:
-                state, saved, folded = _reduce(op.name, state, dtype), None, True
-            elif op.name in ALONE:
-                value = ALONE[op.name](state.value)
-                band = Band(value, value)
-                state = State(value, band, band, band, state.unsure)
+        columns = logits(x, w, b, dtype, products)
+        return [_evaluate(ops, columns, vectors or {}, dtype) for ops in parse_results(chain)]
+
+
+def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> Result:
+    saved, folded = None, False
+    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp", "entropy")
+    causes |= any(op.name == "logprob" for op in ops)
+    for op in ops:
+        if op.name in ASKING:
+            column, ignored = op.params
+            state, saved, folded = _ask(op.name, state, vectors[str(column)][:, 0], ignored, dtype), None, True
+        elif op.name not in REDUCTIONS:
+            state = _apply(op, state, saved, vectors, dtype, causes and not folded)
+            saved = state if op.name == "save" else saved
+        elif not folded:
+            state, saved, folded = _reduce(op.name, state, dtype), None, True
+        elif op.name in ALONE:
+            value = ALONE[op.name](state.value)
+            band = Band(value, value)
+            state = State(value, band, band, band, state.unsure)
     return Result(state.value, state.all.lo, state.all.hi, state.unsure)
 
 
@@ -514,8 +601,11 @@ def error_bound(result: Result) -> Array:
 
 def violations(y: Array, expected: Result, y_dtype: str) -> Array:
     """Boolean (batch, width): where the stored y is not what a correct implementation may give. The sign of a zero is
-    free.
+    free. Columns are int64 whatever y_dtype says.
     """
+    if y.dtype == np.int64:
+        wrong: Array = ~(((expected.lo <= y) & (y <= expected.hi)) | expected.unsure)
+        return wrong
     got = widen(y, y_dtype)
     assert got.shape == expected.value.shape, (got.shape, expected.value.shape)
     lo, hi = rounded(expected.lo, y_dtype, False), rounded(expected.hi, y_dtype, True)
@@ -528,7 +618,7 @@ def assert_matches(y: Array, expected: Result, y_dtype: str, context: str = "") 
     if len(wrong):
         i, j = wrong[0]
         raise AssertionError(
-            f"{len(wrong)} of {y.size} wrong; row {i} column {j}: got {widen(y, y_dtype)[i, j]!r}, must lie in "
+            f"{len(wrong)} of {y.size} wrong; row {i} column {j}: got {y[i, j]!r}, must lie in "
             f"[{expected.lo[i, j]!r}, {expected.hi[i, j]!r}] around {expected.value[i, j]!r}. {context}"
         )
 

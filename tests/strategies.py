@@ -42,9 +42,9 @@ def without_arguments() -> list[str]:
 
 
 @st.composite
-def elementwise(draw: st.DrawFn, behind: bool) -> str:
+def elementwise(draw: st.DrawFn, behind: bool, rows: tuple[str, ...] = ()) -> str:
     """One operator as text, or a few where the first keeps the second in its domain."""
-    vector = [] if behind else [f"@{name}" for name in VECTORS]
+    vector = [f"#{name}" for name in rows] + ([] if behind else [f"@{name}" for name in VECTORS])
     other = st.one_of(COEFFICIENTS.map(_number), st.sampled_from(vector) if vector else st.nothing())
     bound = st.floats(-12, 12, width=32)
     return draw(
@@ -68,9 +68,9 @@ def elementwise(draw: st.DrawFn, behind: bool) -> str:
 
 
 @st.composite
-def steps(draw: st.DrawFn, behind: bool, most: int) -> list[str]:
+def steps(draw: st.DrawFn, behind: bool, most: int, rows: tuple[str, ...] = ()) -> list[str]:
     """Operators on one side of the reduction, with a saved value now and then."""
-    parts = draw(st.lists(elementwise(behind), max_size=most))
+    parts = draw(st.lists(elementwise(behind, rows), max_size=most))
     if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(parts)))
         parts[at:at] = [
@@ -81,20 +81,49 @@ def steps(draw: st.DrawFn, behind: bool, most: int) -> list[str]:
     return parts
 
 
-REDUCTIONS = st.deferred(lambda: st.sampled_from(rowfold.ops.reductions()))
+INDICES = ("argmax", "argmin")
+EMPTY_OK = st.sampled_from(["sum", "mean", "logsumexp"])
+ASKS = ("pick", "logprob")  # for a column of each row
+VALUES = st.deferred(
+    lambda: st.sampled_from([name for name in rowfold.ops.reductions() if name not in (*INDICES, *ASKS)])
+)
+REDUCTIONS = st.one_of(VALUES, VALUES, st.sampled_from(INDICES))
 
 
 @st.composite
 def chains(draw: st.DrawFn, columns: int) -> str:
     """A chain for `columns` columns: max and min need one at least."""
     parts = draw(steps(False, 4))
-    kinds = st.sampled_from(["sum", "mean", "logsumexp"]) if columns == 0 else REDUCTIONS
     if draw(st.integers(0, 4)):
-        parts.append(draw(kinds))
-        for _ in range(draw(st.integers(0, 2))):
+        parts.append(draw(EMPTY_OK if columns == 0 else REDUCTIONS))
+        for _ in range(0 if parts[-1] in INDICES else draw(st.integers(0, 2))):
             parts += draw(steps(True, 2))
-            parts += draw(st.lists(REDUCTIONS, max_size=2))
+            parts += draw(st.lists(VALUES, max_size=2))
     return " | ".join(["linear", *parts])
+
+
+ROWS = ("r0", "r1")
+# #c names a column in every row, #t ignores some.
+ASKING = st.sampled_from(["pick(#c)", "logprob(#t)", "logprob(#c)", "logprob(#i, ignore_index=-7)", "logsumexp"])
+
+
+@st.composite
+def trees(draw: st.DrawFn, columns: int) -> str:
+    """A chain with several results, or with one in parentheses, and with row inputs."""
+    trunk = draw(steps(False, 2, ROWS))
+    saves = draw(st.booleans())  # what the trunk saves, a branch may read
+    trunk += ["save"] if saves else []
+    trunk += draw(steps(False, 1, ROWS))
+    results = []
+    for _ in range(draw(st.integers(1, 4))):
+        own = [] if draw(st.booleans()) else draw(steps(False, 2, ROWS))
+        own += [draw(st.sampled_from(["add_saved", "mul_saved"]))] if saves and draw(st.booleans()) else []
+        kind = draw(EMPTY_OK if columns == 0 else st.one_of(REDUCTIONS, ASKING))
+        behind = [] if kind in INDICES else draw(steps(True, 2, ROWS))  # nothing can be behind a column
+        text = " | ".join([*own, kind, *behind])
+        grouped = draw(st.booleans()) or (not results and bool(own))
+        results.append(f"({text})" if grouped else text)
+    return " | ".join(["linear", *trunk, ", ".join(results)])
 
 
 @st.composite
@@ -140,3 +169,27 @@ def cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
     }
     case = make_case(chain, inputs, vectors, dtype, x_dtype, y_dtype)
     return case if draw(st.booleans()) else Case(**{**case.__dict__, "b": None})
+
+
+@st.composite
+def tree_cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
+    """Cases with several results and row inputs."""
+    batch, k, n = draw(shapes())
+    chain = draw(trees(n))
+    dtype, x_dtype, y_dtype = draw(dtypes)
+    kind = draw(st.sampled_from(sorted(data)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    inputs = data[kind](rng, batch, k, n)
+    numbers = {name: rng.choice([-1.5, -0.5, 0.25, 1.0, 3.0], n) for name in VECTORS if f"@{name}" in chain}
+    case = make_case(chain, inputs, numbers, dtype, x_dtype, y_dtype)
+    rows = {
+        name: rng.choice([-2.0, -0.75, 0.3, 1.0, 4.0], batch).astype(case.compute)
+        for name in ROWS
+        if f"#{name}" in chain
+    }
+    for name, ignored in (("c", 0), ("t", -100), ("i", -7)):
+        if f"#{name}" in chain:
+            columns = rng.integers(0, n, batch)
+            columns[rng.random(batch) < (0.2 if ignored else 0)] = ignored
+            rows[name] = columns.astype(draw(st.sampled_from(["int64", "int32"])))
+    return Case(**{**case.__dict__, "rows": rows})

@@ -31,6 +31,7 @@ ENUMS = {
     "rf_memory": (_lib.Memory, "RF_MEMORY_"),
     "rf_format": (_lib.Format, "RF_FORMAT_"),
     "rf_op_class": (_lib.OpClass, "RF_CLASS_"),
+    "rf_row_use": (_lib.RowUse, "RF_ROW_"),
 }
 # Operators come from rf_op_get_info at run time and have no list in Python.
 ENUMS_FROM_THE_LIBRARY = {"rf_op_kind"}
@@ -42,6 +43,10 @@ STRUCTS = {
     "rf_vector": _lib.Vector,
     "rf_weights": _lib.Weights,
     "rf_forward_args": _lib.ForwardArgs,
+    "rf_result": _lib.Result,
+    "rf_row_input": _lib.RowInput,
+    "rf_result_info": _lib.ResultInfo,
+    "rf_row_input_info": _lib.RowInputInfo,
     "rf_model_info": _lib.ModelInfo,
     "rf_tensor_info": _lib.TensorInfo,
     "rf_file_vector": _lib.FileVector,
@@ -53,6 +58,7 @@ CONSTANTS = {
     "RF_MAX_OP_PARAMS": _lib.MAX_OP_PARAMS,
     "RF_MAX_NAME": _lib.MAX_NAME,
     "RF_MAX_DIMS": _lib.MAX_DIMS,
+    "RF_MAX_RESULTS": _lib.MAX_RESULTS,
     "RF_BATCH_INVARIANT": _lib.BATCH_INVARIANT,
     "RF_BORROW": _lib.BORROW,
     "RF_KEEP_FORM": _lib.KEEP_FORM,

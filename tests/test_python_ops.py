@@ -24,7 +24,7 @@ def test_every_operator_is_an_attribute_and_callable():
     for row in ops.operators():
         base, _, variant = row.name.rstrip(")").partition("(")
         operator = getattr(ops, base)
-        op = operator(variant) if variant else operator(*[1.0] * row.min_params)
+        op = operator(variant) if variant else operator(*["#t" if row.row_input == "column" else 1.0] * row.min_params)
         assert op.operator == row
         assert base in dir(ops)
 
@@ -93,3 +93,29 @@ def test_operators_do_not_join_with_other_things():
 def test_chains_can_be_pickled():
     chain = ops.linear(4, 5) | ops.leaky_relu(0.2) | ops.max
     assert pickle.loads(pickle.dumps(chain)) == chain
+
+
+def test_several_results_are_a_tuple():
+    scores = ops.linear | ops.softcap(30) | (ops.logsumexp, ops.argmax, ops.abs | ops.mean)
+    assert str(scores) == "linear | softcap(30) | logsumexp, argmax, (abs | mean)"
+    assert Chain.parse(str(scores)) == scores
+    own = ops.linear | (ops.abs | ops.max, ops.min)
+    assert str(own) == "linear | (abs | max), min" and Chain.parse(str(own)) == own
+    assert repr(own) == "Chain(linear | result | abs | max | result | min)"
+    assert str(ops.linear | (ops.max,)) == "linear | max"
+
+
+def test_row_inputs():
+    chain = (
+        ops.linear | ops.div("#t") | (ops.logprob("#target", ignore_index=-1), ops.pick("#c"), ops.max | ops.sub("#s"))
+    )
+    assert str(chain) == "linear | div(#t) | logprob(#target, -1), pick(#c), (max | sub(#s))"
+    assert Chain.parse(str(chain)) == chain
+    assert chain[2].vector == "#target" and chain[2].params == (0.0, -1.0)
+    assert ops.pick.row_input == "column" and ops.mul.row_input == "number" and ops.relu.row_input == "none"
+    assert ops.argmax.gives_index and not ops.max.gives_index
+    for wrong in ("@v", "t"):
+        with pytest.raises((rowfold.Error, TypeError), match="pick"):
+            ops.pick(wrong)
+    with pytest.raises(TypeError, match="clamp"):
+        ops.clamp("#t")

@@ -41,7 +41,10 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
     b->w_offset = b->x_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * RFI_CPU_X_LD) * value);
     b->c_offset = b->w_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * kernel->lanes) * n * value);
     b->rows_offset = b->c_offset + align_256(RFI_CPU_NARROW_ROWS * n * value);
-    b->scratch = b->rows_offset + align_256((size_t)(RFI_CPU_NARROW_ROWS * (padded + 1)) * value);
+    b->own_offset = b->rows_offset + align_256((size_t)(RFI_CPU_NARROW_ROWS * (padded + 1)) * value);
+    int own = 0;
+    for (int r = 0; r < spec->plan.num_branches; r++) own |= spec->plan.branches[r].pre.count;
+    b->scratch = b->own_offset + (own ? align_256(RFI_CPU_NARROW_ROWS * n * value) : 0);
 }
 
 /* Blocks of rows and of columns. */
@@ -69,18 +72,23 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
 }
 
+size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_t units) {
+    const int words = rfi_reduction_words(spec->plan.folds[fold].reduction);
+    return align_256((size_t)batch * (size_t)units * (size_t)words * rfi_dtype_size(spec->compute_dtype));
+}
+
 rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
-    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0;
+    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0, words = 0;
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
-    if (spec->plan.reduction &&
-        (__builtin_mul_overflow(batch, b->units, &states) ||
-            __builtin_mul_overflow(states, rfi_reduction_words(spec->plan.reduction) * value, &states) ||
+    for (int f = 0; f < spec->plan.num_folds; f++) words += rfi_reduction_words(spec->plan.folds[f].reduction);
+    if (words &&
+        (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, words * value, &states) ||
             __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 ||
             list > PTRDIFF_MAX / 4))
         return rfi_error(
             RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
     b->row_list = spec->plan.collapsible ? align_256((size_t)list) : 0;
-    b->states = align_256((size_t)states);
+    for (int f = 0; f < spec->plan.num_folds; f++) b->states += rfi_cpu_fold_states(spec, f, batch, b->units);
     return RF_OK;
 }

@@ -16,6 +16,7 @@ typedef struct rfi_cpu_blocking {
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
     size_t rows_offset; /* and, if narrow, logits row by row, or results */
+    size_t own_offset;  /* and behind these a copy of the logits for a branch's own steps */
     size_t scratch;     /* bytes a thread */
     size_t states;      /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
     size_t row_list;    /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
@@ -23,6 +24,9 @@ typedef struct rfi_cpu_blocking {
 
 /* RF_OUT_OF_MEMORY if no workspace could be that large. */
 rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *blocking);
+
+/* Bytes of the partial states of one fold, behind those of the folds before it. */
+size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_t units);
 
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {
     return blocking->states + blocking->row_list + (size_t)blocking->threads * blocking->scratch;

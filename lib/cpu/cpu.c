@@ -6,7 +6,6 @@
 #include "cpu/forward.h"
 #include "cpu/probe.h"
 #include "error.h"
-#include "states.h"
 
 static int available_generic(const char **reason) {
     *reason = "";
@@ -14,11 +13,11 @@ static int available_generic(const char **reason) {
 }
 
 static rf_status supports(const rfi_spec *spec) {
-    const rfi_plan *plan = &spec->plan;
-    if (rfi_reduction_flags(plan->reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN) && spec->compute_dtype != RF_FLOAT64 &&
-        plan->out_features > RFI_MOST_COLUMNS)
-        return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the blocked kernels number %lld columns of float32",
-            (long long)plan->out_features, (long long)RFI_MOST_COLUMNS);
+    for (int b = 0; b < spec->plan.num_branches; b++)
+        if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row) &&
+            spec->plan.out_features > RFI_MOST_COLUMNS)
+            return rfi_error(RF_UNSUPPORTED, "out_features is %lld; %s tells %d columns apart",
+                (long long)spec->plan.out_features, spec->plan.branches[b].name, (int)RFI_MOST_COLUMNS);
     return RF_OK;
 }
 

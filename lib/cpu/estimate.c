@@ -61,7 +61,7 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     out->block_rows = reads ? b.rows : 0;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
-    double passes = 1 + 2.0 * plan->num_pre + (plan->reduction ? 1 : 0),
+    double passes = 1 + 2.0 * plan->trunk.count + (plan->branches[0].reduction ? 1 : 0),
            value = (double)rfi_dtype_size(spec->compute_dtype);
     out->fused_seconds = larger(out->flops / (BLOCKED_EFFICIENCY * figures.flops), out->bytes / figures.bytes);
     out->unfused_seconds = larger(product / (BLOCKED_EFFICIENCY * figures.flops), (weight + x) / figures.bytes) +

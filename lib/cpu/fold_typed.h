@@ -46,9 +46,9 @@
 #undef RFI_REDUCTION
 
 static void NAME(apply)(
-    const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n) {
+    const rfi_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n) {
     T saved[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN)));
-    for (const rfi_cpu_step *s = steps; s < steps + num_steps; s++) {
+    for (const rfi_step *s = steps; s < steps + num_steps; s++) {
         const T *vector = s->vector < 0 ? NULL : (const T *)vectors[s->vector] + first;
         switch (s->kind) {
 #define RFI_OP(id, number, name, params, flags, formula, doc) \

@@ -25,7 +25,7 @@ static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
     b->row_blocks = ceil_div(run->rows, b->rows);
     rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
-    if (b->narrow || !run->spec->plan.reduction) return;
+    if (b->narrow || !run->spec->plan.num_folds) return;
     rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, ceil_div(run->rows, RFI_CPU_FINISH_ROWS),
         run_finish, run);
 }
@@ -70,12 +70,16 @@ rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_
     if (!workspace && posix_memalign(&own, 256, rfi_cpu_workspace(b)))
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for a workspace of %zu bytes", rfi_cpu_workspace(b));
     if (own) workspace = own;
-    run.states = (rfi_states){
-        .at = workspace,
-        .units = b->units,
-        .words = rfi_reduction_words(spec->plan.reduction),
-        .item = (int)rfi_dtype_size(spec->compute_dtype),
-    };
+    char *states = workspace;
+    for (int f = 0; f < spec->plan.num_folds; f++) {
+        run.states[f] = (rfi_states){
+            .at = states,
+            .units = b->units,
+            .words = rfi_reduction_words(spec->plan.folds[f].reduction),
+            .item = (int)rfi_dtype_size(spec->compute_dtype),
+        };
+        states += rfi_cpu_fold_states(spec, f, call->batch, b->units);
+    }
     run.scratch = workspace + b->states + b->row_list;
     if (run.prepared->collapse.usable) {
         run.row_list = (int64_t *)(workspace + b->states);

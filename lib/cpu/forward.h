@@ -4,7 +4,7 @@
 #define ROWFOLD_CPU_FORWARD_H
 
 #include "cpu/blocking.h"
-#include "states.h"
+#include "rows.h"
 
 /* What the tasks of one forward share. */
 typedef struct rfi_cpu_run {
@@ -12,25 +12,45 @@ typedef struct rfi_cpu_run {
     const rfi_cpu_prepared *prepared;
     const rfi_forward *call;
     rfi_cpu_blocking blocking;
-    int64_t rows;      /* that take the full path */
-    int64_t *row_list; /* (rows) which of the batch they are; NULL: all, in order */
-    rfi_states states; /* of the rows that take the full path */
-    char *scratch;     /* (threads) of blocking.scratch bytes */
+    int64_t rows;                      /* that take the full path */
+    int64_t *row_list;                 /* (rows) which of the batch they are; NULL: all, in order */
+    rfi_states states[RF_MAX_RESULTS]; /* by fold, of the rows that take the full path */
+    char *scratch;                     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
 static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return run->row_list ? run->row_list[i] : i; }
 
-/* The column that row i of the run asks for. */
-static inline int64_t rfi_cpu_asked(const rfi_cpu_run *run, int64_t i) {
-    return run->call->columns ? run->call->columns[rfi_cpu_row(run, i)] : RFI_COLUMN_OUTSIDE;
+/* The column that row i of the run asks for in a branch. */
+static inline int64_t rfi_cpu_asked(const rfi_cpu_run *run, const rfi_branch *branch, int64_t i) {
+    return rfi_row_column(&run->spec->plan, branch, run->call, rfi_cpu_row(run, i));
 }
 
-/* The columns that `count` rows of the run ask for, brought together in `to`; NULL where rows ask for none. */
-static inline const int64_t *rfi_cpu_ask(const rfi_cpu_run *run, int64_t first, int count, int64_t *to) {
-    if (!run->call->columns) return NULL;
-    for (int i = 0; i < count; i++) to[i] = rfi_cpu_asked(run, first + i);
+/* Those of `count` rows of the run, brought together in `to`; NULL where the branch asks for none. */
+static inline const int64_t *rfi_cpu_ask(
+    const rfi_cpu_run *run, const rfi_branch *branch, int64_t first, int count, int64_t *to) {
+    if (!branch->row) return NULL;
+    for (int i = 0; i < count; i++) to[i] = rfi_cpu_asked(run, branch, first + i);
     return to;
 }
+
+/* The steps for row i of the run, its numbers in place of row inputs: the list itself where there are none, or `own`.
+ */
+const rfi_step *rfi_cpu_steps_of_row(
+    const rfi_cpu_run *run, const rfi_steps *steps, int64_t i, rfi_step own[RF_MAX_OPS]);
+
+enum { RFI_CPU_FINISH_ROWS = 64 /* rows a task merges */ };
+
+/* The same for `count` rows a lane each, from `first` on: row inputs are vectors, up to whole panels. */
+typedef struct rfi_cpu_lanes {
+    rfi_step steps[RF_MAX_OPS];
+    const void *vectors[RF_MAX_OPS];
+    double numbers[RF_MAX_OPS][RFI_CPU_FINISH_ROWS] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+} rfi_cpu_lanes;
+
+/* `steps` on values of `count` <= RFI_CPU_FINISH_ROWS rows, a row a lane, from row `first` of the run on. `columns` are
+ * the prepared vectors where the values are those of column `column`, or NULL behind a reduction. */
+void rfi_cpu_apply_to_lanes(const rfi_cpu_run *run, const rfi_steps *steps, int64_t first, int count,
+    const void *const *columns, int column, void *values);
 
 /* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The
  * context is a run. */
@@ -39,13 +59,12 @@ void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 /* The same for a narrow layer: a block of rows, up to y. */
 void rfi_cpu_run_narrow(void *run, int64_t task, int slot);
 
-enum { RFI_CPU_FINISH_ROWS = 64 /* rows a task merges */ };
-
 /* Merges the partial states of `count` <= RFI_CPU_FINISH_ROWS rows of the run and stores their numbers. */
 void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count);
 
-/* `count` results of the reduction, from row `first` of the run on, through the steps behind it and to y. */
-void rfi_cpu_store_results(const rfi_cpu_run *run, int64_t first, int count, void *results);
+/* `count` results of a branch's reduction, from row `first` of the run on, through the steps behind it and to where
+ * they go. */
+void rfi_cpu_store_results(const rfi_cpu_run *run, int branch, int64_t first, int count, void *results);
 
 /* Takes the steps behind the reduction with `value`, and writes y of row `row` of the batch. */
 void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value);

@@ -64,13 +64,6 @@ typedef struct rfi_cpu_inner {
     int columns, rows, first;
 } rfi_cpu_inner;
 
-/* An elementwise step with its parameter found: the vector covers the columns that the call works on. */
-typedef struct rfi_cpu_step {
-    int32_t kind;
-    int32_t vector; /* index into the prepared vectors, or -1 */
-    double a, b;
-} rfi_cpu_step;
-
 /* For one compute type on one instruction set. */
 typedef struct rfi_cpu_kernel {
     int max_rows; /* rows a sliver may have */
@@ -84,14 +77,14 @@ typedef struct rfi_cpu_kernel {
     void (*narrow)(void *to, const void *from, rf_dtype dtype, int64_t n);
     /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns'
      * parameters start. A reduction among them is one over a single column. */
-    void (*apply)(
-        const rfi_cpu_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
+    void (*apply)(const rfi_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
     /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type. The row asks for
      * column q. */
     void (*fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state);
-    /* (rows, units) such states to (rows) results, written up to whole panels. q: (rows), or NULL. */
-    void (*merge)(
-        int reduction, const void *states, int64_t units, int64_t columns, int rows, const int64_t *q, void *out);
+    /* (rows, units) states that begin with those of the reduction, `words` apart, to (rows) results, written up to
+     * whole panels; indices are WORDs. q: (rows), or NULL. */
+    void (*merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
+        const int64_t *q, void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
     /* By the type of x. NULL where x has to be widened first. */
@@ -102,11 +95,9 @@ typedef struct rfi_cpu_kernel {
     void (*sums_by_row)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);
     /* out[c * ld_out + r] = values[r * ld + c]. */
     void (*turn)(const void *values, int64_t ld, int columns, int rows, void *out, int64_t ld_out);
-    /* Values by column to (rows) results, read and written up to whole panels. q: (rows), or NULL. */
+    /* Values by column to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. */
     void (*fold_rows)(
         int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out);
-    /* n results that are WORDs of columns to the columns' numbers, in their place, rounded to the compute type. */
-    void (*indices)(void *values, int n);
 } rfi_cpu_kernel;
 
 typedef struct rfi_cpu_isa {

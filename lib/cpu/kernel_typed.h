@@ -258,7 +258,6 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
             .sums_by_row = sums_by_row_f32,
             .turn = turn_f32,
             .fold_rows = fold_rows_f32,
-            .indices = indices_f32,
         },
     .f64 =
         {
@@ -277,7 +276,6 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
             .sums_by_row = sums_by_row_f64,
             .turn = turn_f64,
             .fold_rows = fold_rows_f64,
-            .indices = indices_f64,
         },
     .burn = burn,
     .read = read_memory,

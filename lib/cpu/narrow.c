@@ -17,6 +17,7 @@ typedef struct block {
     char *x, *lanes;
     char *by_columns; /* (columns, RFI_CPU_NARROW_ROWS) */
     char *by_rows;    /* (RFI_CPU_NARROW_ROWS, columns); later the results */
+    char *own;        /* as by_columns, for a branch with steps of its own */
 } block;
 
 static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
@@ -25,7 +26,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     char *scratch = run->scratch + (size_t)slot * b->scratch;
     int rows = (int)least(b->rows, run->rows - task * b->rows), columns = (int)plan->out_features,
         panel = run->prepared->kernel->panel;
-    int steps = plan->reduction || plan->num_pre,
+    int steps = plan->num_folds || plan->trunk.count,
         by_row = !steps || rows * round_up(columns, panel) < columns * round_up(rows, panel);
     return (block){
         .row = task * b->rows,
@@ -38,6 +39,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .lanes = scratch + b->w_offset,
         .by_columns = scratch + b->c_offset,
         .by_rows = scratch + b->rows_offset,
+        .own = scratch + b->own_offset,
     };
 }
 
@@ -88,71 +90,80 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
 
 static void apply_to_rows(const rfi_cpu_run *run, const block *t) {
     const rfi_cpu_prepared *p = run->prepared;
+    const rfi_steps *trunk = &run->spec->plan.trunk;
     int vectors = (int)round_up(t->columns, p->kernel->lanes), padded = (int)t->ld;
     for (int i = 0; i < t->rows; i++) {
+        rfi_step own[RF_MAX_OPS];
         char *values = t->by_rows + (size_t)(i * t->ld) * t->value;
         memset(values + (size_t)vectors * t->value, 0, (size_t)(padded - vectors) * t->value);
-        p->kernel->apply(p->steps, run->spec->plan.num_pre, p->vectors, 0, values, padded);
+        p->kernel->apply(
+            rfi_cpu_steps_of_row(run, trunk, t->row + i, own), trunk->count, p->vectors, 0, values, padded);
     }
 }
 
-/* A column's parameter is the same in all rows. */
-static void apply_to_column(const rfi_cpu_run *run, int column, char *values, int padded) {
-    const rfi_cpu_prepared *p = run->prepared;
-    rfi_cpu_step steps[RF_MAX_OPS];
-    int count = run->spec->plan.num_pre;
-    for (int i = 0; i < count; i++) {
-        steps[i] = p->steps[i];
-        if (steps[i].vector < 0) continue;
-        steps[i].a = rfi_load(p->vectors[steps[i].vector], run->spec->compute_dtype, column);
-        steps[i].vector = -1;
-    }
-    p->kernel->apply(steps, count, NULL, 0, values, padded);
+static char *column_of(const block *t, char *by_columns, int c) {
+    return by_columns + (size_t)(c * RFI_CPU_NARROW_ROWS) * t->value;
 }
 
-/* Whole panels of rows in by_columns, of which the first `written` are there, and the steps on them. */
+/* Whole panels of rows in by_columns, of which the first `written` are there, and the trunk's steps on them. */
 static void apply_to_columns(const rfi_cpu_run *run, const block *t, int written, int padded) {
+    const rfi_steps *trunk = &run->spec->plan.trunk;
     for (int c = 0; c < t->columns; c++) {
-        char *values = t->by_columns + (size_t)(c * RFI_CPU_NARROW_ROWS) * t->value;
+        char *values = column_of(t, t->by_columns, c);
         memset(values + (size_t)written * t->value, 0, (size_t)(padded - written) * t->value);
-        if (run->spec->plan.num_pre && !t->by_row) apply_to_column(run, c, values, padded);
+        if (trunk->count && !t->by_row)
+            rfi_cpu_apply_to_lanes(run, trunk, t->row, t->rows, run->prepared->vectors, c, values);
     }
 }
 
-/* A row's number from its logits in by_columns, through the fold and to y. */
-static void fold_block(const rfi_cpu_run *run, const block *t) {
+/* The logits in by_columns behind a branch's own steps: a copy where it has some. */
+static const char *branch_columns(const rfi_cpu_run *run, const block *t, const rfi_branch *branch, int padded) {
+    if (!branch->pre.count) return t->by_columns;
+    for (int c = 0; c < t->columns; c++) {
+        char *values = memcpy(column_of(t, t->own, c), column_of(t, t->by_columns, c), (size_t)padded * t->value);
+        rfi_cpu_apply_to_lanes(run, &branch->pre, t->row, t->rows, run->prepared->vectors, c, values);
+    }
+    return t->own;
+}
+
+/* From the logits in by_columns through the folds to the results. So few columns are folded for each result anew. */
+static void fold_block(const rfi_cpu_run *run, const block *t, int padded) {
+    const rfi_plan *plan = &run->spec->plan;
     int64_t asked[RFI_CPU_NARROW_ROWS];
-    run->prepared->kernel->fold_rows(run->spec->plan.reduction, t->by_columns, RFI_CPU_NARROW_ROWS, t->columns, t->rows,
-        rfi_cpu_ask(run, t->row, t->rows, asked), t->by_rows);
-    rfi_cpu_store_results(run, t->row, t->rows, t->by_rows);
-}
-
-/* The rows of by_rows to where y has these rows. */
-static void store_rows(const rfi_cpu_run *run, const block *t) {
-    const rfi_forward *call = run->call;
-    size_t item = rfi_dtype_size(call->y_dtype);
-    int64_t together = run->row_list || call->ldy != t->columns || t->ld != t->columns ? 1 : t->rows;
-    for (int64_t i = 0; i < t->rows; i += together) {
-        char *y = (char *)call->y + (size_t)(rfi_cpu_row(run, t->row + i) * call->ldy) * item;
-        run->prepared->kernel->narrow(
-            y, t->by_rows + (size_t)(i * t->ld) * t->value, call->y_dtype, together * t->columns);
+    for (int b = 0; b < plan->num_branches; b++) {
+        const rfi_branch *branch = &plan->branches[b];
+        run->prepared->kernel->fold_rows(branch->reduction, branch_columns(run, t, branch, padded), RFI_CPU_NARROW_ROWS,
+            t->columns, t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), t->by_rows);
+        rfi_cpu_store_results(run, b, t->row, t->rows, t->by_rows);
     }
 }
 
-/* Logits to y. */
+/* The rows of by_rows to where they go. */
+static void store_rows(const rfi_cpu_run *run, const block *t) {
+    const rfi_output *out = &run->call->outputs[0];
+    size_t item = rfi_dtype_size(out->dtype);
+    int64_t together = run->row_list || out->ld != t->columns || t->ld != t->columns ? 1 : t->rows;
+    for (int64_t i = 0; i < t->rows; i += together) {
+        char *y = (char *)out->data + (size_t)(rfi_cpu_row(run, t->row + i) * out->ld) * item;
+        run->prepared->kernel->narrow(
+            y, t->by_rows + (size_t)(i * t->ld) * t->value, out->dtype, together * t->columns);
+    }
+}
+
+/* From logits to results. */
 static void finish(const rfi_cpu_run *run, const block *t) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     int padded = (int)round_up(t->rows, kernel->panel);
-    if (t->by_row && plan->num_pre) apply_to_rows(run, t);
-    if (t->by_row && !plan->reduction) {
+    if (t->by_row && plan->trunk.count) apply_to_rows(run, t);
+    if (t->by_row && !plan->num_folds) {
         store_rows(run, t);
         return;
     }
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
     apply_to_columns(run, t, t->by_row ? t->rows : (int)round_up(t->rows, kernel->lanes), padded);
-    if (plan->reduction) {
-        fold_block(run, t);
+    if (plan->num_folds) {
+        fold_block(run, t, padded);
         return;
     }
     kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);

@@ -96,11 +96,6 @@ static char *copy_columns(char *to, const void *from, int64_t n, int64_t padded,
     return to + (size_t)padded * item;
 }
 
-static void copy_steps(rfi_cpu_step *to, const rfi_step *from, int count) {
-    for (int i = 0; i < count; i++)
-        to[i] = (rfi_cpu_step){.kind = from[i].kind, .vector = from[i].vector, .a = from[i].a, .b = from[i].b};
-}
-
 void rfi_cpu_release(void *prepared) {
     rfi_cpu_prepared *p = prepared;
     if (!p) return;
@@ -184,8 +179,6 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     }
     p->kernel = kernel;
     p->padded = padded;
-    copy_steps(p->steps, plan->pre, plan->num_pre);
-    copy_steps(p->post, plan->post, plan->num_post);
     fill(p, spec, weights, n);
     *prepared = p;
     *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + collapse_bytes(p, spec);

@@ -14,13 +14,11 @@ typedef struct rfi_cpu_prepared {
     void *columns;    /* owned; bias and vectors */
     const void *bias; /* (padded) in columns */
     const void *vectors[RF_MAX_OPS]; /* (padded) each, in columns */
-    rfi_cpu_step steps[RF_MAX_OPS];  /* plan.pre */
-    rfi_cpu_step post[RF_MAX_OPS];   /* plan.post */
     rfi_collapse collapse;           /* usable only where the plan is collapsible */
 } rfi_cpu_prepared;
 
 static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
-    int most = plan->reduction || plan->in_features >= RFI_CPU_LONG ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
+    int most = plan->branches[0].reduction || plan->in_features >= RFI_CPU_LONG ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
     return plan->out_features > 0 && plan->out_features <= most;
 }
 

@@ -7,7 +7,7 @@
 #include "backend.h"
 #include "dtype.h"
 #include "error.h"
-#include "states.h"
+#include "rows.h"
 
 enum { BLOCK = 256 }; /* columns folded at a time: bounds the stack */
 
@@ -80,61 +80,95 @@ static rf_status workspace_size(const rfi_spec *spec, const void *state, const r
     return RF_OK;
 }
 
-/* One step on one value, in the compute type; a double carries either type exactly. */
-static double step_apply(const rfi_spec *spec, const rfi_step *step, double x, double a, double s) {
-    if (spec->compute_dtype == RF_FLOAT64) return rfi_op_apply_f64(step->kind, x, a, step->b, s);
-    return rfi_op_apply_f32(step->kind, (float)x, (float)a, (float)step->b, (float)s);
-}
-
 static double round_to_compute(const rfi_spec *spec, double v) {
     return spec->compute_dtype == RF_FLOAT64 ? v : (float)v;
 }
 
-/* The value of column j in front of the reduction. */
+/* A value on its way through the steps, in the compute type, which a double carries exactly. */
+typedef struct value {
+    double x, saved;
+} value;
+
+/* The steps on the value of column j, or behind the reduction, where no step has a vector. */
+static void take_steps(const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_steps *steps,
+    int64_t row, int64_t j, value *v) {
+    for (int i = 0; i < steps->count; i++) {
+        const rfi_step *step = &steps->at[i];
+        double a = step->vector >= 0 ? p->vector[step->vector * spec->plan.out_features + j]
+            : step->row              ? rfi_row_number(call, step, row)
+                                     : step->a;
+        v->x = spec->compute_dtype == RF_FLOAT64
+            ? rfi_op_apply_f64(step->kind, v->x, a, step->b, v->saved)
+            : rfi_op_apply_f32(step->kind, (float)v->x, (float)a, (float)step->b, (float)v->saved);
+        if (step->kind == RF_OP_SAVE) v->saved = v->x;
+    }
+}
+
+/* Column j behind the trunk's steps. */
 static double column(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row, int64_t j) {
     const rfi_plan *plan = &spec->plan;
     double dot = 0;
     for (int64_t k = 0; k < plan->in_features; k++)
         dot += rfi_load(call->x, call->x_dtype, row * call->ldx + k) *
             rfi_load(p->weight, spec->weight_dtype, j * plan->in_features + k);
-    double v = round_to_compute(spec, dot + p->bias[j]), saved = 0;
-    for (int i = 0; i < plan->num_pre; i++) {
-        const rfi_step *step = &plan->pre[i];
-        double a = step->vector < 0 ? step->a : p->vector[step->vector * plan->out_features + j];
-        v = step_apply(spec, step, v, a, saved);
-        if (step->kind == RF_OP_SAVE) saved = v;
-    }
-    return v;
+    value v = {.x = round_to_compute(spec, dot + p->bias[j])};
+    take_steps(spec, p, call, &plan->trunk, row, j, &v);
+    return v.x;
 }
 
-static double fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
+/* `count` columns from `first` on, joined to the fold's state. */
+static void fold_block(const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_fold *fold,
+    int64_t row, int64_t first, int count, const double *trunk, rfi_state *state) {
+    const rfi_branch *branch = &spec->plan.branches[fold->branch];
+    double values[BLOCK];
+    for (int j = 0; j < count; j++) {
+        value v = {.x = trunk[j]};
+        take_steps(spec, p, call, &branch->pre, row, first + j, &v);
+        values[j] = v.x;
+    }
+    const rfi_state block =
+        rfi_state_fold(fold->reduction, values, count, first, rfi_row_column(&spec->plan, branch, call, row));
+    *state = rfi_state_join(fold->reduction, *state, block);
+}
+
+static void finish_branch(
+    const rfi_spec *spec, const prepared *p, const rfi_forward *call, int branch, int64_t row, const rfi_state *state) {
+    const rfi_branch *b = &spec->plan.branches[branch];
+    const rfi_output *out = &call->outputs[branch];
+    const int64_t asked = rfi_row_column(&spec->plan, b, call, row);
+    const double result = rfi_state_finish(b->reduction, *state, (double)spec->plan.out_features, asked);
+    if (b->gives_index) {
+        ((int64_t *)out->data)[row * out->ld] = rfi_column_of_f64(result);
+        return;
+    }
+    value v = {.x = round_to_compute(spec, result)};
+    take_steps(spec, p, call, &b->post, row, 0, &v);
+    rfi_store(out->data, out->dtype, row * out->ld, v.x);
+}
+
+static void fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
     const rfi_plan *plan = &spec->plan;
-    int kind = plan->reduction;
-    int64_t q = call->columns ? call->columns[row] : RFI_COLUMN_OUTSIDE;
-    rfi_state state = rfi_state_fold(kind, NULL, 0, 0, 0);
+    rfi_state states[RF_MAX_RESULTS];
+    for (int f = 0; f < plan->num_folds; f++) states[f] = rfi_state_fold(plan->folds[f].reduction, NULL, 0, 0, 0);
     for (int64_t first = 0; first < plan->out_features; first += BLOCK) {
-        double value[BLOCK];
+        double trunk[BLOCK];
         int count = plan->out_features - first < BLOCK ? (int)(plan->out_features - first) : BLOCK;
-        for (int j = 0; j < count; j++) value[j] = column(spec, p, call, row, first + j);
-        state = rfi_state_join(kind, state, rfi_state_fold(kind, value, count, first, q));
+        for (int j = 0; j < count; j++) trunk[j] = column(spec, p, call, row, first + j);
+        for (int f = 0; f < plan->num_folds; f++)
+            fold_block(spec, p, call, &plan->folds[f], row, first, count, trunk, &states[f]);
     }
-    double v = rfi_state_finish(kind, state, (double)plan->out_features, q), saved = 0;
-    v = rfi_reduction_flags(kind) & RFI_RF_INDEX ? (double)rfi_column_of_f64(v) : round_to_compute(spec, v);
-    for (int i = 0; i < plan->num_post; i++) {
-        v = step_apply(spec, &plan->post[i], v, plan->post[i].a, saved);
-        if (plan->post[i].kind == RF_OP_SAVE) saved = v;
-    }
-    return v;
+    for (int b = 0; b < plan->num_branches; b++) finish_branch(spec, p, call, b, row, &states[plan->branches[b].fold]);
 }
 
 static rf_status forward(const rfi_spec *spec, const void *state, const rfi_forward *call) {
+    const rfi_output *out = &call->outputs[0];
     for (int64_t row = 0; row < call->batch; row++) {
-        if (spec->plan.reduction) {
-            rfi_store(call->y, call->y_dtype, row * call->ldy, fold_row(spec, state, call, row));
+        if (spec->plan.num_folds) {
+            fold_row(spec, state, call, row);
             continue;
         }
         for (int64_t j = 0; j < spec->plan.out_features; j++)
-            rfi_store(call->y, call->y_dtype, row * call->ldy + j, column(spec, state, call, row, j));
+            rfi_store(out->data, out->dtype, row * out->ld + j, column(spec, state, call, row, j));
     }
     return RF_OK;
 }

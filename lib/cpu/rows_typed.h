@@ -85,8 +85,7 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 /* In double and in the order of the units. */
 #define RFI_REDUCTION(id, number, name, flags, ...)                                                                   \
     static void NAME(merge_##id)(                                                                                     \
-        const T *states, int64_t units, int64_t columns, int rows, const int64_t *q, T *restrict out) {               \
-        enum { WORDS = 1 + rfi_totals_##id };                                                                         \
+        const T *states, int words, int64_t units, int64_t columns, int rows, const int64_t *q, T *restrict out) {    \
         for (int r = 0; r < rows; r += GROUP) {                                                                       \
             double m[GROUP], t[RFI_TOTALS][GROUP], unit_m[GROUP], unit_t[RFI_TOTALS][GROUP];                          \
             COLUMN asked[GROUP];                                                                                      \
@@ -96,7 +95,7 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
                 for (int l = 0; l < GROUP; l++) t[i][l] = unit_t[i][l] = rfi_empty_##id##_f64(i);                     \
             for (int64_t u = 0; u < units; u++) {                                                                     \
                 for (int l = 0; l < GROUP; l++) {                                                                     \
-                    const T *state = states + ((r + (r + l < rows ? l : 0)) * units + u) * WORDS;                     \
+                    const T *state = states + ((r + (r + l < rows ? l : 0)) * units + u) * words;                     \
                     unit_m[l] = (double)state[0];                                                                     \
                     for (int i = 0; i < rfi_totals_##id; i++) unit_t[i][l] = (double)state[1 + i];                    \
                 }                                                                                                     \
@@ -119,11 +118,11 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 #undef RFI_REDUCTION
 #undef ROLLED
 
-static void NAME(merge)(
-    int reduction, const void *states, int64_t units, int64_t columns, int rows, const int64_t *q, void *out) {
+static void NAME(merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
+    const int64_t *q, void *out) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(merge_##id)(states, units, columns, rows, q, out); break;
+    case number: NAME(merge_##id)(states, words, units, columns, rows, q, out); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
@@ -137,11 +136,6 @@ static void NAME(fold_rows)(
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
-}
-
-/* The columns that words stand for, in their place. */
-static void NAME(indices)(void *values, int n) {
-    for (int i = 0; i < n; i++) ((T *)values)[i] = (T)OP(rfi_column_of)(((T *)values)[i]);
 }
 
 static void NAME(turn)(const void *values, int64_t ld, int columns, int rows, void *out, int64_t ld_out) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One task of a forward: the logits of a block of rows and columns, the steps on them, and their fold. */
+#include <string.h>
+
 #include "cpu/forward.h"
 #include "dtype.h"
 #include "sizes.h"
@@ -134,7 +136,29 @@ static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
     }
 }
 
-/* Steps on one row's part of a unit, then into its state, or into y where nothing is folded. */
+/* One row's part of a unit, behind the trunk's steps, into the states of all folds. The last may work in place. */
+static void fold_unit(const rfi_cpu_run *run, int64_t row, int64_t unit, char *values, int n, int padded) {
+    const rfi_plan *plan = &run->spec->plan;
+    const rfi_cpu_prepared *p = run->prepared;
+    const int64_t column = unit * RFI_CPU_UNIT;
+    const size_t bytes = (size_t)padded * rfi_dtype_size(run->spec->compute_dtype);
+    double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+    for (int f = 0; f < plan->num_folds; f++) {
+        const rfi_fold *fold = &plan->folds[f];
+        const rfi_branch *branch = &plan->branches[fold->branch];
+        void *folded = values;
+        if (branch->pre.count) {
+            rfi_step own[RF_MAX_OPS];
+            if (f + 1 < plan->num_folds) folded = memcpy(copy, values, bytes);
+            p->kernel->apply(rfi_cpu_steps_of_row(run, &branch->pre, row, own), branch->pre.count, p->vectors, column,
+                folded, padded);
+        }
+        p->kernel->fold(fold->reduction, folded, n, column, rfi_cpu_asked(run, branch, row),
+            rfi_states_at(&run->states[f], row, unit));
+    }
+}
+
+/* Steps on one row's part of a unit, then into its states, or to where it goes if nothing is folded. */
 static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t unit) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_prepared *p = run->prepared;
@@ -142,14 +166,16 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
     int padded = (int)least(RFI_CPU_UNIT, p->padded - column),
         n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
     char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
-    p->kernel->apply(p->steps, plan->num_pre, p->vectors, column, values, padded);
-    if (plan->reduction) {
-        p->kernel->fold(
-            plan->reduction, values, n, column, rfi_cpu_asked(run, row), rfi_states_at(&run->states, row, unit));
+    rfi_step own[RF_MAX_OPS];
+    p->kernel->apply(
+        rfi_cpu_steps_of_row(run, &plan->trunk, row, own), plan->trunk.count, p->vectors, column, values, padded);
+    if (plan->num_folds) {
+        fold_unit(run, row, unit, values, n, padded);
         return;
     }
-    char *y = (char *)run->call->y + (size_t)(row * run->call->ldy + column) * rfi_dtype_size(run->call->y_dtype);
-    p->kernel->narrow(y, values, run->call->y_dtype, n);
+    const rfi_output *out = &run->call->outputs[0];
+    p->kernel->narrow(
+        (char *)out->data + (size_t)(row * out->ld + column) * rfi_dtype_size(out->dtype), values, out->dtype, n);
 }
 
 void rfi_cpu_run_tile(void *context, int64_t task, int slot) {

@@ -23,6 +23,7 @@ MAX_OPS = 64
 MAX_OP_PARAMS = 2
 MAX_NAME = 32
 MAX_DIMS = 8
+MAX_RESULTS = 16
 BATCH_INVARIANT = 1
 BORROW = 1
 KEEP_FORM = 2
@@ -55,6 +56,12 @@ class DType(IntEnum):
     FLOAT64 = 2
     FLOAT16 = 3
     BFLOAT16 = 4
+    INT32 = 5
+    INT64 = 6
+
+
+FLOATS = (DType.FLOAT32, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16)
+INDICES = (DType.INT32, DType.INT64)
 
 
 class Math(IntEnum):
@@ -98,6 +105,14 @@ class OpClass(IntEnum):
     REDUCTION = 3
 
 
+class RowUse(IntEnum):
+    """rf_row_use: ``RF_ROW_<NAME>``."""
+
+    NONE = 0
+    NUMBER = 1
+    COLUMN = 2
+
+
 class Op(Structure):
     """rf_op."""
 
@@ -123,6 +138,8 @@ class OpInfo(Structure):
         ("accepts_vector", c_int32),
         ("param_names", c_char_p * MAX_OP_PARAMS),
         ("param_defaults", c_double * MAX_OP_PARAMS),
+        ("row_input", c_int32),
+        ("gives_index", c_int32),
     ]
 
 
@@ -179,6 +196,32 @@ class Weights(Structure):
     ]
 
 
+class Result(Structure):
+    """rf_result."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("data", c_void_p),
+        ("ld", c_int64),
+        ("dtype", c_int32),
+        ("memory", c_int32),
+    ]
+
+
+class RowInput(Structure):
+    """rf_row_input."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("length", c_int64),
+        ("ld", c_int64),
+        ("dtype", c_int32),
+        ("memory", c_int32),
+    ]
+
+
 class ForwardArgs(Structure):
     """rf_forward_args."""
 
@@ -196,6 +239,10 @@ class ForwardArgs(Structure):
         ("workspace", c_void_p),
         ("workspace_size", c_size_t),
         ("stream", c_void_p),
+        ("results", POINTER(Result)),
+        ("num_results", c_size_t),
+        ("row_inputs", POINTER(RowInput)),
+        ("num_row_inputs", c_size_t),
     ]
 
 
@@ -218,6 +265,31 @@ class ModelInfo(Structure):
         ("device", c_int32),
         ("loaded", c_int32),
         ("prepared_bytes", c_size_t),
+        ("num_results", c_int32),
+        ("num_row_inputs", c_int32),
+    ]
+
+
+class ResultInfo(Structure):
+    """rf_result_info."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("width", c_int64),
+        ("dtype", c_int32),
+        ("kind", c_int32),
+    ]
+
+
+class RowInputInfo(Structure):
+    """rf_row_input_info."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("use", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -299,6 +371,8 @@ FUNCTIONS = (
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
     Function("rf_model_workspace_size_ex", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(c_size_t))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),
+    Function("rf_model_result_info", Status, (ModelPointer, c_size_t, POINTER(ResultInfo))),
+    Function("rf_model_row_input_info", Status, (ModelPointer, c_size_t, POINTER(RowInputInfo))),
     Function("rf_model_explain", Status, (ModelPointer, c_int64, c_int, c_char_p, c_size_t, POINTER(c_size_t))),
     Function("rf_file_open", Status, (POINTER(FilePointer), c_char_p)),
     Function("rf_file_close", None, (FilePointer,)),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ._lib import DType, Memory
+from ._lib import FLOATS, INDICES, DType, Memory
 from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
 
@@ -80,8 +80,8 @@ def parse_dtype(value: Any, argument: str) -> DType:
         dtype = DType[name.upper()]
     except KeyError:
         dtype = DType.DEFAULT
-    if dtype is DType.DEFAULT or name != name.lower():
-        expected = ", ".join(dtype_name(d) for d in DType if d)
+    if dtype not in FLOATS or name != name.lower():
+        expected = ", ".join(dtype_name(d) for d in FLOATS)
         raise ArgumentTypeError(f"{argument} is {value!r}; expected one of {expected}")
     return dtype
 
@@ -272,7 +272,10 @@ _UINT16 = np.dtype(np.uint16)
 
 
 def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
-    """The DType of an array with this numpy dtype; uint16 is bfloat16 where ``said`` is. Else ArgumentTypeError."""
+    """The DType of an array with this numpy dtype. Else ArgumentTypeError.
+
+    uint16 is bfloat16 where ``said`` is, and integers are columns where ``said`` is of their type.
+    """
     known = _BY_NUMPY.get(dtype)
     if known is not None:
         return known
@@ -280,6 +283,8 @@ def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
         return DType.BFLOAT16
     if dtype == _UINT16 and said is DType.BFLOAT16:
         return DType.BFLOAT16
+    if said in INDICES and dtype == numpy_dtype(said):
+        return said
     hint = ""
     if dtype == _UINT16:
         hint = " (uint16 is read as bfloat16 only where the model's dtype says bfloat16)"

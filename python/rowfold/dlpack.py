@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._lib import DType, Memory
+from ._lib import INDICES, DType, Memory
 from .arrays import (
     NUMPY,
     Matrix,
@@ -309,6 +309,12 @@ def _dtype_of(seen: View, argument: str, said: DType) -> DType:
     known = _DTYPES.get((seen.code, seen.bits)) if seen.lanes == 1 else None
     if known is None and (seen.code, seen.bits, seen.lanes) == (1, 16, 1) and said is DType.BFLOAT16:
         known = DType.BFLOAT16
+    if (
+        known is None
+        and said in INDICES
+        and (seen.code, seen.bits, seen.lanes) == (0, numpy_dtype(said).itemsize * 8, 1)
+    ):
+        known = said
     if known is None:
         raise ArgumentTypeError(f"{argument} has dtype {_said(seen)}; expected float32, float64, float16 or bfloat16")
     return known

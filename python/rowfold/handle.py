@@ -14,8 +14,21 @@ from ._lib import DType
 
 
 @dataclass(frozen=True)
+class ResultInfo:
+    """One result: its name, its columns, and its dtype unless the caller's array has another."""
+
+    name: str
+    features: int
+    dtype: str
+
+
+@dataclass(frozen=True)
 class ModelInfo:
-    """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU."""
+    """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU.
+
+    ``output_features`` and ``y_dtype`` are those of the first result. ``row_inputs`` says of each name whether it is a
+    "number" or a "column".
+    """
 
     backend: str
     chain: str
@@ -31,6 +44,8 @@ class ModelInfo:
     device: int
     loaded: bool
     prepared_bytes: int
+    results: tuple[ResultInfo, ...]
+    row_inputs: dict[str, str]
 
 
 class Handle:
@@ -78,7 +93,19 @@ class Handle:
             device=native.device,
             loaded=bool(native.loaded),
             prepared_bytes=native.prepared_bytes,
+            results=tuple(self._result(i) for i in range(native.num_results)),
+            row_inputs=dict(self._row_input(i) for i in range(native.num_row_inputs)),
         )
+
+    def _result(self, index: int) -> ResultInfo:
+        native = _lib.ResultInfo(size=ctypes.sizeof(_lib.ResultInfo))
+        self.library.rf_model_result_info(self.pointer, index, ctypes.byref(native))
+        return ResultInfo(native.name.decode(), native.width, arrays.dtype_name(DType(native.dtype)))
+
+    def _row_input(self, index: int) -> tuple[str, str]:
+        native = _lib.RowInputInfo(size=ctypes.sizeof(_lib.RowInputInfo))
+        self.library.rf_model_row_input_info(self.pointer, index, ctypes.byref(native))
+        return native.name.decode(), _lib.RowUse(native.use).name.lower()
 
     def workspace_size(self, batch: int) -> int:
         """Bytes of working memory of one call, whatever its types."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -14,7 +15,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from . import _lib, arguments, arrays, files, npz
+from . import _lib, arguments, arrays, files, npz, rows
 from ._lib import DType, Memory, load
 from .calls import TensorCalls
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
@@ -113,6 +114,12 @@ class Model:
             DType[info.y_dtype.upper()],
         )
         self._device = info.device
+        self._results = [((result.features,), DType[result.dtype.upper()]) for result in info.results]
+        self._rows = {name: _lib.RowUse[use.upper()] for name, use in info.row_inputs.items()}
+        self._plain = len(self._results) == 1 and not self._rows
+        for name in {"self", "x", "out"} & self._rows.keys():
+            raise InvalidArgumentError(f"the chain has a row input #{name}, which is an argument of a call already")
+        self._tuple: Any = namedtuple("Results", [result.name for result in info.results])  # type: ignore[misc]
         self._x_fixed = x_dtype is not None
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = handle.library.rf_model_forward
@@ -359,7 +366,7 @@ class Model:
             raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
         return vector
 
-    def __call__(self, x: Any, out: Any = None) -> Any:
+    def __call__(self, x: Any, out: Any = None, **row_inputs: Any) -> Any:
         """The chain applied to each row of x.
 
         x is an array of numpy, torch, cupy or jax, or anything with DLPack, __cuda_array_interface__ or the buffer
@@ -374,11 +381,16 @@ class Model:
             mode is on.
         out
             Where to put the result: of x's kind and the result's shape and dtype, writable, not overlapping x. By
-            default a new array.
+            default a new array. Of several results a sequence of such arrays, in their order.
+        row_inputs
+            The values that the chain names with #, each of the leading dimensions of x: ``model(x, target=ids)``.
+            Columns are int64 or int32; numbers have a dtype that goes with the model's, or are one Python number for
+            all rows. On the host or on the device as x.
 
         Returns
         -------
-        (..., 1), or (..., out_features) for a chain without a reduction; ``out`` if it was given.
+        (..., 1), or (..., out_features) for a chain without a reduction; ``out`` if it was given. Of several results a
+        named tuple of these; columns are int64.
 
         Raises
         ------
@@ -388,7 +400,13 @@ class Model:
         """
         handle = self._open()
         # What numpy users call with most goes by the shortest way: no struct, no strides.
-        if type(x) is np.ndarray and x.dtype == self._x_numpy and x.shape[-1:] == self._x_tail:
+        if (
+            self._plain
+            and not row_inputs
+            and type(x) is np.ndarray
+            and x.dtype == self._x_numpy
+            and (x.shape[-1:] == self._x_tail)
+        ):
             flags = x.flags
             if flags.c_contiguous and flags.aligned:
                 lead = x.shape[:-1]
@@ -397,11 +415,11 @@ class Model:
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y
         calls = self._calls
-        if calls is not None and out is None:
+        if calls is not None and out is None and not row_inputs:
             y = calls.run(x)
             if y is not None:
                 return y
-        return self._call(handle, x, out)
+        return self._call(handle, x, out, row_inputs)
 
     def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
         return (
@@ -412,49 +430,90 @@ class Model:
             and not np.may_share_memory(x, out)
         )
 
-    def _call(self, handle: Handle, x: Any, out: Any) -> Any:
+    def _call(self, handle: Handle, x: Any, out: Any, row_inputs: dict[str, Any]) -> Any:
         kind = kind_of(x, "x")
         given = kind.matrix(x, "x", self._in_features, self._x_dtype)
         self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
         self._check_device("x", given)
-        shape = given.lead + self._y_tail
-        if out is None:
-            y, result = kind.empty(x, shape, self._y_dtype)
+        values = self._row_values(given, row_inputs)
+        made, results = self._outputs(kind, x, given, out)
+        plain = self._plain and given.memory is Memory.HOST and given.dtype is self._x_dtype
+        if plain and not given.ld and not results[0].ld:
+            self._forward(handle.pointer, given.pointer, given.batch, results[0].pointer)
         else:
-            y, result = out, kind.output(out, given.owner, shape, self._y_dtype)
-        if given.memory is Memory.HOST and given.dtype is self._x_dtype and not given.ld and not result.ld:
-            self._forward(handle.pointer, given.pointer, given.batch, result.pointer)
-        else:
-            self._forward_ex(handle, x, kind, given, result)
+            self._forward_ex(handle, x, kind, given, results, values)
         if out is None:
-            if isinstance(kind, TorchKind):
+            if self._plain and isinstance(kind, TorchKind):
                 calls = self._calls
                 if calls is None:
                     calls = self._calls = TensorCalls(handle)
-                calls.learn(x, given, result)
-            return kind.finish(y, x)
-        kind.written(out)
-        return out
+                calls.learn(x, given, results[0])
+            made = [kind.finish(y, x) for y in made]
+        else:
+            for y in made:
+                kind.written(y)
+        return made[0] if len(self._results) == 1 else self._tuple(*made)
+
+    def _row_values(self, given: arrays.Matrix, row_inputs: dict[str, Any]) -> dict[str, arrays.Matrix]:
+        if not self._rows and not row_inputs:
+            return {}
+        rows.check_names(row_inputs, self._rows)
+        compute = DType.FLOAT64 if self._weight_dtype is DType.FLOAT64 else DType.FLOAT32
+        values = {}
+        for name, use in self._rows.items():
+            matrix = values[name] = rows.row_values(row_inputs[name], name, use, given.lead, compute)
+            if use is _lib.RowUse.NUMBER:
+                self._check_dtype(f"the row input {name!r}", matrix.dtype)
+            self._check_device(f"the row input {name!r}", matrix)
+        return values
+
+    def _outputs(
+        self, kind: arrays.ArrayKind, x: Any, given: arrays.Matrix, out: Any
+    ) -> tuple[list[Any], list[arrays.Matrix]]:
+        """The arrays of the results, new or the caller's, and what the library writes to."""
+        shapes = [(given.lead + tail, dtype) for tail, dtype in self._results]
+        if out is None:
+            pairs = [kind.empty(x, shape, dtype) for shape, dtype in shapes]
+            return [y for y, _ in pairs], [matrix for _, matrix in pairs]
+        outs = [out] if len(shapes) == 1 else list(out)
+        if len(outs) != len(shapes):
+            raise InvalidArgumentError(f"out has {len(outs)} arrays; expected {len(shapes)}, one for each result")
+        return outs, [kind.output(y, given.owner, *shape) for y, shape in zip(outs, shapes)]
 
     def _forward_ex(
-        self, handle: Handle, x: Any, kind: arrays.ArrayKind, given: arrays.Matrix, result: arrays.Matrix
+        self,
+        handle: Handle,
+        x: Any,
+        kind: arrays.ArrayKind,
+        given: arrays.Matrix,
+        results: list[arrays.Matrix],
+        values: dict[str, arrays.Matrix],
     ) -> None:
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
             x=given.pointer,
-            y=result.pointer,
             batch=given.batch,
             ldx=given.ld,
-            ldy=result.ld,
             x_dtype=given.dtype,
-            y_dtype=result.dtype,
             x_memory=given.memory,
-            y_memory=result.memory,
             stream=given.stream,
         )
+        if self._plain:
+            (y,) = results
+            args.y, args.ldy, args.y_dtype, args.y_memory = y.pointer, y.ld, y.dtype, y.memory
+        else:
+            size = ctypes.sizeof(_lib.Result)
+            args.results = (_lib.Result * len(results))(
+                *(_lib.Result(size, y.pointer, y.ld, y.dtype, y.memory) for y in results)
+            )
+            args.row_inputs = (_lib.RowInput * len(values))(
+                *(rows.native(name, matrix, given.batch) for name, matrix in values.items())
+            )
+            args.num_results, args.num_row_inputs = len(results), len(values)
         workspace = None
         if given.memory is Memory.DEVICE:
-            self._check_device("out", result)
+            for y in results:
+                self._check_device("out", y)
             workspace = kind.workspace(x, lambda: handle.call_workspace(args))
             if workspace is not None:
                 args.workspace, args.workspace_size, _ = workspace

@@ -5,6 +5,12 @@
     chain = ops.linear(512, 1000) | ops.mul("@scale") | ops.clamp(min=-10, max=10) | ops.logsumexp | ops.gelu("tanh")
     str(chain)      # 'linear(512, 1000) | mul(@scale) | clamp(-10, 10) | logsumexp | gelu(tanh)'
 
+Several results of one pass are a tuple behind the trunk, and one value per row that each call gives is ``"#name"``:
+
+    scores = ops.linear | ops.softcap(30) | (ops.logsumexp, ops.max, ops.abs | ops.mean)
+    str(scores)     # 'linear | softcap(30) | logsumexp, max, (abs | mean)'
+    str(ops.linear | ops.div("#temperature") | ops.logsumexp)   # 'linear | div(#temperature) | logsumexp'
+
 Every operator of ``operators()`` is an attribute of this module. ``str`` gives the chain text and ``Chain.parse`` reads
 it.
 """
@@ -18,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Union
 
-from ._lib import MAX_NAME, MAX_OPS, OpClass, load, read_text
+from ._lib import MAX_NAME, MAX_OPS, OpClass, RowUse, load, read_text
 from ._lib import Op as _NativeOp
 from ._lib import OpInfo as _NativeOpInfo
 from .errors import ArgumentTypeError, InvalidArgumentError
@@ -38,14 +44,18 @@ class Operator:
     params: tuple[tuple[str, float], ...]
     min_params: int
     accepts_vector: bool
+    row_input: str = "none"  # whether the first parameter may be a "#name": "none", "number" or "column"
+    gives_index: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Op:
-        """An Op with these parameters, by position or by name. ``"@name"`` is a per-feature vector.
+        """An Op with these parameters, by position or by name.
+
+        ``"@name"`` is a per-feature vector, ``"#name"`` a row input.
 
         A bare string picks a variant of the operator: ``gelu("tanh")``. Raises TypeError for parameters that the
         operator does not have, lacks or that are no numbers.
         """
-        if len(args) == 1 and isinstance(args[0], str) and not args[0].startswith("@"):
+        if len(args) == 1 and isinstance(args[0], str) and not args[0].startswith(("@", "#")):
             return _variant(self, args[0])(**kwargs)
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -54,8 +64,9 @@ class Operator:
         count = 1 + max((i for i, (name, _) in enumerate(self.params) if name in bound.arguments), default=-1)
         bound.apply_defaults()
         given = list(bound.arguments.values())[:count]
-        if self.accepts_vector and len(given) == 1 and isinstance(given[0], str):
-            return Op(self, (), _vector_name(self, given[0]))
+        if given and isinstance(given[0], str) and (self.accepts_vector or self.row_input != "none"):
+            rest = [self._number(*param, value) for param, value in zip(self.params[1:], given[1:])]
+            return Op(self, (0.0, *rest) if rest else (), _vector_name(self, given[0]))
         return Op(self, tuple(self._number(*param, value) for param, value in zip(self.params, given)))
 
     @property
@@ -80,9 +91,10 @@ class Operator:
         except TypeError:
             pass
         vector = ' or a vector "@name"' if self.accepts_vector else ""
+        vector += ' or a row input "#name"' if self.row_input != "none" else ""
         raise ArgumentTypeError(f"{self.name}() got {name} = {value!r}; expected a number{vector}")
 
-    def __or__(self, other: ChainLike) -> Chain:
+    def __or__(self, other: ChainLike | tuple[ChainLike, ...]) -> Chain:
         return Chain([self()]) | other
 
     def __str__(self) -> str:
@@ -91,13 +103,16 @@ class Operator:
 
 @dataclass(frozen=True)
 class Op:
-    """One operator of a chain with its parameters: numbers, or the name of a per-feature vector."""
+    """One operator of a chain with its parameters: numbers, or in place of the first one the name of a vector.
+
+    ``vector`` is the name of a per-feature vector, or of a row input with its #.
+    """
 
     operator: Operator
     params: tuple[float, ...] = ()
     vector: str | None = None
 
-    def __or__(self, other: ChainLike) -> Chain:
+    def __or__(self, other: ChainLike | tuple[ChainLike, ...]) -> Chain:
         return Chain([self]) | other
 
     def _native(self) -> _NativeOp:
@@ -108,7 +123,10 @@ class Op:
 
 
 class Chain:
-    """An immutable sequence of operators, the first of them ``linear``, joined with ``|``."""
+    """An immutable sequence of operators, the first of them ``linear``, joined with ``|``.
+
+    ``chain | (one, two)`` has several results of what it computes. RESULT stands before the operators of each.
+    """
 
     __slots__ = ("_ops",)
     _ops: tuple[Op, ...]
@@ -127,7 +145,9 @@ class Chain:
         library.rf_chain_parse(encode(text, "chain"), native, MAX_OPS, ctypes.byref(count))
         return cls(_from_native(op) for op in native[: count.value])
 
-    def __or__(self, other: ChainLike) -> Chain:
+    def __or__(self, other: ChainLike | tuple[ChainLike, ...]) -> Chain:
+        if isinstance(other, tuple):
+            return Chain([*self._ops, *_results(other)])
         if isinstance(other, Chain):
             return Chain(self._ops + other._ops)
         if isinstance(other, (Op, Operator)):
@@ -162,6 +182,17 @@ class Chain:
 
 
 ChainLike = Union[Chain, Op, Operator]
+
+RESULT = Operator("result", 2, "result", "begins a result; no operator", (), 0, False)
+
+
+def _results(branches: tuple[ChainLike, ...]) -> Iterator[Op]:
+    """The operators of several results; the first needs no RESULT where it begins with its reduction."""
+    for i, branch in enumerate(branches):
+        ops = list(branch) if isinstance(branch, Chain) else [_as_op(branch)]
+        if i or not ops or ops[0].operator.op_class != "reduction":
+            yield RESULT()
+        yield from ops
 
 
 def encode(text: str, argument: str) -> bytes:
@@ -213,6 +244,8 @@ def _read_row(library: Any, index: int) -> Operator:
         params=params,
         min_params=info.min_params,
         accepts_vector=bool(info.accepts_vector),
+        row_input=RowUse(info.row_input).name.lower(),
+        gives_index=bool(info.gives_index),
     )
 
 
@@ -223,7 +256,7 @@ def _by_name() -> dict[str, Operator]:
 
 @cache
 def _by_kind() -> dict[int, Operator]:
-    return {row.kind: row for row in operators()}
+    return {row.kind: row for row in (RESULT, *operators())}
 
 
 def _variant(operator: Operator, name: str) -> Operator:
@@ -236,10 +269,13 @@ def _variant(operator: Operator, name: str) -> Operator:
 
 
 def _vector_name(operator: Operator, text: str) -> str:
-    name = text[1:]
-    if not text.startswith("@") or len(encode(name, "vector")) >= MAX_NAME:
+    kinds = ("@",) * operator.accepts_vector + ("#",) * (operator.row_input != "none")
+    name = text if text.startswith("#") else text[1:]  # a row input keeps its #
+    if not text.startswith(kinds) or len(encode(name, "vector")) >= MAX_NAME:
+        number = "" if operator.row_input == "column" else "a number, or "
         raise InvalidArgumentError(
-            f"{operator.name}() got {text!r}; expected a number, or @ and a name of at most {MAX_NAME - 1} bytes"
+            f"{operator.name}() got {text!r}; expected {number}{' or '.join(kinds)} and a name of at most "
+            f"{MAX_NAME - 1} bytes"
         )
     return name
 
@@ -258,7 +294,9 @@ def _as_op(op: Op | Operator) -> Op:
 
 
 def _repr_op(op: Op) -> str:
-    inside = f"@{op.vector}" if op.vector else ", ".join(map(repr, op.params))
+    numbers = op.params[1:] if op.vector else op.params
+    named = [] if not op.vector else [op.vector if op.vector.startswith("#") else f"@{op.vector}"]
+    inside = ", ".join([*named, *map(repr, numbers)])
     return f"{op.operator.name}({inside})" if inside else op.operator.name
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from ._lib import DType, Memory
+from ._lib import FLOATS, INDICES, DType, Memory
 from .arrays import Matrix, check_last_dimension, check_shape, dtype_name, row_stride, shape_text, type_name
 from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
@@ -52,12 +52,12 @@ def torch_facts() -> TorchFacts:
     """PyTorch must have been imported."""
     torch: Any = sys.modules["torch"]
     native = torch._C
-    dtypes = {getattr(torch, dtype_name(d)): d for d in DType if d}
+    dtypes = {getattr(torch, dtype_name(d)): d for d in FLOATS}
     return TorchFacts(
         tensor=torch.Tensor,
         plain=(torch.Tensor, torch.nn.Parameter),
         dtypes=dtypes,
-        by_dtype={d: t for t, d in dtypes.items()},
+        by_dtype={d: getattr(torch, dtype_name(d)) for d in DType if d},
         uint8=torch.uint8,
         uint16=getattr(torch, "uint16", None),
         strided=torch.strided,
@@ -210,6 +210,8 @@ def _dtype_of(array: Any, argument: str, said: DType) -> DType:
     known = torch.dtypes.get(array.dtype)
     if known is None and array.dtype is torch.uint16 and said is DType.BFLOAT16:
         known = DType.BFLOAT16
+    if known is None and said in INDICES and array.dtype is torch.by_dtype[said]:
+        known = said
     if known is None or array.layout is not torch.strided:
         came = f"dtype {array.dtype}" if known is None else f"layout {array.layout}"
         expected = "float32, float64, float16 or bfloat16" if known is None else "torch.strided"

@@ -66,19 +66,19 @@ static void test_random_chains(void) {
 
 static void test_what_is_merged(void) {
     rfi_cuda_affine affine[4];
-    const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0},
-        {RF_OP_CLAMP, -1, -10, 10, 0}};
+    const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0},
+        {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_CLAMP, -1, -10, 10, 0, 0}};
     CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 1, "products with powers of two, of which one is v + v");
     CHECK(affine[0].a == 4 && affine[0].clamps && !affine[0].saves, "their product, bounded");
-    const rfi_step falls[] = {
-        {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_MUL, -1, 3, 0, 0}};
+    const rfi_step falls[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0},
+        {RF_OP_MUL, -1, 3, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(falls, 4, affine) == 4, "what overflows must not come back");
-    const rfi_step apart[] = {
-        {RF_OP_SAVE, -1, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0}, {RF_OP_ADD_SAVED, -1, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0}};
+    const rfi_step apart[] = {{RF_OP_SAVE, -1, 0, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0},
+        {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED &&
             !affine[2].saves,
         "what is read later is kept");
-    const rfi_step vectors[] = {{RF_OP_MUL, 1, 0, 0, 0}, {RF_OP_ADD, 0, 0, 0, 0}, {RF_OP_RELU, -1, 0, 0, 0}};
+    const rfi_step vectors[] = {{RF_OP_MUL, 1, 0, 0, 0, 0}, {RF_OP_ADD, 0, 0, 0, 0, 0}, {RF_OP_RELU, -1, 0, 0, 0, 0}};
     CHECK(rfi_cuda_affine_steps(vectors, 3, affine) == 2 && affine[0].a_vector == 1 && affine[1].b_vector == 0 &&
             affine[1].clamps,
         "vectors; a product and a sum are rounded apart");
@@ -86,19 +86,19 @@ static void test_what_is_merged(void) {
 
 static void test_others(void) {
     static const rfi_step others[] = {
-        {RF_OP_GELU, -1, 0, 0, 0},
-        {RF_OP_DIV, -1, 3, 0, 0},
-        {RF_OP_DIV, -1, 1e-39, 0, 0},
-        {RF_OP_DIV, -1, 0, 0, 0},
-        {RF_OP_MUL_SAVED, -1, 0, 0, 0},
-        {RF_OP_SUB, 0, 0, 0, 0},
-        {RF_OP_DIV, 0, 2, 0, 0},
-        {RF_OP_MINIMUM, 0, 0, 0, 0},
-        {RF_OP_LEAKY_RELU, -1, 0.5, 0, 0},
+        {RF_OP_GELU, -1, 0, 0, 0, 0},
+        {RF_OP_DIV, -1, 3, 0, 0, 0},
+        {RF_OP_DIV, -1, 1e-39, 0, 0, 0},
+        {RF_OP_DIV, -1, 0, 0, 0, 0},
+        {RF_OP_MUL_SAVED, -1, 0, 0, 0, 0},
+        {RF_OP_SUB, 0, 0, 0, 0, 0},
+        {RF_OP_DIV, 0, 2, 0, 0, 0},
+        {RF_OP_MINIMUM, 0, 0, 0, 0, 0},
+        {RF_OP_LEAKY_RELU, -1, 0.5, 0, 0, 0},
     };
     rfi_cuda_affine affine[2];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        const rfi_step steps[] = {{RF_OP_NEG, -1, 0, 0, 0}, others[i]};
+        const rfi_step steps[] = {{RF_OP_NEG, -1, 0, 0, 0, 0}, others[i]};
         CHECK(rfi_cuda_affine_steps(steps, 2, affine) == 0, "step of kind %d, number %zu", others[i].kind, i);
     }
     CHECK(rfi_cuda_affine_steps(others, 0, affine) == 0, "no steps");

@@ -13,7 +13,10 @@ static rfi_spec spec_of(int64_t k, int64_t n, int reduction, int threads) {
     memset(&spec, 0, sizeof spec);
     spec.plan.in_features = k;
     spec.plan.out_features = n;
-    spec.plan.reduction = reduction;
+    spec.plan.num_branches = 1;
+    spec.plan.branches[0].reduction = reduction;
+    spec.plan.num_folds = reduction != 0;
+    spec.plan.folds[0].reduction = reduction;
     spec.plan.collapsible = reduction != 0;
     spec.weight_dtype = RF_FLOAT16;
     spec.compute_dtype = RF_FLOAT32;

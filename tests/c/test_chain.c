@@ -37,6 +37,16 @@ static void round_trip(const char *text, const char *expected) {
 static void good_text(void) {
     static const char *const same[] = {
         "linear",
+        "linear | logsumexp, max, sum",
+        "linear(3, 4) | mul(2) | logsumexp | exp, max, (abs | mean | add(1))",
+        "linear | mul(2) | (abs | max), min",
+        "linear | (abs | max), (neg | max)",
+        "linear | (max), min",
+        "linear | logprob(#target), argmax, entropy, logsumexp, pick(#other)",
+        "linear | logprob(#target, -1), logprob(#target, -100)",
+        "linear | (abs | max)",
+        "linear | save | relu | (add_saved | sum), (mul_saved | mean | save | mul_saved)",
+        "linear | div(#temperature) | add(@b) | logsumexp | sub(#t.0), max",
         "linear(8192, 8192) | mul(2) | clamp(-10, 10) | add(@bias2) | gelu(tanh) | logsumexp",
         "linear(0, 5) | relu",
         "linear(5, 0) | sum",
@@ -56,6 +66,9 @@ static void good_text(void) {
             "linear(3, 4) | gelu | gelu | gelu(tanh) | gelu"},
         {"linear(out_features=4, in_features=3) | mul(other=+2.50e0) | add(other = @v)",
             "linear(3, 4) | mul(2.5) | add(@v)"},
+        {"linear|(abs|max ) ,min,( sum )", "linear | (abs | max), min, sum"},
+        {"linear | max, abs | min | neg", "linear | max, (abs | min | neg)"},
+        {"linear | div(other = #t)", "linear | div(#t)"},
         {"linear() | clamp(none, 5) | clamp(5, none) | clamp(min=-inf, max=1) | softplus(none, none)",
             "linear | clamp(max=5) | clamp(5) | clamp(max=1) | softplus"},
         {"linear | mul(.5) | mul(1.) | mul(100e-2) | mul(0001) | mul(-0e99)",
@@ -85,11 +98,11 @@ static void bad_text(void) {
         {"linear | GELU", "column 10:", "did you mean \"gelu\"?"},
         {"linear | smu", "column 10:", "did you mean \"sum\"?"},
         {"linear | frobnicate", "column 10:", "no operator \"frobnicate\""},
-        {"linear relu", "column 8:", "expected \"|\" or the end, found \"relu\""},
+        {"linear relu", "column 8:", "expected \"|\", \",\" or the end, found \"relu\""},
         {"linear\n| relu |\n  nope", "line 3, column 3:", "no operator"},
         {"linear | \xc3\xa9", "column 10:", "byte 0xc3"},
         {"linear | relu | mul(\xc2\xb5)", "column 21:", "expected a number"},
-        {"linear | mul", "column 10:", "needs its parameter other, a number or an @vector"},
+        {"linear | mul", "column 10:", "needs its parameter other, a number, an @vector or a #row_input"},
         {"linear | mul()", "column 10:", "needs its parameter"},
         {"linear | mul(none)", "column 10:", "needs its parameter"},
         {"linear | mul(2", "column 15:", "to close mul("},
@@ -132,6 +145,38 @@ static void bad_text(void) {
         {"linear | sum | mul_saved | save", "column 16:", "nothing to read"},
         {"linear | save | sum | add_saved", "column 23:", "saved has out_features columns, the value here has 1"},
         {"linear | sum | add(@v)", "column 16:", "behind sum the value has 1 column"},
+        {"linear | pick", "column 10:", "needs its parameter column, a #row_input that names a column of each row"},
+        {"linear | pick(3)", "column 10:", "needs its parameter column"},
+        {"linear | pick(@v)", "column 15:", "pick takes a column of each row, #name; @v is a vector of all columns"},
+        {"linear | pick(#t, 3)", "column 19:", "at most 1 argument"},
+        {"linear | logprob(#t, ignore_index=0.5)",
+            "column 10:", "ignore_index of logprob is 0.5; expected a whole number"},
+        {"linear | logprob(#t, #u)", "column 22:", "takes numbers only, no row input"},
+        {"linear | div(#t) | pick(#t)", "column 20:", "#t is a column for pick and a number for div"},
+        {"linear | argmax | add(1)", "column 19:", "the result of argmax is a column"},
+        {"linear | max | argmax", "column 16:", "argmax asks for a column, and behind max the value has 1"},
+        {"linear | max | pick(#t)", "column 16:", "pick asks for a column"},
+        {"linear, max", "column 7:", "no reduction; of several each needs one"},
+        {"linear | relu, max", "column 14:", "no reduction"},
+        {"linear | max, relu", "column 15:", "a result has no reduction"},
+        {"linear | max,", "column 14:", "expected an operator, found the end"},
+        {"linear | max,, min", "column 14:", "expected an operator, found \",\""},
+        {"linear | max, min | (abs | sum)", "column 21:", "expected an operator, found \"(\""},
+        {"linear | (max", "column 14:", "expected \"|\" or \")\", found the end"},
+        {"linear | (max, min)", "column 14:", "expected \"|\" or \")\", found \",\""},
+        {"linear | (max) | exp, min", "column 16:", "expected \",\" or the end, found \"|\""},
+        {"linear | ((max))", "column 11:", "expected an operator, found \"(\""},
+        {"linear | ()", "column 11:", "expected an operator, found \")\""},
+        {"linear | max)", "column 13:", "expected \"|\", \",\" or the end"},
+        {"(linear | max)", "column 1:", "expected an operator"},
+        {"linear | max, linear", "column 15:", "linear stands first, and once"},
+        {"linear | max, add_saved | sum", "column 15:", "nothing to read"},
+        {"linear | save | max, min | add_saved", "column 28:", "saved has out_features columns"},
+        {"linear | max, min | add(@v)", "column 21:", "behind min the value has 1 column"},
+        {"linear | relu(#t)", "column 15:", "relu takes no arguments"},
+        {"linear | clamp(#t)", "column 16:", "clamp takes numbers only, no row input"},
+        {"linear | mul(#)", "column 15:", "expected the name of a row input behind #"},
+        {"linear | mul(#t23456789012345678901234567890x)", "column 15:", "at most 30 fit"},
         {"preset:nope", "column 8:", "there are logsumexp_gelu, sum_pool"},
         {"preset:sum_pool | relu", "column 17:", "expected the end"},
         {"Preset:sum_pool", "column 1:", "no operator"},
@@ -194,6 +239,42 @@ static void bad_ops(void) {
                 strstr(rf_last_error(), wrong[i].sentence),
             "expected \"%s\", got \"%s\"", wrong[i].sentence, rf_last_error());
     }
+    static const struct {
+        rf_op ops[4];
+        size_t count;
+        const char *text, *sentence; /* one of them */
+    } results[] = {
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_MAX}, {.kind = RF_OP_RESULT}, {.kind = RF_OP_MIN}}, 4,
+            "linear | max, min", ""},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_RESULT}, {.kind = RF_OP_ABS}, {.kind = RF_OP_MIN}}, 4,
+            "linear | (abs | min)", ""},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_DIV, .vector = "#t"}}, 2, "linear | div(#t)", ""},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_MAX}, {.kind = RF_OP_RESULT}}, 3, "",
+            "ops[2]: a result has no operators"},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_RESULT}, {.kind = RF_OP_RESULT}, {.kind = RF_OP_MAX}}, 4, "",
+            "ops[1]: a result has no operators"},
+        {{{.kind = RF_OP_RESULT}, {.kind = RF_OP_MAX}}, 2, "", "ops[0]: RF_OP_RESULT begins a result"},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_MAX}, {.kind = RF_OP_RESULT, .num_params = 1}, {.kind = RF_OP_MIN}}, 4,
+            "", "ops[2]: RF_OP_RESULT begins a result"},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_DIV, .vector = "#"}}, 2, "", "ops[1] (div): the vector's name"},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_CLAMP, .vector = "#t"}}, 2, "",
+            "ops[1] (clamp): clamp takes no row input"},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_DIV, .num_params = 1, .vector = "#t"}}, 2, "",
+            "ops[1] (div): div takes a number or a row input, got both"},
+    };
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        rf_status status = rf_chain_format(results[i].ops, results[i].count, text, sizeof text, NULL);
+        CHECK(
+            status == (*results[i].text ? RF_OK : RF_INVALID_CHAIN), "%zu: status %d, %s", i, status, rf_last_error());
+        if (status) CHECK(strstr(rf_last_error(), results[i].sentence), "%zu: %s", i, rf_last_error());
+        else CHECK(!strcmp(text, results[i].text), "%zu: \"%s\"", i, text);
+    }
+    char many[RF_MAX_OPS * 8] = "linear | max";
+    for (int i = 1; i < RF_MAX_RESULTS; i++) strcat(many, ", min");
+    CHECK(rf_chain_parse(many, NULL, 0, &n) == RF_BUFFER_TOO_SMALL, "%s", rf_last_error());
+    strcat(many, ", sum");
+    CHECK(rf_chain_parse(many, NULL, 0, &n) == RF_INVALID_CHAIN && strstr(rf_last_error(), "more than 16 results"),
+        "%s", rf_last_error());
     memset(ops[1].vector, 'v', RF_MAX_NAME); /* no NUL */
     ops[1].kind = RF_OP_MUL;
     CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_INVALID_CHAIN, "a name without an end");
@@ -212,8 +293,10 @@ static void op_table(void) {
         }
         if (info.op_class == RF_CLASS_LINEAR) continue;
         /* Every row can be written: with numbers, and with a vector where it says so. */
+        const int asks = info.row_input == RF_ROW_COLUMN;
         rf_op ops[3] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_SAVE},
             {.kind = info.kind, .num_params = info.num_params, .params = {0.25, 0.5}}};
+        if (asks) ops[2] = (rf_op){.kind = info.kind, .vector = "#c"};
         char text[200];
         CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_OK, "%s: %s", info.name, rf_last_error());
         CHECK(strstr(text, info.name), "\"%s\" has no %s", text, info.name);
@@ -258,9 +341,10 @@ static void numbers(int count) {
 static void fuzz(int count) {
     static const char *const pieces[] = {"linear", "(", ")", "|", ",", "=", "@", "mul", "clamp", "gelu", "tanh", "none",
         "nan", "inf", "-", "1e", "1e308", "8192", "max", "min", "preset:", "sum_pool", "save", "add_saved", "logsumexp",
-        "approximate", " ", "\n", "\xff", "0.", "v.w"};
+        "approximate", "#t", "#", " ", "\n", "\xff", "0.", "v.w"};
     static const char *const seeds[] = {
         "linear(8192, 8192) | mul(2) | clamp(-10, max=10) | add(@bias2) | gelu(approximate=tanh) | logsumexp | save | mul_saved",
+        "linear | save | div(#t) | (mul_saved | logsumexp | exp | sub(#u)), max, (abs | mean)",
         "linear | softplus(beta=1.5, threshold=none) | hardtanh(-1e-3, 4.25E+2) | save | mish | add_saved | max | mean"};
     int accepted = 0;
     for (int i = 0; i < count; i++) {
@@ -273,7 +357,7 @@ static void fuzz(int count) {
             for (size_t k = next_random() % 24; k; k--)
                 strcat(text, pieces[next_random() % (sizeof pieces / sizeof *pieces)]);
         } else {
-            strcpy(text, seeds[next_random() % 2]);
+            strcpy(text, seeds[next_random() % (sizeof seeds / sizeof *seeds)]);
             length = strlen(text);
             for (size_t k = next_random() % 3; k; k--) text[next_random() % length] = (char)(next_random() % 128);
         }

@@ -33,7 +33,7 @@ static int make(model *m, const char *text, rf_dtype dtype, int64_t k, int64_t n
     rf_status status = rfi_chain_from_text(text, &chain);
     chain.in_features = k; /* 0 cannot be said in a config */
     chain.out_features = n;
-    if (!status) status = rfi_plan_make(&chain, RF_SIMPLIFY_ALGEBRAIC, &m->plan);
+    if (!status) status = rfi_plan_make(&chain, RF_SIMPLIFY_ALGEBRAIC, &m->plan, NULL);
     CHECK(!status && m->plan.collapsible, "\"%s\": %s", text, rf_last_error());
     m->dtype = dtype;
     m->k = k;
@@ -68,8 +68,8 @@ static double full_path(const model *m, const double *x, double *magnitude) {
             reach += fabs(x[k] * m->weight[j * m->k + k]);
         }
         double v = stored(m->dtype, logit + m->bias[j]), s = 0, s_reach = 0;
-        for (int i = 0; i < m->plan.num_pre; i++) {
-            const rfi_step *step = &m->plan.pre[i];
+        for (int i = 0; i < m->plan.trunk.count; i++) {
+            const rfi_step *step = &m->plan.trunk.at[i];
             double a = stored(m->dtype, step->vector < 0 ? step->a : m->vector[step->vector][j]), scale = 1, shift = 0;
             v = m->dtype == RF_FLOAT64 ? rfi_op_apply_f64(step->kind, v, a, 0, s)
                                        : (double)rfi_op_apply_f32(step->kind, (float)v, (float)a, 0, (float)s);
@@ -80,8 +80,8 @@ static double full_path(const model *m, const double *x, double *magnitude) {
         total = stored(m->dtype, total + v);
         *magnitude += reach;
     }
-    *magnitude /= m->plan.reduction == RF_OP_MEAN ? (double)m->n : 1;
-    return m->plan.reduction == RF_OP_MEAN ? stored(m->dtype, total / (double)m->n) : total;
+    *magnitude /= m->plan.branches[0].reduction == RF_OP_MEAN ? (double)m->n : 1;
+    return m->plan.branches[0].reduction == RF_OP_MEAN ? stored(m->dtype, total / (double)m->n) : total;
 }
 
 /* The kernels' own code, as any instruction set compiles it. */
@@ -115,7 +115,7 @@ static int compare(const model *m, const rfi_collapse *c, const double *x, const
      * of them in a row. The collapse errs by as many halves of an ulp of float64, which the second factor covers for a
      * float64 model, too. */
     double unit = m->dtype == RF_FLOAT64 ? 0x1p-53 : 0x1p-24,
-           allowed = 2.01 * unit * (double)(m->k + m->n + m->plan.num_pre + 2) * magnitude;
+           allowed = 2.01 * unit * (double)(m->k + m->n + m->plan.trunk.count + 2) * magnitude;
     if (isnan(expected)) CHECK(isnan(value), "\"%s\": %g, expected nan", text, value);
     else if (isinf(expected)) CHECK(value == expected, "\"%s\": %g, expected %g", text, value, expected);
     else

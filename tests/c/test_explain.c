@@ -20,7 +20,7 @@ static rfi_spec spec_of(const char *text, rf_simplify simplify) {
     rf_status status = rfi_chain_from_text(text, &chain);
     if (!status)
         status = rfi_chain_set_size(&chain, chain.in_features < 0 ? 8192 : 0, chain.out_features < 0 ? 8192 : 0);
-    if (!status) status = rfi_plan_make(&chain, simplify, &spec.plan);
+    if (!status) status = rfi_plan_make(&chain, simplify, &spec.plan, NULL);
     CHECK(status == RF_OK, "\"%s\": %s", text, rf_last_error());
     return spec;
 }

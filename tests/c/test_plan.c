@@ -7,15 +7,18 @@
 #include <string.h>
 
 #include "check.h"
+#include "constant.h"
 #include "ops.h"
 #include "plan.h"
 #include "random.h"
+
+static rfi_rewrites rewrites; /* of the plan made last */
 
 static int make(const char *text, rf_simplify simplify, rfi_plan *plan) {
     rfi_chain chain;
     rf_status status = rfi_chain_from_text(text, &chain);
     if (!status) status = rfi_chain_set_size(&chain, chain.in_features < 0 ? 3 : 0, chain.out_features < 0 ? 4 : 0);
-    if (!status) status = rfi_plan_make(&chain, simplify, plan);
+    if (!status) status = rfi_plan_make(&chain, simplify, plan, &rewrites);
     CHECK(status == RF_OK, "\"%s\": %s", text, rf_last_error());
     return status == RF_OK;
 }
@@ -25,15 +28,17 @@ static const char *show(const rfi_plan *plan) {
     static char text[RF_MAX_OPS * RFI_OP_TEXT];
     char one[RFI_OP_TEXT];
     *text = 0;
-    for (int i = 0; i < plan->num_pre; i++) strcat(strcat(text, " | "), rfi_step_format(plan, &plan->pre[i], one));
-    if (plan->reduction) strcat(strcat(text, " | "), rfi_op_find(plan->reduction)->name);
-    for (int i = 0; i < plan->num_post; i++) strcat(strcat(text, " | "), rfi_step_format(plan, &plan->post[i], one));
+    for (int i = 0; i < plan->trunk.count; i++)
+        strcat(strcat(text, " | "), rfi_step_format(&plan->chain, &plan->trunk.at[i], one));
+    if (plan->branches[0].reduction) strcat(strcat(text, " | "), rfi_op_find(plan->branches[0].reduction)->name);
+    for (int i = 0; i < plan->branches[0].post.count; i++)
+        strcat(strcat(text, " | "), rfi_step_format(&plan->chain, &plan->branches[0].post.at[i], one));
     return *text ? text + 3 : text;
 }
 
-static int applied(const rfi_plan *plan, const char *rule) {
+static int applied(const char *rule) {
     int count = 0;
-    for (int i = 0; i < plan->num_rewrites; i++) count += !strcmp(plan->rewrites[i].rule, rule);
+    for (int i = 0; i < rewrites.count; i++) count += !strcmp(rewrites.at[i].rule, rule);
     return count;
 }
 
@@ -103,12 +108,14 @@ static void exact_rewrites(void) {
         if (!make(text, RF_SIMPLIFY_EXACT, &plan)) continue;
         CHECK(!strcmp(show(&plan), cases[i][1]), "\"%s\" became \"%s\", expected \"%s\"", cases[i][0], show(&plan),
             cases[i][1]);
-        if (*cases[i][2]) CHECK(applied(&plan, cases[i][2]), "\"%s\": %s did not apply", cases[i][0], cases[i][2]);
-        else CHECK(!plan.num_rewrites, "\"%s\": %s applied", cases[i][0], plan.rewrites[0].rule);
-        for (int r = 0; r < plan.num_rewrites; r++)
-            CHECK(!plan.rewrites[r].algebraic && *plan.rewrites[r].text, "%s", plan.rewrites[r].rule);
+        if (*cases[i][2]) CHECK(applied(cases[i][2]), "\"%s\": %s did not apply", cases[i][0], cases[i][2]);
+        else CHECK(!rewrites.count, "\"%s\": %s applied", cases[i][0], rewrites.at[0].rule);
+        for (int r = 0; r < rewrites.count; r++)
+            CHECK(!rewrites.at[r].algebraic && *rewrites.at[r].text, "%s", rewrites.at[r].rule);
         if (!make(text, RF_SIMPLIFY_NONE, &plan)) continue;
-        CHECK(!plan.num_rewrites && plan.num_pre + plan.num_post + (plan.reduction != 0) == plan.chain.num_ops - 1,
+        CHECK(!rewrites.count &&
+                plan.trunk.count + plan.branches[0].post.count + (plan.branches[0].reduction != 0) ==
+                    plan.chain.num_ops - 1,
             "\"%s\": simplify=none rewrote it", cases[i][0]);
     }
 }
@@ -137,7 +144,7 @@ static void collapses(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rfi_plan plan;
         if (!make(cases[i].chain, RF_SIMPLIFY_ALGEBRAIC, &plan)) continue;
-        CHECK(plan.collapsible == cases[i].collapsible && applied(&plan, "collapse") == cases[i].collapsible, "\"%s\"",
+        CHECK(plan.collapsible == cases[i].collapsible && applied("collapse") == cases[i].collapsible, "\"%s\"",
             cases[i].chain);
         if (make(cases[i].chain, RF_SIMPLIFY_EXACT, &plan))
             CHECK(!plan.collapsible, "\"%s\" collapses with simplify=exact", cases[i].chain);
@@ -177,18 +184,22 @@ static void constants(void) {
             char text[300];
             rfi_plan plan;
             snprintf(text, sizeof text, "linear | %s", cases[i][0]);
+            char constant[RFI_CONSTANT_TEXT];
             if (!make(text, levels[k], &plan)) continue;
+            rfi_find_constant(&plan, &plan.branches[0], constant);
             if (*cases[i][1])
-                CHECK(strstr(plan.constant, cases[i][1]), "\"%s\": \"%s\", expected \"%s\"", cases[i][0], plan.constant,
+                CHECK(strstr(constant, cases[i][1]), "\"%s\": \"%s\", expected \"%s\"", cases[i][0], constant,
                     cases[i][1]);
-            else CHECK(!*plan.constant, "\"%s\": \"%s\"", cases[i][0], plan.constant);
+            else CHECK(!*constant, "\"%s\": \"%s\"", cases[i][0], constant);
         }
     }
     for (size_t i = 0; i < rf_preset_count(); i++) {
         const char *name, *chain;
         rfi_plan plan;
         rf_preset_get(i, &name, &chain);
-        if (make(chain, RF_SIMPLIFY_NONE, &plan)) CHECK(!*plan.constant, "%s is constant: %s", name, plan.constant);
+        char constant[RFI_CONSTANT_TEXT];
+        if (!make(chain, RF_SIMPLIFY_NONE, &plan)) continue;
+        CHECK(!rfi_find_constant(&plan, &plan.branches[0], constant), "%s is constant: %s", name, constant);
     }
 }
 
@@ -202,30 +213,32 @@ enum { NUM_VALUES = sizeof values / sizeof *values };
 /* The steps on one column; a vector stands for 1.7 in it, and the reduction for one over a single column. */
 static float run_f32(const rfi_plan *plan, float x) {
     float s = 0;
-    for (int i = 0; i < plan->num_pre; i++) {
-        const rfi_step *step = &plan->pre[i];
+    for (int i = 0; i < plan->trunk.count; i++) {
+        const rfi_step *step = &plan->trunk.at[i];
         x = rfi_op_apply_f32(step->kind, x, step->vector < 0 ? (float)step->a : 1.7f, (float)step->b, s);
         if (step->kind == RF_OP_SAVE) s = x;
     }
-    x = rfi_op_apply_f32(plan->reduction, x, 0, 0, 0);
-    for (int i = 0; i < plan->num_post; i++) {
-        x = rfi_op_apply_f32(plan->post[i].kind, x, (float)plan->post[i].a, (float)plan->post[i].b, s);
-        if (plan->post[i].kind == RF_OP_SAVE) s = x;
+    x = rfi_op_apply_f32(plan->branches[0].reduction, x, 0, 0, 0);
+    for (int i = 0; i < plan->branches[0].post.count; i++) {
+        x = rfi_op_apply_f32(plan->branches[0].post.at[i].kind, x, (float)plan->branches[0].post.at[i].a,
+            (float)plan->branches[0].post.at[i].b, s);
+        if (plan->branches[0].post.at[i].kind == RF_OP_SAVE) s = x;
     }
     return x;
 }
 
 static double run_f64(const rfi_plan *plan, double x) {
     double s = 0;
-    for (int i = 0; i < plan->num_pre; i++) {
-        const rfi_step *step = &plan->pre[i];
+    for (int i = 0; i < plan->trunk.count; i++) {
+        const rfi_step *step = &plan->trunk.at[i];
         x = rfi_op_apply_f64(step->kind, x, step->vector < 0 ? step->a : 1.7, step->b, s);
         if (step->kind == RF_OP_SAVE) s = x;
     }
-    x = rfi_op_apply_f64(plan->reduction, x, 0, 0, 0);
-    for (int i = 0; i < plan->num_post; i++) {
-        x = rfi_op_apply_f64(plan->post[i].kind, x, plan->post[i].a, plan->post[i].b, s);
-        if (plan->post[i].kind == RF_OP_SAVE) s = x;
+    x = rfi_op_apply_f64(plan->branches[0].reduction, x, 0, 0, 0);
+    for (int i = 0; i < plan->branches[0].post.count; i++) {
+        x = rfi_op_apply_f64(
+            plan->branches[0].post.at[i].kind, x, plan->branches[0].post.at[i].a, plan->branches[0].post.at[i].b, s);
+        if (plan->branches[0].post.at[i].kind == RF_OP_SAVE) s = x;
     }
     return x;
 }
@@ -262,9 +275,9 @@ static void bits(int count) {
         rfi_chain chain;
         rfi_plan plain, exact;
         random_chain(&chain);
-        rfi_plan_make(&chain, RF_SIMPLIFY_NONE, &plain);
-        rfi_plan_make(&chain, RF_SIMPLIFY_EXACT, &exact);
-        rewritten += exact.num_rewrites > 0;
+        rfi_plan_make(&chain, RF_SIMPLIFY_NONE, &plain, NULL);
+        rfi_plan_make(&chain, RF_SIMPLIFY_EXACT, &exact, &rewrites);
+        rewritten += rewrites.count > 0;
         char text[8192];
         rf_chain_format(chain.ops, (size_t)chain.num_ops, text, sizeof text, NULL);
         for (int v = 0; v < NUM_VALUES; v++) {
@@ -288,7 +301,7 @@ static void longest(void) {
         for (int i = 2; i < RF_MAX_OPS; i++)
             strcat(strcat(text, " | "), i == 2 && !strcmp(fillers[f], "logsumexp") ? "sum" : fillers[f]);
         if (make(text, RF_SIMPLIFY_ALGEBRAIC, &plan))
-            CHECK(plan.num_rewrites < RFI_MAX_REWRITES, "%s: %d rewrites", fillers[f], plan.num_rewrites);
+            CHECK(rewrites.count < RFI_MAX_REWRITES, "%s: %d rewrites", fillers[f], rewrites.count);
     }
 }
 

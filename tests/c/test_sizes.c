@@ -86,6 +86,37 @@ static rf_status forward(void *s) {
     rf_model_destroy(model);
     return status;
 }
+static rf_status forward_result(void *s) {
+    rf_model *model = created("linear(3, 2) | sum");
+    OK(rf_model_load_weights(model, w, b, NULL, 0));
+    const rf_forward_args args = {.size = sizeof args, .x = x, .batch = 1, .results = s, .num_results = 1};
+    rf_status status = rf_model_forward_ex(model, &args);
+    rf_model_destroy(model);
+    return status;
+}
+static rf_status forward_row_input(void *s) {
+    rf_model *model = created("linear(3, 2) | mul(#v) | sum");
+    OK(rf_model_load_weights(model, w, b, NULL, 0));
+    float out = 0;
+    const rf_forward_args args = {
+        .size = sizeof args, .x = x, .y = &out, .batch = 1, .row_inputs = s, .num_row_inputs = 1};
+    rf_status status = rf_model_forward_ex(model, &args);
+    CHECK(status || out == 210, "y is %g", (double)out);
+    rf_model_destroy(model);
+    return status;
+}
+static rf_status result_info(void *s) {
+    rf_model *model = created("linear(3, 2) | sum");
+    rf_status status = rf_model_result_info(model, 0, s);
+    rf_model_destroy(model);
+    return status;
+}
+static rf_status row_input_info(void *s) {
+    rf_model *model = created("linear(3, 2) | mul(#v) | sum");
+    rf_status status = rf_model_row_input_info(model, 0, s);
+    rf_model_destroy(model);
+    return status;
+}
 static rf_status op_info(void *s) { return rf_op_get_info(0, s); }
 static rf_status model_info(void *s) {
     rf_model *model = created("linear(3, 2) | sum");
@@ -109,6 +140,8 @@ static const rf_vector vector = {.name = "v", .data = v, .length = 2};
 static const rf_file_names names = {.weight = "w"};
 static const rf_file_vector file_vector = {.vector = "v", .tensor = "v"};
 static const rf_forward_args args = {.x = x, .y = &y, .batch = 1};
+static const rf_result result = {.data = &y};
+static const rf_row_input row_input = {.name = "v", .data = v, .length = 1};
 
 static const struct {
     const char *type, *named;
@@ -123,6 +156,11 @@ static const struct {
     {"rf_file_vector", "names.vectors[0].size", sizeof file_vector, UP_TO(rf_file_vector, tensor), &file_vector,
         load_file_vector},
     {"rf_forward_args", "args.size", sizeof args, UP_TO(rf_forward_args, batch), &args, forward},
+    {"rf_result", "results[0].size", sizeof result, UP_TO(rf_result, data), &result, forward_result},
+    {"rf_row_input", "row_inputs[0].size", sizeof row_input, UP_TO(rf_row_input, length), &row_input,
+        forward_row_input},
+    {"rf_result_info", "info.size", sizeof(rf_result_info), sizeof(size_t), NULL, result_info},
+    {"rf_row_input_info", "info.size", sizeof(rf_row_input_info), sizeof(size_t), NULL, row_input_info},
     {"rf_op_info", "info.size", sizeof(rf_op_info), sizeof(size_t), NULL, op_info},
     {"rf_model_info", "info.size", sizeof(rf_model_info), sizeof(size_t), NULL, model_info},
     {"rf_tensor_info", "info.size", sizeof(rf_tensor_info), sizeof(size_t), NULL, tensor_info},

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import _lib, arrays, ops
+from ..errors import InvalidArgumentError
 from .data import DATA, Array
 
 
@@ -73,7 +74,10 @@ class Case:
     def vectors(self) -> dict[str, Array]:
         """The per-feature vectors that the chain names, in [0.5, 1.5): float64 for a float64 case, else float32."""
         rng = np.random.default_rng(self.seed + 1)
-        names = sorted({op.vector for op in ops.Chain.parse(self.chain) if op.vector})
+        chain = ops.Chain.parse(self.chain)
+        names = sorted({op.vector for op in chain if op.vector})
+        if ops.RESULT() in chain or any(name.startswith("#") for name in names):
+            raise InvalidArgumentError(f"chain is {self.chain!r}; a benchmark takes one result and no row inputs")
         dtype = np.float64 if self.native_dtype is _lib.DType.FLOAT64 else np.float32
         drawn = {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
         return {name: values.astype(dtype) for name, values in drawn.items()}

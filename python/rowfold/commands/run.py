@@ -70,6 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dtype:
         more["y_dtype"] = arguments.dtype
     with options.load(arguments, batch_invariant=True, **more) as model, interruptible():
+        info = model.info
+        if len(info.results) > 1 or info.row_inputs:
+            have = (
+                f"{len(info.results)} results" if len(info.results) > 1 else f"the row input #{[*info.row_inputs][0]}"
+            )
+            raise InvalidArgumentError(f"the chain has {have}; rowfold run writes one result, and gives no row inputs")
         rows = x.reshape(-1, x.shape[-1]) if x.ndim else x
         if rows.ndim != 2 or rows.shape[1] != model.info.in_features:
             expected = f"(..., {model.info.in_features})"
