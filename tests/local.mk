@@ -49,7 +49,7 @@ dist_check_SCRIPTS += tests/abi/abi.sh tests/exports.sh
 EXTRA_DIST += tests/abi/growth.suppr tests/abi/librowfold-0.1.abi
 EXTRA_DIST += tests/cmake/CMakeLists.txt tests/installed.sh
 TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
-AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;
+AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM; built_with='$(CFLAGS)'; export built_with;
 
 if HAVE_COMPLETION
 installed_completions = $(DESTDIR)$(bashcompletiondir)/rowfold $(DESTDIR)$(zshcompletiondir)/_rowfold

@@ -137,7 +137,7 @@ class Tree:
             to = self.source / name
             to.parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / name).is_file() and (not to.exists() or to.read_bytes() != (ROOT / name).read_bytes()):
-                shutil.copy2(ROOT / name, to)
+                shutil.copy(ROOT / name, to)  # with a time of its own: what an interrupted run left is built anew
         if not (self.source / "configure").exists():
             subprocess.run(["autoreconf", "-fi"], cwd=self.source, check=True, capture_output=True)
         self.build.mkdir(exist_ok=True)
