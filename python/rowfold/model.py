@@ -24,10 +24,12 @@ from .ops import Chain, Op, Operator, encode
 class Model:
     """A chain of operators with its weights: ``y = model(x)``.
 
-        with rowfold.Model("linear(8192, 8192) | logsumexp | gelu") as model:
-            model.load_weights(W, b)        # W (out_features, in_features), b (out_features,)
-            y = model(x)                    # x (..., in_features) -> y (..., 1), or (..., out_features) without a
-            reduction
+    >>> W, b = np.ones((1000, 64), np.float32), np.zeros(1000, np.float32)
+    >>> with rowfold.Model("linear(64, 1000) | logsumexp | gelu") as model:
+    ...     _ = model.load_weights(W, b)  # W (out_features, in_features), b (out_features,)
+    ...     y = model(np.ones((2, 8, 64), np.float32))  # x (..., in_features)
+    >>> y.shape  # (..., 1), or (..., out_features) without a reduction
+    (2, 8, 1)
 
     Any number of threads may call a loaded model at once; calls release the GIL. A model cannot be pickled or copied.
 
@@ -255,7 +257,9 @@ class Model:
     ) -> Model:
         """A loaded model, its weights from a mapping of names to arrays.
 
-            Model.from_state_dict(module.state_dict(), "linear | logsumexp", weight="head.weight", bias="head.bias")
+        >>> state = {"head.weight": np.ones((1000, 64), np.float32), "head.bias": np.zeros(1000, np.float32)}
+        >>> rowfold.Model.from_state_dict(state, "linear | max", weight="head.weight", bias="head.bias").info.chain
+        'linear | max'
 
         Parameters
         ----------

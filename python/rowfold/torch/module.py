@@ -87,7 +87,7 @@ class Fused(nn.Module):
     @property
     def chain(self) -> str:
         """The chain text for the parameters as they are now."""
-        return self._plan.load(self._leaves()).chain
+        return str(self._plan.load(self._leaves()).chain)
 
     def explain(self, batch: int = 1024) -> str:
         """What became of every operator of the forward, and the library's plan for this batch size."""

@@ -15,7 +15,7 @@ import torch
 
 from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from ..model import Model
-from ..ops import Chain
+from ..ops import Chain, Op, operator
 from .values import BatchNorm, Leaf, Param, Source, Step
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -90,7 +90,7 @@ def _decode(value: Any) -> Any:
 class Loaded:
     """The program with the values that its tensors have now."""
 
-    chain: str
+    chain: Chain
     weight: torch.Tensor
     bias: torch.Tensor | None
     vectors: dict[str, torch.Tensor]
@@ -124,8 +124,9 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
         )
     if program.cast and program.cast != NAMES[weight.dtype]:
         raise FuseError(f"the input is cast to {program.cast}, but the weight {name} has dtype {weight.dtype}")
+    chain = Chain(writer.ops)
     try:
-        chain = str(Chain.parse(writer.chain))
+        str(chain)  # which validates it
     except ValueError as error:
         raise FuseError(f"the chain is not one that rowfold computes: {error}") from error
     return Loaded(
@@ -180,12 +181,12 @@ class _Types:
 
 
 class _Writer:
-    """Writes the chain step by step."""
+    """Builds the chain step by step."""
 
     def __init__(self, program: Program, leaves: Sequence[torch.Tensor], weight: torch.Tensor) -> None:
         self.program, self.leaves, self.weight = program, leaves, weight
         self.columns, self.folded = weight.shape[0], False
-        self.chain = f"linear({weight.shape[1]}, {weight.shape[0]})"
+        self.ops = [operator("linear")(weight.shape[1], weight.shape[0])]
         self.vectors: dict[str, torch.Tensor] = {}
         self.types = _Types(weight.dtype)
         self.least_dims = 1
@@ -193,20 +194,26 @@ class _Writer:
     def step(self, step: Step) -> None:
         params = [self._param(step.op, p) for p in step.params]
         self.types.step(step)
-        if step.op != "cast":
-            self.chain += f" | {step.op}" + (f"({', '.join(params)})" if params else "")
-        self.folded |= step.op in ("sum", "mean", "max", "min", "logsumexp")
+        if step.op == "cast":
+            return
+        row = operator(step.op)
+        if len(params) == 1 and isinstance(params[0], str):
+            self.ops.append(Op(row, (), params[0]))
+        else:
+            self.ops.append(Op(row, tuple(float(p) for p in params)))
+        self.folded |= row.op_class == "reduction"
 
-    def _param(self, op: str, param: Param) -> str:
+    def _param(self, op: str, param: Param) -> float | str:
+        """A number, or the name of a vector."""
         if isinstance(param, (int, float)):
-            return repr(float(param))
+            return float(param)
         value = _evaluate(param, self.leaves)
         name = name_of(param, self.program.names)
         if isinstance(param, Leaf):
             self.types.promote(value, name)
         if value.numel() == 1:
             self.least_dims = max(self.least_dims, value.ndim + (1 if self.program.dropped else 0))
-            return repr(float(value.item()))
+            return float(value.item())
         if value.shape[-1:] != (self.columns,) or value.numel() != self.columns:
             raise FuseError(
                 f"{name}, which {op} takes, has shape {tuple(value.shape)}; expected () or ({self.columns},)"
@@ -216,7 +223,7 @@ class _Writer:
                 f"{name}, which {op} takes, has a value for each column; behind a reduction there is one column"
             )
         self.least_dims = max(self.least_dims, value.ndim)
-        return "@" + self._vector(param, name, value.reshape(-1).detach())
+        return self._vector(param, name, value.reshape(-1).detach())
 
     def _vector(self, param: Source, name: str, value: torch.Tensor) -> str:
         if value.dtype not in NAMES or (value.dtype is torch.float64) != (self.types.compute is torch.float64):
