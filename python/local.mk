@@ -43,11 +43,15 @@ rowfold_commands_py = \
 	python/rowfold/commands/run.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
+	python/rowfold/torch/fuse.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \
 	python/rowfold/torch/match.py \
 	python/rowfold/torch/module.py \
+	python/rowfold/torch/partial.py \
 	python/rowfold/torch/program.py \
+	python/rowfold/torch/recipe.py \
+	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
 	python/rowfold/torch/spellings.py \
 	python/rowfold/torch/trace.py \

@@ -37,9 +37,15 @@ def elementwise(draw: st.DrawFn, behind: bool) -> str:
             ),
             st.sampled_from(["sigmoid", "logsigmoid", "tanh", "hardtanh", "hardswish", "hardsigmoid", "square"]),
             st.sampled_from(
-                ["abs | sqrt", "abs | add(0.5) | log", "sigmoid | add(0.25) | reciprocal", "minimum(5) | exp"]
+                [
+                    "abs | sqrt",
+                    "abs | add(0.5) | log",
+                    "abs | log1p",
+                    "sigmoid | add(0.25) | reciprocal",
+                    "minimum(5) | exp",
+                ]
             ),
-            st.sampled_from(["sqrt", "exp", "log", "reciprocal"]),
+            st.sampled_from(["sqrt", "exp", "log", "log1p", "reciprocal"]),
             st.builds("leaky_relu({!r})".format, st.floats(-2, 2, width=32)),
             st.builds("elu({!r})".format, st.floats(-2, 2, width=32)),
             st.builds(

@@ -27,6 +27,7 @@ WAYS: dict[str, list[str]] = {
     "sqrt": ["torch.sqrt({x})", "{x}.sqrt()", "{x} ** 0.5", "{x}.pow(0.5)"],
     "exp": ["torch.exp({x})", "{x}.exp()"],
     "log": ["torch.log({x})", "{x}.log()"],
+    "log1p": ["torch.log1p({x})", "{x}.log1p()"],
     "reciprocal": ["1 / {x}", "torch.reciprocal({x})", "{x}.reciprocal()", "{x} ** -1"],
     "relu": ["F.relu({x})", "torch.relu({x})", "{x}.relu()", "nn.ReLU()", "F.relu({x} + 0, inplace=True)"],
     "leaky_relu": ["F.leaky_relu({x}, {n})", "F.leaky_relu({x}, negative_slope={n})", "nn.LeakyReLU({n})"],

@@ -24,7 +24,12 @@ class ChainError(Error, ValueError):
 
 
 class FuseError(Error, ValueError):
-    """A PyTorch module cannot be fused; the message names the node, its source line and the reason."""
+    """A PyTorch module cannot be fused; the message names the node, its source line and the reason.
+
+    ``reason`` is the last of these alone, where the message has more.
+    """
+
+    reason: str = ""
 
 
 class NotLoadedError(Error, RuntimeError):

@@ -21,7 +21,10 @@ graph needs to run.
 from __future__ import annotations
 
 from ..errors import FuseError
+from .fuse import fuse
 from .library import clear as clear_cache
-from .module import Fused, fuse
+from .module import Fused
+from .partial import PartlyFused, Report
+from .partial import report_of as report
 
-__all__ = ["FuseError", "Fused", "clear_cache", "fuse"]
+__all__ = ["FuseError", "Fused", "PartlyFused", "Report", "clear_cache", "fuse", "report"]

@@ -26,9 +26,12 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Program:
     """A chain whose parameters are tensors yet to be given, the leaves; ``names`` are theirs, for messages.
 
-    ``cast`` is the dtype the input is cast to, or empty. ``dims`` is how many dimensions the input must have, or None.
-    ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output. ``borrow``: 16-bit weights
-    on a GPU are used where they are; texts of older programs do not say, and mean it.
+    ``cast`` is the dtype the input is cast to, "weight" for the weight's, or empty. ``dims`` is how many dimensions the
+    input must have, or None. ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output.
+    ``borrow``: 16-bit weights on a GPU are used where they are; texts of older programs do not say, and mean it.
+    ``flat``: the leading dimensions of the output are one. ``sizes``: those of the weight, where a number of the
+    forward is one of them. ``owned``: the weight is computed from parameters, so that nobody else writes to it and it
+    is used where it is.
     """
 
     names: tuple[str, ...]
@@ -41,6 +44,9 @@ class Program:
     folded: bool
     options: tuple[tuple[str, Any], ...]
     borrow: bool = True
+    flat: bool = False
+    sizes: tuple[int, ...] = ()
+    owned: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -111,6 +117,11 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
     name = program.names[program.weight.index]
     if weight.ndim != 2:
         raise FuseError(f"the weight {name} has shape {tuple(weight.shape)}; expected (out_features, in_features)")
+    if program.sizes and tuple(weight.shape) != program.sizes:
+        raise FuseError(
+            f"the weight {name} has shape {tuple(weight.shape)}, but the forward was fused with numbers of "
+            f"{program.sizes}; fuse it anew"
+        )
     if weight.dtype not in NAMES:
         raise FuseError(f"the weight {name} has dtype {weight.dtype}; expected one of {', '.join(DTYPES)}")
     writer = _Writer(program, leaves, weight)
@@ -122,7 +133,7 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
             f"the bias has shape {tuple(bias.shape)} and dtype {bias.dtype}; expected {tuple(weight.shape[:1])} and "
             f"{weight.dtype}, the weight's"
         )
-    if program.cast and program.cast != NAMES[weight.dtype]:
+    if program.cast not in ("", "weight", NAMES[weight.dtype]):
         raise FuseError(f"the input is cast to {program.cast}, but the weight {name} has dtype {weight.dtype}")
     chain = Chain(writer.ops)
     try:
@@ -158,9 +169,9 @@ class _Types:
                 f"computed in {NAMES[self.compute]} and rounded once, at the end"
             )
         if step.op == "cast":
-            dtype = DTYPES[step.dtype]
+            dtype = self.weight if step.dtype == "weight" else DTYPES[step.dtype]
             if dtype not in (self.dtype, self.compute):
-                self.rounds = f"the cast to {step.dtype}"
+                self.rounds = f"the cast to {NAMES[dtype]}"
             self.dtype = dtype
         elif step.op == "save":
             self.saved = self.dtype
@@ -284,10 +295,10 @@ class Runner:
         loaded = program.load(leaves)
         self.loaded = loaded
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
-        self.least_dims, self.dims, self.dropped = loaded.least_dims, program.dims, program.dropped
+        self.least_dims, self.dims = loaded.least_dims, program.dims
         self.model = loaded.model(program.options)
         sixteen = loaded.weight.dtype in (torch.float16, torch.bfloat16)
-        borrow = program.borrow and sixteen and loaded.weight.is_cuda
+        borrow = program.owned or (program.borrow and sixteen and loaded.weight.is_cuda)
         with torch.no_grad():
             self.model.load_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=borrow)
 
@@ -299,7 +310,9 @@ class Runner:
             raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
         check_dims(x, self.dims, self.least_dims)
         y: torch.Tensor = self.model(x)
-        return y.squeeze(-1) if self.dropped else y
+        if self.program.flat:
+            y = y.reshape(-1, y.shape[-1])
+        return y.squeeze(-1) if self.program.dropped else y
 
 
 def check_dims(x: torch.Tensor, dims: int | None, least: int) -> None:
