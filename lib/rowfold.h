@@ -269,6 +269,10 @@ typedef struct rf_file_names {
  * Statuses of rf_file_open and rf_model_load_weights. */
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
 
+/* rf_model_create and rf_model_load_file in one, the file opened once. What config and chain leave open (config.weight_dtype,
+ * in_features, out_features) is the weight tensor's. *model is untouched on an error. Statuses of both. */
+rf_status rf_model_create_from_file(rf_model **model, const rf_config *config, const char *path, const rf_file_names *names);
+
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */
     const void *x;         /* (batch, in_features), never written */
