@@ -78,3 +78,7 @@ def __getattr__(name: str) -> str:
         version: bytes = load().rf_version()
         return version.decode()
     raise AttributeError(f"module 'rowfold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__name__", "__version__"]

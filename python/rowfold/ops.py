@@ -273,4 +273,5 @@ def __getattr__(name: str) -> Operator:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *(name for name in _by_name() if name.isidentifier())])
+    public = ["Chain", "Op", "Operator", "operator", "operators", "presets", "__doc__", "__name__"]
+    return sorted([*public, *(name for name in _by_name() if name.isidentifier())])

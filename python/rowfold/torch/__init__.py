@@ -28,3 +28,7 @@ from .partial import PartlyFused, Report
 from .partial import report_of as report
 
 __all__ = ["FuseError", "Fused", "PartlyFused", "Report", "clear_cache", "fuse", "report"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__name__"]
