@@ -10,6 +10,7 @@ rowfold_py = \
 	python/rowfold/dlpack.py \
 	python/rowfold/errors.py \
 	python/rowfold/files.py \
+	python/rowfold/filetype.py \
 	python/rowfold/frameworks.py \
 	python/rowfold/handle.py \
 	python/rowfold/kinds.py \

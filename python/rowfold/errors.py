@@ -104,6 +104,7 @@ _IN_PYTHON = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
         (r"expected it in the config or as linear\(", "expected it as an argument of Model, or written as linear("),
+        (r"rf_op_get_info lists them", "rowfold.ops.operators() lists them"),
         (r"call rf_model_load_weights first", "call load_weights first"),
         (r"expected 0 \(all cores\) to", "expected None (all cores), or 1 to"),
         (r"expected 1 to 2\^40, or 0 for what the chain says", "expected 1 to 2**40, or None for what the chain says"),

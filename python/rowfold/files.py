@@ -14,7 +14,8 @@ from . import _lib, npz
 from ._lib import DType, load
 from .arguments import path_text
 from .arrays import numpy_dtype
-from .errors import ArgumentTypeError, InvalidArgumentError
+from .errors import ArgumentTypeError, InvalidArgumentError, InvalidFileError
+from .filetype import nearest, what_is
 from .ops import encode
 
 
@@ -51,7 +52,10 @@ def find(path: str | os.PathLike[str], name: str) -> Tensor:
     library = load()
     with _open(library, path) as file:
         info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
-        library.rf_file_find(file, encode(name, "name"), ctypes.byref(info))
+        try:
+            library.rf_file_find(file, encode(name, "name"), ctypes.byref(info))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{error}{nearest(name, [t.name for t in tensors(path)])}") from None
         return _tensor(info)
 
 
@@ -77,7 +81,13 @@ def encode_path(path: str | os.PathLike[str]) -> bytes:
 @contextmanager
 def _open(library: Any, path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
     file = _lib.FilePointer()
-    library.rf_file_open(ctypes.byref(file), encode_path(path))
+    try:
+        library.rf_file_open(ctypes.byref(file), encode_path(path))
+    except InvalidFileError:
+        what = "" if path_text(path).endswith(".json") else what_is(path)
+        if not what or what.startswith("a safetensors file"):
+            raise
+        raise InvalidFileError(f"{path_text(path)}: is {what}") from None
     try:
         yield file
     finally:
