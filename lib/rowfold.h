@@ -95,6 +95,7 @@ typedef enum rf_op_kind {
     RF_OP_LINEAR = 1, /* params: in_features, out_features (none, or both) */
     RF_OP_MUL = 100, RF_OP_ADD = 101, RF_OP_SUB = 102, RF_OP_DIV = 103, RF_OP_MINIMUM = 104, RF_OP_MAXIMUM = 105,
     RF_OP_NEG = 110, RF_OP_ABS = 111, RF_OP_SQUARE = 112, RF_OP_SQRT = 113, RF_OP_EXP = 114, RF_OP_LOG = 115, RF_OP_RECIPROCAL = 116,
+    RF_OP_LOG1P = 117,
     RF_OP_RELU = 120, RF_OP_LEAKY_RELU = 121, RF_OP_ELU = 122, RF_OP_GELU = 123, RF_OP_GELU_TANH = 124, RF_OP_SILU = 125,
     RF_OP_MISH = 126, RF_OP_SOFTPLUS = 127, RF_OP_SIGMOID = 128, RF_OP_LOGSIGMOID = 129, RF_OP_TANH = 130, RF_OP_CLAMP = 131,
     RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
@@ -293,6 +294,10 @@ typedef struct rf_file_names {
  * Statuses of rf_file_open and rf_model_load_weights. rf_model_load_open_file does so from a file that is open, and leaves it open. */
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
 rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf_file_names *names);
+
+/* rf_model_create and rf_model_load_file in one, the file opened once. What config and chain leave open (config.weight_dtype,
+ * in_features, out_features) is the weight tensor's. *model is untouched on an error. Statuses of both. */
+rf_status rf_model_create_from_file(rf_model **model, const rf_config *config, const char *path, const rf_file_names *names);
 
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */

@@ -144,6 +144,7 @@ OPS: dict[str, Row] = {
     "sqrt": Row(lambda x, a, b, s: np.sqrt(x), ulps=1),
     "exp": Row(lambda x, a, b, s: np.exp(x), ulps=3),
     "log": Row(lambda x, a, b, s: np.log(x), ulps=3),
+    "log1p": Row(lambda x, a, b, s: np.log1p(x), ulps=3),
     "reciprocal": Row(lambda x, a, b, s: 1 / x, ulps=1, points=_at(0.0, -0.0)),
     "relu": Row(lambda x, a, b, s: np.maximum(x, 0)),
     "leaky_relu": Row(
