@@ -46,6 +46,7 @@ class Fused(nn.Module):
         # What a gradient would be recorded for: the leaves, and what others are computed from.
         sources = [n for name in plan.names for n in (self._recipes[name].sources if name in self._recipes else [name])]
         self._sources = tuple(dict.fromkeys(sources))
+        self._paths = {n: tuple(n.split(".")) for n in (*plan.names, *self._sources)}
         self._made: dict[str, tuple[list[Any], list[torch.Tensor], torch.Tensor]] = {}
         self._modal = tuple(matcher.modal)
         self._modal_calls = matcher.modal_calls
@@ -61,20 +62,25 @@ class Fused(nn.Module):
         device; ArgumentTypeError for its dtype; FuseError if the parameters no longer fit, or a part is in training
         mode.
         """
-        if torch.onnx.is_in_onnx_export():  # which has no such operator: it gets those of the original
-            return cast(torch.Tensor, cast(Any, self.original)(x))
-        return self._operation(x) if self._around is None else self._around(self, x)
+        if self._around is None:
+            return self._operation(x)
+        return self._for_onnx(x) if torch.onnx.is_in_onnx_export() else self._around(self, x)
+
+    def _for_onnx(self, x: torch.Tensor) -> torch.Tensor:
+        """The operators of the original: ONNX has none for the fused one."""
+        return cast(torch.Tensor, cast(Any, self.original)(x))
 
     def _operation(self, x: torch.Tensor) -> torch.Tensor:
-        leaves = self._leaves()
-        error = self._refusal(x)
+        leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
+        if (watched or error is not None) and self._around is None and torch.onnx.is_in_onnx_export():
+            return self._for_onnx(x)
         if error is not None:
             raise error
-        return self._run(x, leaves)
+        return self._run(x, leaves, watched)
 
-    def _run(self, x: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
+    def _run(self, x: torch.Tensor, leaves: list[torch.Tensor], watched: bool) -> torch.Tensor:
         # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
-        if _is_watched(x):
+        if watched:
             result: torch.Tensor = torch.ops.rowfold.fused(x, leaves, self._text)
             return result
         return self._loaded(leaves)(x)
@@ -145,7 +151,8 @@ class Fused(nn.Module):
 
     def _find(self, name: str) -> Any:
         """A tensor or a module of that name, as it is now."""
-        return self._captured[name] if name in self._captured else find(self, self.original, name)
+        found = self._captured.get(name)
+        return find(self, self.original, self._paths.get(name) or tuple(name.split("."))) if found is None else found
 
     def _compute(self, name: str) -> torch.Tensor:
         """A tensor that is computed from others, anew where one of them has changed."""
@@ -193,19 +200,22 @@ def share(module: nn.Module, original: Any) -> None:
         module.training = original.training
 
 
-def find(module: nn.Module, original: Any, name: str) -> Any:
-    """A tensor or a module by its dotted name; plain attributes are the original's."""
-    *path, last = name.split(".")
+def find(module: nn.Module, original: Any, path: tuple[str, ...]) -> Any:
+    """A tensor or a module by the parts of its dotted name; plain attributes are the original's."""
     at: Any = module
-    for part in path:
-        at = at._modules[part] if part in at._modules else getattr(at, part)
-    for held in (at._parameters, at._buffers, at._modules):
-        if held.get(last) is not None:
-            return held[last]
-    return getattr(original if at is module else at, last)
+    for part in path[:-1]:
+        inner = at._modules.get(part)
+        at = getattr(at, part) if inner is None else inner
+    last = path[-1]
+    found = at._parameters.get(last)
+    if found is None:
+        found = at._buffers.get(last)
+    if found is None:
+        found = at._modules.get(last)
+    return getattr(original if at is module else at, last) if found is None else found
 
 
-def _is_watched(x: torch.Tensor) -> bool:
+def is_watched(x: torch.Tensor) -> bool:
     """Whether something records or transforms the operators that are called."""
     return (
         torch.compiler.is_compiling()

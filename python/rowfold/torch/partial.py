@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..errors import Error, FuseError
 from . import regions
-from .module import Fused, share
+from .module import Fused, is_watched, share
 from .regions import Found, Region
 from .trace import kept_defaults, trace
 
@@ -35,14 +35,14 @@ class Part(Fused):
         """The region's values, in one operation if that can be."""
         leaves = self._leaves()
         if torch.compiler.is_compiling():
-            return self._written(self._owner, x) if self._misfit(x, leaves) else self._run(x, leaves)
+            return self._written(self._owner, x) if self._misfit(x, leaves) else self._run(x, leaves, True)
         error = "the model is exported to ONNX" if torch.onnx.is_in_onnx_export() else self._misfit(x, leaves)
         if error is not None:
             self.calls["as written"] += 1
             self.refused = str(error)
             return self._written(self._owner, x)
         self.calls["fused"] += 1
-        return self._run(x, leaves)
+        return self._run(x, leaves, is_watched(x))
 
     def _misfit(self, x: torch.Tensor, leaves: list[torch.Tensor]) -> str | None:
         """Why a call with x is not fused; None if it is."""
