@@ -64,10 +64,8 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    if (spec->plan.reduction &&
-        (rfi_reduction_words(spec->plan.reduction) != 2 ||
-            rfi_reduction_flags(spec->plan.reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN)))
-        return rfi_error(RF_UNSUPPORTED, "%s is a reduction that the CUDA kernels do not have; a CPU backend has it",
+    if (rfi_reduction_flags(spec->plan.reduction) & RFI_RF_COLUMN)
+        return rfi_error(RF_UNSUPPORTED, "%s asks for a column of each row; the CUDA backend is not told which",
             rfi_op_find(spec->plan.reduction)->name);
     if (spec->plan.num_pre + spec->plan.num_post > RF_MAX_OPS)
         return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d",
@@ -90,6 +88,8 @@ rfi_cuda_problem rfi_cuda_problem_of(
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
         .reduction = spec->plan.reduction,
+        .special_states = rfi_reduction_words(spec->plan.reduction) > 2 ||
+            rfi_reduction_flags(spec->plan.reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN),
         .batch_invariant = spec->batch_invariant,
     };
     if (!prepared || !prepared->w_nonfinite)

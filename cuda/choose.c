@@ -65,7 +65,7 @@ static int stage_columns(const rfi_cuda_problem *p) {
 
 static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features &&
-        p->in_features && (!p->w_panel || p->w_panel == stage_columns(p));
+        p->in_features && !p->special_states && (!p->w_panel || p->w_panel == stage_columns(p));
 }
 
 /* Three terms of x are three times as wide. */

@@ -4,7 +4,7 @@
 #ifndef ROWFOLD_CUDA_EPILOGUE_CUH
 #define ROWFOLD_CUDA_EPILOGUE_CUH
 
-#include "typed.cuh"
+#include "states.cuh"
 
 /* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the
  * way. A scale that is NaN is not lost. */
@@ -45,10 +45,14 @@ static __device__ __forceinline__ void rfi_apply_steps(const rfi_cuda_fold &p, T
     }
 }
 
-/* Folds COLS values of each of `lanes` neighbouring lanes (a power of two) to one state a row; every lane of a group
- * gets it. valid(j): column j counts. The order of the additions depends on the lanes alone. */
-template <class R, int ROWS, int COLS, class T, class Valid> static __device__ __forceinline__ void rfi_fold_chunk(
-    const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
+/* Folds COLS values of each of LANES neighbouring lanes (a power of two) to one state a row; every lane of a group gets
+ * it. valid(j): column j counts; column(j): its number. Row r asks for column q[r]. The order of the joins depends on
+ * the lanes alone. */
+template <class R, int LANES, int ROWS, int COLS, class T, class Valid, class Column>
+static __device__ __forceinline__ void rfi_fold_chunk(const T (&v)[ROWS][COLS], Valid valid, Column column,
+    const int64_t (&q)[ROWS], rfi_state_of<T, R::TOTALS> (&s)[ROWS]) {
+    typedef typename rfi_typed<T>::column number;
+    T m[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         R::peak0(m[r]);
@@ -58,31 +62,23 @@ template <class R, int ROWS, int COLS, class T, class Valid> static __device__ _
             m[r] = valid(c) ? peak : m[r];
         }
     }
-    for (int step = 1; step < lanes; step *= 2)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) m[r] = R::peak(m[r], __shfl_xor_sync(~0u, m[r], step));
+    rfi_join_peaks<R, LANES>(m);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        t[r] = 0;
+        s[r].m = m[r];
 #pragma unroll
-        for (int c = 0; c < COLS; c++) {
-            T term = R::term(m[r], v[r][c]);
-            t[r] += valid(c) ? term : (T)0;
+        for (int i = 0; i < R::TOTALS; i++) {
+            T none;
+            R::empty(i, none);
+            s[r].t[i] = none;
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                T term = R::term(i, m[r], v[r][c], (number)column(c), (number)q[r]);
+                s[r].t[i] = R::join(i, s[r].t[i], valid(c) ? term : none);
+            }
         }
     }
-    for (int step = 1; step < lanes; step *= 2)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) t[r] += __shfl_xor_sync(~0u, t[r], step);
-}
-
-template <int ROWS, int COLS, class T, class Valid> static __device__ __forceinline__ void rfi_fold_chunk(
-    int reduction, const T (&v)[ROWS][COLS], Valid valid, int lanes, T (&m)[ROWS], T (&t)[ROWS]) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: rfi_fold_chunk<rfi_reduction_##id>(v, valid, lanes, m, t); break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+    rfi_join_totals<R, LANES>(s);
 }
 
 /* Values side by side, loaded at once. */
@@ -92,9 +88,9 @@ template <class T> struct alignas(16) four {
 
 /* Where the states of a tile go, unless a kernel says otherwise. */
 struct rfi_to_partials {
-    template <class T>
-    __device__ __forceinline__ void operator()(const rfi_cuda_fold &p, int64_t row, int64_t index, T m, T t) const {
-        if (index < p.num_partials) ((typename rfi_typed<T>::state *)p.partials)[row * p.num_partials + index] = {m, t};
+    template <class T, int N> __device__ __forceinline__ void operator()(
+        const rfi_cuda_fold &p, int64_t row, int64_t index, const rfi_state_of<T, N> &s) const {
+        if (index < p.num_partials) rfi_write_state(p.partials, row * p.num_partials + index, s);
     }
 };
 
@@ -102,7 +98,7 @@ struct rfi_to_partials {
  * warp takes 4 rows of RFI_FOLD_COLUMNS features at a time, 8 lanes a row, or AT_ONCE times as many rows, whose
  * latencies then overlap. The bits of a row depend neither on that nor on the kernel's tiles. `rows` of the tile exist,
  * from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a
- * quarter of a warp reads every bank once; the tile begins at a multiple of 16 bytes. put(p, row, index, m, t) gets
+ * quarter of a warp reads every bank once; the tile begins at a multiple of 16 bytes. put(p, row, index, state) gets
  * each state, from one thread. Reads what all threads wrote: barrier before. Not inlined: the steps are compiled once
  * for all kernels of a file. */
 template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device__ __noinline__ void rfi_fold_tile(
@@ -133,43 +129,40 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
             }
         }
         rfi_apply_steps(p, v, column);
-        T m[AT_ONCE], t[AT_ONCE];
-        if (p.chain.reduction) rfi_fold_chunk(p.chain.reduction, v, valid, LANES, m, t);
+        int64_t row[AT_ONCE];
 #pragma unroll
         for (int a = 0; a < AT_ONCE; a++) {
             const int r = r0 + a * ROWS;
-            const int64_t row = r >= rows ? -1 : list ? list[r] : first + r;
-            if (row < 0 || (!list && p.irregular && p.irregular[row])) continue;
-            if (p.chain.reduction) {
-                if (lane == 0) put(p, row, column0 / RFI_FOLD_COLUMNS + step % slabs, m[a], t[a]);
-                continue;
-            }
+            row[a] = r >= rows ? -1 : list ? list[r] : first + r;
+            if (row[a] >= 0 && !list && p.irregular && p.irregular[row[a]]) row[a] = -1;
+        }
+        switch (p.chain.reduction) {
+#define RFI_REDUCTION(id, number, ...)                                                                       \
+    case number: {                                                                                           \
+        typedef rfi_reduction_##id R;                                                                        \
+        rfi_state_of<T, R::TOTALS> s[AT_ONCE];                                                               \
+        int64_t q[AT_ONCE];                                                                                  \
+        _Pragma("unroll") for (int a = 0; a < AT_ONCE; a++) q[a] = rfi_asked<R>(p, max(row[a], (int64_t)0)); \
+        rfi_fold_chunk<R, LANES>(v, valid, column, q, s);                                                    \
+        _Pragma("unroll") for (int a = 0; a < AT_ONCE; a++) if (lane == 0 && row[a] >= 0)                    \
+            put(p, row[a], column0 / RFI_FOLD_COLUMNS + step % slabs, s[a]);                                 \
+        break;                                                                                               \
+    }
+#include "reductions.def"
+#undef RFI_REDUCTION
+        default:
 #pragma unroll
-            for (int c = 0; c < COLS; c++)
-                if (valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy + column(c), v[a][c]);
+            for (int a = 0; a < AT_ONCE; a++)
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+                    if (row[a] >= 0 && valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row[a] * p.ldy + column(c), v[a][c]);
         }
     }
 }
 
-/* Partial state i of a row, past the first-level cache: another block wrote it. */
-static __device__ __forceinline__ rfi_state_f32 rfi_read_state(const rfi_state_f32 *partials, int64_t i) {
-    float2 v = __ldcg((const float2 *)partials + i);
-    return rfi_state_f32{v.x, v.y};
-}
-static __device__ __forceinline__ rfi_state_f64 rfi_read_state(const rfi_state_f64 *partials, int64_t i) {
-    double2 v = __ldcg((const double2 *)partials + i);
-    return rfi_state_f64{v.x, v.y};
-}
-
-/* The steps behind the reduction on the number of a row, and y. */
+/* Not inlined: the steps are compiled once for all that finish rows. */
 template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
-    T saved = 0;
-    for (int i = p.chain.num_pre; i < p.chain.num_pre + p.chain.num_post; i++) {
-        const rfi_cuda_step &step = p.chain.steps[i];
-        v = rfi_typed<T>::apply(step.kind, v, rfi_typed<T>::a(step), rfi_typed<T>::b(step), saved);
-        if (step.kind == RF_OP_SAVE) saved = v;
-    }
-    rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
+    rfi_store_number(p, row, v);
 }
 
 /* Rows of so few partial states are combined by a thread each: nothing waits for lanes that have none. In double a
@@ -177,33 +170,35 @@ template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_
 template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
 
 template <class R, class T>
-static __device__ __forceinline__ typename rfi_typed<T>::state rfi_combine_few(const rfi_cuda_fold &p, int64_t row) {
-    typedef typename rfi_typed<T>::state state;
-    constexpr int CHUNK = 4;
-    const state *const from = (const state *)p.partials + row * p.num_partials;
-    state all;
-    R::peak0(all.m), all.t = 0;
-    const auto load = [&](int64_t i, state(&v)[CHUNK]) {
+static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(const rfi_cuda_fold &p, int64_t row) {
+    constexpr int N = R::TOTALS, CHUNK = 4;
+    const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
-            R::peak0(v[c].m), v[c].t = 0;
-            if (i + c < p.num_partials) v[c] = rfi_read_state(from, i + c);
+            rfi_empty_state<R>(v[c]);
+            if (i + c < p.num_partials) v[c] = rfi_read_state<T, N>(p.partials, row * p.num_partials + i + c);
         }
     };
+    rfi_state_of<T, N> all;
+    rfi_empty_state<R>(all);
 #pragma unroll 1
     for (int64_t i = 0; i < p.num_partials; i += CHUNK) {
-        state v[CHUNK];
+        rfi_state_of<T, N> v[CHUNK];
         load(i, v);
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) all.m = R::peak(all.m, v[c].m);
     }
 #pragma unroll 1
     for (int64_t i = 0; i < p.num_partials; i += CHUNK) {
-        state v[CHUNK];
+        rfi_state_of<T, N> v[CHUNK];
         load(i, v);
 #pragma unroll
-        for (int c = 0; c < CHUNK; c++)
-            if (i + c < p.num_partials) all.t += v[c].t * R::rescale(v[c].m, all.m);
+        for (int c = 0; c < CHUNK; c++) {
+            if (i + c >= p.num_partials) continue;
+            rfi_carry<R>(v[c], all.m);
+#pragma unroll
+            for (int k = 0; k < N; k++) all.t[k] = R::join(k, all.t[k], v[c].t[k]);
+        }
     }
     return all;
 }
@@ -211,85 +206,64 @@ static __device__ __forceinline__ typename rfi_typed<T>::state rfi_combine_few(c
 constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory once, not once a row */
 
 /* The whole states of RFI_COMBINED_ROWS rows, from row `first` on or, beyond `last`, of row `last` once more; every
- * lane gets them. The order of the additions depends on the number of partial states alone. */
+ * lane gets them. The order of the joins depends on the number of partial states alone. */
 template <class R, class T> static __device__ __forceinline__ void rfi_combine_states(
-    const rfi_cuda_fold &p, int64_t first, int64_t last, T (&m)[RFI_COMBINED_ROWS], T (&t)[RFI_COMBINED_ROWS]) {
-    /* In double a factor takes many instructions, which are fetched for the first time here, in their order. */
-    constexpr int ROWS = RFI_COMBINED_ROWS, CHUNK = sizeof(T) == 8 ? 1 : 4;
-    typedef typename rfi_typed<T>::state state;
+    const rfi_cuda_fold &p, int64_t first, int64_t last, rfi_state_of<T, R::TOTALS> (&s)[RFI_COMBINED_ROWS]) {
+    /* States of a row at a time, by registers. In double a factor takes many instructions, which are fetched for the
+     * first time here, in their order. */
+    constexpr int ROWS = RFI_COMBINED_ROWS, N = R::TOTALS, CHUNK = sizeof(T) == 8 ? 1 : 4 / N;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) R::peak0(m[r]), t[r] = 0;
+    for (int r = 0; r < ROWS; r++) rfi_empty_state<R>(s[r]);
     for (int64_t i = threadIdx.x % 32; i < p.num_partials; i += 32 * CHUNK) {
-        state v[ROWS][CHUNK];
+        rfi_state_of<T, N> v[ROWS][CHUNK];
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
             for (int c = 0; c < CHUNK; c++) {
-                R::peak0(v[r][c].m), v[r][c].t = 0;
+                rfi_empty_state<R>(v[r][c]);
                 if (i + 32 * c < p.num_partials)
-                    v[r][c] =
-                        rfi_read_state((const state *)p.partials + min(first + r, last) * p.num_partials, i + 32 * c);
+                    v[r][c] = rfi_read_state<T, N>(p.partials, min(first + r, last) * p.num_partials + i + 32 * c);
             }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            T peak = m[r];
-#pragma unroll
-            for (int c = 0; c < CHUNK; c++) peak = R::peak(peak, v[r][c].m);
-            t[r] *= R::rescale(m[r], peak);
-#pragma unroll
-            for (int c = 0; c < CHUNK; c++) t[r] += v[r][c].t * R::rescale(v[r][c].m, peak);
-            m[r] = peak;
-        }
+        for (int r = 0; r < ROWS; r++) rfi_join_states<R>(s[r], v[r]);
     }
-    T peak[ROWS];
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) peak[r] = m[r];
-    for (int step = 1; step < 32; step *= 2)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) peak[r] = R::peak(peak[r], __shfl_xor_sync(~0u, peak[r], step));
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) t[r] *= R::rescale(m[r], peak[r]), m[r] = peak[r];
-    for (int step = 1; step < 32; step *= 2)
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) t[r] += __shfl_xor_sync(~0u, t[r], step);
+    rfi_join_lanes<R, 32>(s);
 }
 
-/* The partial states of rows [first, first + rows) merged, the steps behind the reduction, and y. The warps take turns
+/* The partial states of rows [first, first + rows) joined, the steps behind the reduction, and y. The warps take turns
  * by RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. */
-template <class T>
-static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
+template <class R, class T>
+static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &p, int64_t first, int rows) {
     constexpr int ROWS = RFI_COMBINED_ROWS;
+    const auto finish = [](const rfi_cuda_fold &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); };
     if (p.num_partials <= RFI_FEW_PARTIALS<T>) {
-        for (int r = threadIdx.x; r < rows; r += blockDim.x) {
-            typename rfi_typed<T>::state all = {};
-            switch (p.chain.reduction) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: all = rfi_combine_few<rfi_reduction_##id, T>(p, first + r); break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-            }
-            rfi_finish_row(p, first + r, rfi_typed<T>::finish(p.chain.reduction, all, (T)p.out_features));
-        }
+        for (int r = threadIdx.x; r < rows; r += blockDim.x)
+            rfi_finish_state<R>(p, first + r, rfi_combine_few<R, T>(p, first + r), finish);
         return;
     }
     const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
-    typename rfi_typed<T>::state mine = {};
+    rfi_state_of<T, R::TOTALS> mine = {};
     int64_t row = -1; /* whose state that is */
     for (int r = threadIdx.x / 32 * ROWS, had = 0; r < rows; r += stride) {
-        T m[ROWS], t[ROWS];
-        switch (p.chain.reduction) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: rfi_combine_states<rfi_reduction_##id>(p, first + r, first + rows - 1, m, t); break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-        }
+        rfi_state_of<T, R::TOTALS> s[ROWS];
+        rfi_combine_states<R>(p, first + r, first + rows - 1, s);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
-            if (lane == had + i && r + i < rows) mine = {m[i], t[i]}, row = first + r + i;
+            if (lane == had + i && r + i < rows) mine = s[i], row = first + r + i;
         had += ROWS;
         if (had < 32 && r + stride < rows) continue;
-        if (row >= 0) rfi_finish_row(p, row, rfi_typed<T>::finish(p.chain.reduction, mine, (T)p.out_features));
+        if (row >= 0) rfi_finish_state<R>(p, row, mine, finish);
         had = 0, row = -1;
+    }
+}
+
+template <class T>
+static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, int64_t first, int rows) {
+    switch (p.chain.reduction) {
+#define RFI_REDUCTION(id, number, ...) \
+    case number: rfi_combine_rows_of<rfi_reduction_##id, T>(p, first, rows); break;
+#include "reductions.def"
+#undef RFI_REDUCTION
     }
 }
 

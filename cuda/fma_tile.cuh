@@ -4,108 +4,67 @@
 #ifndef ROWFOLD_CUDA_FMA_TILE_CUH
 #define ROWFOLD_CUDA_FMA_TILE_CUH
 
-#include "epilogue.cuh"
+#include "pieces.cuh"
 
 namespace fma_tile {
 
-constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128,
-              DEPTH = 16; /* of a tile, and what of K is in shared memory at a time */
+using namespace pieces;
+
+constexpr int ROWS = 64, COLUMNS = 128; /* of a tile */
 constexpr int TILE_LD = COLUMNS + 4;
 constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 4; /* of a tile: 8 x 32 threads */
-constexpr int STEP = 4;                            /* values of one row that a thread loads at a time */
 constexpr int WINDOW = 2048;                       /* rows among which flagged ones are looked for at a time */
 constexpr int WARPS = THREADS / 32;
-
-template <class T> struct stage {
-    T x[DEPTH][ROWS + 4], w[DEPTH][COLUMNS + 4]; /* k-major, so that a thread's rows and columns are neighbours */
-};
+constexpr int X_STEPS = ROWS * PIECES / THREADS, W_STEPS = COLUMNS * PIECES / THREADS;
 
 template <class T> constexpr size_t shared_bytes() {
-    return sizeof(stage<T>) > sizeof(T) * ROWS * TILE_LD ? sizeof(stage<T>) : sizeof(T) * ROWS * TILE_LD;
+    constexpr size_t stage = sizeof(T) * DEPTH<T> * (ROWS + COLUMNS), tile = sizeof(T) * ROWS * TILE_LD;
+    return stage > tile ? stage : tile;
 }
 
-/* STEP values of a row from column k on; zero where the row or the column is not there. All at once where they are
- * float32 at an aligned address, or terms in blocks. */
-template <class T> __device__ __forceinline__ void load_step(
-    T (&v)[STEP], const rfi_cuda_rows &rows, bool there, int64_t row, int64_t k, int64_t depth) {
-    if (rows.dtype == RF_FLOAT32 && rows.ld % 4 == 0 && (uintptr_t)rows.data % 16 == 0 && there && k + STEP <= depth) {
-        const float4 four = *(const float4 *)((const float *)rows.data + row * rows.ld + k);
-        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
-        return;
-    }
-    if (rows.panel && there && k + STEP <= depth) {
-        const int64_t at = rfi_place(rows.panel, rows.ld, row, k);
-        const void *const terms[3] = {rows.data, rows.low, rows.least};
-        const T scale = rows.scale ? (T)rows.scale[row] : (T)1;
-#pragma unroll
-        for (int t = 0; t < 3; t++) {
-            if (!terms[t]) break;
-            const uint2 four = *(const uint2 *)((const uint16_t *)terms[t] + at);
-            const bool bfloat16 = rows.dtype == RF_BFLOAT16;
-            const float2 a = bfloat16 ? rfi_widen<__nv_bfloat16>(four.x) : rfi_widen<__half>(four.x),
-                         b = bfloat16 ? rfi_widen<__nv_bfloat16>(four.y) : rfi_widen<__half>(four.y);
-            const float values[STEP] = {a.x, a.y, b.x, b.y};
-#pragma unroll
-            for (int i = 0; i < STEP; i++) v[i] = t ? v[i] + (T)values[i] : (T)values[i];
-        }
-#pragma unroll
-        for (int i = 0; i < STEP; i++) v[i] *= scale;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < STEP; i++) v[i] = there && k + i < depth ? rfi_load_rows<T>(rows, row, k + i) : (T)0;
-}
-
-template <class T> struct loads {
-    T x[STEP], w[2][STEP];
-};
-
-template <class T> __device__ __forceinline__ void load(loads<T> &v, const rfi_cuda_fold &p, const rfi_cuda_rows &x,
-    int64_t x_row, bool x_there, int64_t column0, int64_t k0, int thread) {
-    const int64_t k = k0 + thread % 4 * STEP, column = column0 + thread / 4;
-    load_step(v.x, x, x_there, x_row, k, p.in_features);
-    load_step(v.w[0], p.w, column < p.out_features, column, k, p.in_features);
-    load_step(v.w[1], p.w, column + 64 < p.out_features, column + 64, k, p.in_features);
-}
-
-template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<T> &v, int thread) {
-    const int k = thread % 4 * STEP, row = thread / 4;
-#pragma unroll
-    for (int i = 0; i < STEP; i++) {
-        s.x[k + i][row] = v.x[i];
-        s.w[k + i][row] = v.w[0][i];
-        s.w[k + i][row + 64] = v.w[1][i];
-    }
-}
-
-/* Logits without bias of a tile, to shared memory: `rows` rows of x from row0 on, or those that `list` names. By
- * THREADS threads; sync() is a barrier of them. */
+/* Logits without bias of a tile, to shared memory: `rows` rows of x, as it is stored, from row0 on, or those that
+ * `list` names. By THREADS threads; sync() is a barrier of them. */
 template <class T, class Sync> __device__ void multiply(const rfi_cuda_fold &p, const rfi_cuda_rows &x,
     unsigned char *shared, int64_t row0, int rows, int64_t column0, const int *list, int thread, Sync sync) {
-    stage<T> &s = *(stage<T> *)shared;
+    T *const x_stage = (T *)shared, *const w_stage = x_stage + DEPTH<T> * ROWS;
     const int tr = thread / 32 * THREAD_ROWS, tc = thread % 32 * THREAD_COLUMNS;
-    const int index = thread / 4;
-    const bool there = index < rows;
-    const int64_t x_row = !there ? 0 : list ? list[index] : row0 + index;
+    const int columns = (int)min(p.out_features - column0, (int64_t)COLUMNS);
+    const auto x_row = [=](int row) { return list ? (int64_t)list[row] : row0 + row; };
+    const auto w_row = [=](int row) { return column0 + row; };
+    const operand x_from = operand_of<T>(x), w_from = operand_of<T>(p.w);
+    T x_scale[X_STEPS], w_scale[W_STEPS];
+#pragma unroll
+    for (int s = 0; s < X_STEPS; s++) x_scale[s] = 1;
+    scales_of(w_scale, p, column0, thread);
+    share<T, ROWS, X_STEPS, 1> next_x;
+    share<T, COLUMNS, W_STEPS, sizeof(T) == 4 ? 3 : 1> next_w;
     T sum[THREAD_ROWS][THREAD_COLUMNS] = {};
-    loads<T> next;
-    load(next, p, x, x_row, there, column0, 0, thread);
-    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
+    next_x.load(x_from, rows, 0, p.in_features, thread, x_row);
+    next_w.load(w_from, columns, 0, p.in_features, thread, w_row);
+    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH<T>) {
         sync(); /* the stage is read */
-        put(s, next, thread);
+        next_x.put(x_stage, x_from, x_scale, thread);
+        next_w.put(w_stage, w_from, w_scale, thread);
         sync(); /* the stage is written */
-        if (k0 + DEPTH < p.in_features) load(next, p, x, x_row, there, column0, k0 + DEPTH, thread);
+        const int64_t left = p.in_features - k0;
+        if (left > DEPTH<T>) {
+            next_x.load(x_from, rows, k0 + DEPTH<T>, p.in_features, thread, x_row);
+            next_w.load(w_from, columns, k0 + DEPTH<T>, p.in_features, thread, w_row);
+        }
+        const int depth = left < DEPTH<T> ? (int)left : DEPTH<T>;
+#pragma unroll 1
+        for (int piece = 0; piece < depth; piece += PIECE<T>) {
 #pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
-            T a[THREAD_ROWS], b[THREAD_COLUMNS];
+            for (int i = 0; i < PIECE<T>; i++) {
+                T a[2][4], b[4];
+                load_four(a[0], x_stage + place<T, ROWS>(piece + i, tr));
+                load_four(a[1], x_stage + place<T, ROWS>(piece + i, tr + 4));
+                load_four(b, w_stage + place<T, COLUMNS>(piece + i, tc));
 #pragma unroll
-            for (int i = 0; i < THREAD_ROWS; i++) a[i] = s.x[k][tr + i];
+                for (int r = 0; r < THREAD_ROWS; r++)
 #pragma unroll
-            for (int j = 0; j < THREAD_COLUMNS; j++) b[j] = s.w[k][tc + j];
-#pragma unroll
-            for (int i = 0; i < THREAD_ROWS; i++)
-#pragma unroll
-                for (int j = 0; j < THREAD_COLUMNS; j++) sum[i][j] = fma(a[i], b[j], sum[i][j]);
+                    for (int c = 0; c < THREAD_COLUMNS; c++) sum[r][c] = fma(a[r / 4][r % 4], b[c], sum[r][c]);
+            }
         }
     }
     sync(); /* the last stage is read: the tile takes its place */

@@ -8,7 +8,7 @@
 #define ROWFOLD_CUDA_HOPPER_EPILOGUE_CUH
 
 #include "hopper_config.cuh"
-#include "typed.cuh"
+#include "states.cuh"
 
 namespace hopper {
 
@@ -140,23 +140,34 @@ __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[
     }
 }
 
-/* Folds columns of this thread into the state of each of its two rows. RAGGED: `width` columns are real, counted from
- * the thread's first. */
-template <bool RAGGED, int N>
-__device__ __forceinline__ void fold_columns(int reduction, const float (&v)[N], int width, rfi_state_f32 (&state)[2]) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                                 \
-    case number:                                                                                                       \
-        _Pragma("unroll") for (int r = 0; r < 2; r++) {                                                                \
-            float m = state[r].m;                                                                                      \
-            _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1) if (!RAGGED || j / 4 * 8 + j % 2 < width) \
-                m = rfi_peak_##id##_f32(m, v[j]);                                                                      \
-            float t = state[r].t * rfi_factor_##id##_f32(0, state[r].m, m);                                            \
-            _Pragma("unroll") for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1) if (!RAGGED || j / 4 * 8 + j % 2 < width) \
-                t += rfi_term_##id##_f32(0, m, v[j], 0, 0);                                                            \
-            state[r].m = m;                                                                                            \
-            state[r].t = t;                                                                                            \
-        }                                                                                                              \
+/* Folds columns of this thread into the state of each of its two rows, `row` and `row` + 8; the first of its columns is
+ * `column`. RAGGED: `width` columns are real, counted from that one. */
+template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_columns_of(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, rfi_state_f32 (&state)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float m = state[r].m;
+#pragma unroll
+        for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
+            if (!RAGGED || j / 4 * 8 + j % 2 < width) m = R::peak(m, v[j]);
+        rfi_carry<R>(state[r], m);
+        const int32_t q = (int32_t)rfi_asked<R>(f, row + 8 * r);
+        float t = state[r].t[0];
+#pragma unroll
+        for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
+            if (!RAGGED || j / 4 * 8 + j % 2 < width)
+                t = R::join(0, t, R::term(0, m, v[j], (int32_t)column + j / 4 * 8 + j % 2, q));
+        state[r].t[0] = t;
+    }
+}
+
+template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, rfi_state_f32 (&state)[2]) {
+    switch (f.chain.reduction) {
+#define RFI_REDUCTION(id, number, ...)                                                    \
+    case number:                                                                          \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>)                                    \
+            fold_columns_of<rfi_reduction_##id, RAGGED>(f, v, row, column, width, state); \
         break;
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -205,73 +216,68 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
     }
 }
 
-/* Merges the states of LANES neighbouring lanes, a power of two, for each of ROWS rows: the common peak first, then
- * every total once. All get the same bits. */
-template <int LANES, int ROWS>
-__device__ __forceinline__ void merge_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
+/* The empty state of a reduction that this family takes. */
+__device__ __forceinline__ rfi_state_f32 empty_state(int reduction) {
+    rfi_state_f32 state = {};
     switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                        \
-    case number:                                                                                              \
-        _Pragma("unroll") for (int r = 0; r < ROWS; r++) {                                                    \
-            float m = state[r].m;                                                                             \
-            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) m =                                 \
-                rfi_peak_##id##_f32(m, __shfl_xor_sync(~0u, m, step));                                        \
-            float t = state[r].t * rfi_factor_##id##_f32(0, state[r].m, m);                                   \
-            _Pragma("unroll") for (int step = 1; step < LANES; step *= 2) t += __shfl_xor_sync(~0u, t, step); \
-            state[r].m = m;                                                                                   \
-            state[r].t = t;                                                                                   \
-        }                                                                                                     \
+#define RFI_REDUCTION(id, number, ...)                                                             \
+    case number:                                                                                   \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_empty_state<rfi_reduction_##id>(state); \
         break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-}
-
-/* Merges the first `count` of BLOCK states into one: the common peak first, then every total once. */
-template <int BLOCK> __device__ __forceinline__ rfi_state_f32 merge_block(
-    int reduction, rfi_state_f32 state, const float2 (&block)[BLOCK], int count) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                               \
-    case number: {                                                                                                   \
-        float m = state.m;                                                                                           \
-        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) m = i < count ? rfi_peak_##id##_f32(m, block[i].x) : m;    \
-        double t = (double)state.t * rfi_factor_##id##_f32(0, state.m, m); /* few additions, but of large numbers */ \
-        _Pragma("unroll") for (int i = 0; i < BLOCK; i++) if (i < count) t =                                         \
-            fma((double)block[i].y, (double)rfi_factor_##id##_f32(0, block[i].x, m), t);                             \
-        state.m = m;                                                                                                 \
-        state.t = (float)t;                                                                                          \
-        break;                                                                                                       \
-    }
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
     return state;
 }
 
-/* Merges states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result.
+/* Joins the states of LANES neighbouring lanes, a power of two, for each of ROWS rows. All get the same bits. */
+template <int LANES, int ROWS> __device__ __forceinline__ void join_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, ...)                                                                   \
+    case number:                                                                                         \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_join_lanes<rfi_reduction_##id, LANES>(state); \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+}
+
+/* Joins the first `count` of BLOCK states to one. */
+template <int BLOCK> __device__ __forceinline__ void join_some(
+    int reduction, rfi_state_f32 &state, const rfi_state_f32 (&block)[BLOCK], int count) {
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, ...)                                                                         \
+    case number:                                                                                               \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_join_some<rfi_reduction_##id>(state, block, count); \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+}
+
+/* Joins states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result.
  * All loads of a round are on their way at once. */
 __device__ __forceinline__ rfi_state_f32 combine_states(
     const rfi_cuda_fold &f, const float2 *states, int first, int count) {
     constexpr int BLOCK = GROUP / 2;
     const int half = threadIdx.x % 2;
-    rfi_state_f32 state = rfi_state_empty_f32(f.chain.reduction);
+    rfi_state_f32 state[1] = {empty_state(f.chain.reduction)};
 #pragma unroll 1
     for (int done = 0; done < count; done += 2 * BLOCK) {
         const int mine = min(max(count - done - half * BLOCK, 0), BLOCK);
         const float4 *from = reinterpret_cast<const float4 *>(states + first + done + half * BLOCK);
-        float2 block[BLOCK];
+        rfi_state_f32 block[BLOCK];
 #pragma unroll
         for (int i = 0; i < BLOCK; i += 2) {
             float4 pair = {};
             if (i + 1 < mine) pair = __ldcg(from + i / 2);
             else if (i < mine) *(float2 *)&pair = __ldcg((const float2 *)(from + i / 2));
-            block[i] = {pair.x, pair.y}, block[i + 1] = {pair.z, pair.w};
+            block[i] = {pair.x, {pair.y}}, block[i + 1] = {pair.z, {pair.w}};
         }
-        state = merge_block(f.chain.reduction, state, block, mine);
+        join_some(f.chain.reduction, state[0], block, mine);
     }
-    rfi_state_f32 all[1] = {state};
-    merge_lanes<2>(f.chain.reduction, all);
-    return all[0];
+    join_lanes<2>(f.chain.reduction, state);
+    return state[0];
 }
 
 /* Draws a ticket for what one thread or several wrote before a barrier that this one has passed. True for the last of
@@ -283,15 +289,20 @@ __device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
     return last;
 }
 
-__device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, rfi_state_f32 state) {
-    float v = rfi_state_finish_f32(f.chain.reduction, state, (float)f.out_features), saved = 0;
-#pragma unroll 1
-    for (int i = f.chain.num_pre; i < f.chain.num_pre + f.chain.num_post; i++) {
-        const rfi_cuda_step &step = f.chain.steps[i];
-        v = rfi_op_apply_f32(step.kind, v, step.a32, step.b32, saved);
-        if (step.kind == RF_OP_SAVE) saved = v;
+/* One copy of the steps behind the reduction for all reductions, in its place: a call would spill. */
+__device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, const rfi_state_f32 &state) {
+    float v = 0;
+    bool there = false;
+    const auto keep = [&](const rfi_cuda_fold &, int64_t, float number) { v = number, there = true; };
+    switch (f.chain.reduction) {
+#define RFI_REDUCTION(id, number, ...)                                                                            \
+    case number:                                                                                                  \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_finish_state<rfi_reduction_##id>(f, row, state, keep); \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
     }
-    rfi_store_as<float>(f.y, f.y_dtype, row * f.ldy, v);
+    if (there) rfi_store_number(f, row, v);
 }
 
 /* What a consumer's part of a tile is among the states of its 64 rows. */
@@ -326,13 +337,13 @@ template <class C> __device__ __forceinline__ void write_states(
     const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
     float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
-    merge_lanes<4>(f.chain.reduction, state);
+    join_lanes<4>(f.chain.reduction, state);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = at.row + r * 8;
         if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch &&
             !(*sh.irregular && is_irregular(f, s.first_row + row)))
-            states[row * f.num_partials + s.slot] = {state[r].m, state[r].t};
+            states[row * f.num_partials + s.slot] = {state[r].m, state[r].t[0]};
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
@@ -366,7 +377,7 @@ template <class C> __device__ __forceinline__ void finish_tile(
     float2 *states = (float2 *)f.partials + row * f.num_partials;
     rfi_state_f32 all = combine_states(f, states, s.first, there ? s.count : 0);
     if (s.groups > 1) {
-        if (mine) states[p.group_slot + s.group] = {all.m, all.t};
+        if (mine) states[p.group_slot + s.group] = {all.m, all.t[0]};
         barrier_sync(own_barrier(at.warpgroup), 128);
         uint32_t *last = sh.last + 2 * CONSUMERS + at.warpgroup;
         if (thread == 0) *last = draw(tickets_of(f, s) + s.groups, s.groups);
@@ -389,14 +400,14 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         row_scale[0] = row < f.batch ? f.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
     }
-    state[0] = state[1] = rfi_state_empty_f32(reduction);
+    state[0] = state[1] = empty_state(reduction);
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
     if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE &&
         column / 8 * 8 + 2 * N <= f.out_features) {
         scale_and_shift<C>(f, total, 0, table, row_scale);
         if (f.chain.affine_saves) apply_affine<C, true>(f, total, table);
         else apply_affine<C, false>(f, total, table);
-        fold_columns<false>(reduction, total, 0, state);
+        fold_columns<false>(f, total, row, column, 0, state);
         return;
     }
 #pragma unroll 1
@@ -407,8 +418,8 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         apply_steps<C>(f, v, c, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<false>(reduction, v, 0, state);
-        else fold_columns<true>(reduction, v, (int)max(f.out_features - from, (int64_t)0), state);
+        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<false>(f, v, row, from, 0, state);
+        else fold_columns<true>(f, v, row, from, (int)max(f.out_features - from, (int64_t)0), state);
     }
 }
 

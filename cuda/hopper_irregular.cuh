@@ -17,15 +17,32 @@ __device__ __forceinline__ bool sees_irregular(const rfi_cuda_fold &f, int threa
     return flagged;
 }
 
-/* Merges the states of a row by a warp, and finishes it. */
-__device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t row, int lane) {
-    const rfi_state_f32 *states = (const rfi_state_f32 *)f.partials + row * f.num_partials;
-    rfi_state_f32 all[1] = {rfi_state_empty_f32(f.chain.reduction)};
-    for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32)
-        all[0] = rfi_state_merge_f32(f.chain.reduction, all[0], rfi_read_state(states, i));
+/* Joins the states of a row by a warp, and finishes it. */
+template <class R>
+__device__ __forceinline__ void combine_irregular(const rfi_cuda_fold &f, int64_t row, int lane, rfi_state_f32 &all) {
+    const float2 *states = (const float2 *)f.partials + row * f.num_partials;
+    rfi_state_f32 state[1];
+    rfi_empty_state<R>(state[0]);
+    for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32) {
+        const rfi_state_f32 next[1] = {rfi_read_state<float, 1>(states, i)};
+        rfi_join_states<R>(state[0], next);
+    }
     __syncwarp();
-    merge_lanes<32>(f.chain.reduction, all);
-    if (lane == 0) finish_row(f, row, all[0]);
+    rfi_join_lanes<R, 32>(state);
+    all = state[0];
+}
+
+__device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t row, int lane) {
+    rfi_state_f32 all = {};
+    switch (f.chain.reduction) {
+#define RFI_REDUCTION(id, number, ...)                                                                           \
+    case number:                                                                                                 \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>) combine_irregular<rfi_reduction_##id>(f, row, lane, all); \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+    }
+    if (lane == 0) finish_row(f, row, all);
 }
 
 constexpr int IRREGULAR_THREADS = fma_tile::THREADS;

@@ -295,7 +295,7 @@ template <int SUMS> __device__ __forceinline__ void store_tile(
 /* Copies of each row the states first, first + step, ..., `count` of them, to where the ring was. One after the other,
  * they may be another block's: past the first-level cache. Those further apart are this block's own. */
 __device__ __forceinline__ void fetch_states(
-    const rfi_cuda_fold &f, const Shared &sh, float2 *kept, int first, int count, int step) {
+    const rfi_cuda_fold &f, const Shared &sh, rfi_state_f32 *kept, int first, int count, int step) {
     const int width = step == 1 ? 2 : 1; /* of a copy */
     const bool irregular = *sh.irregular;
     for (int row = threadIdx.x / 32; row < (int)f.batch;
@@ -313,40 +313,18 @@ __device__ __forceinline__ void fetch_states(
     rfi_copy_wait<0>();
 }
 
-/* Merges into a state every LANES-th of `count`, from the thread's own on: first the common peak, then every total
- * once, added in double, for they are few but large. Some at once, without a branch: their latencies are what this
- * takes. */
+/* Joins to a state every LANES-th of `count`, from the thread's own on. */
 template <int LANES>
-__device__ __forceinline__ rfi_state_f32 merge_kept(int reduction, rfi_state_f32 state, const float2 *kept, int count) {
-    constexpr int AT_ONCE = 8;
-    const int mine = threadIdx.x % LANES;
+__device__ __forceinline__ void join_kept(int reduction, rfi_state_f32 &state, const rfi_state_f32 *kept, int count) {
     switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                \
-    case number: {                                                                                    \
-        float m = state.m;                                                                            \
-        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                     \
-            float peaks[AT_ONCE];                                                                     \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) peaks[j] =                            \
-                i + j * LANES < count ? kept[i + j * LANES].x : rfi_peak0_##id##_f32();               \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) m = rfi_peak_##id##_f32(m, peaks[j]); \
-        }                                                                                             \
-        double t[2] = {state.t * rfi_factor_##id##_f32(0, state.m, m), 0};                            \
-        _Pragma("unroll 1") for (int i = mine; i < count; i += AT_ONCE * LANES) {                     \
-            float terms[AT_ONCE];                                                                     \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) {                                     \
-                const float2 s = i + j * LANES < count ? kept[i + j * LANES] : float2{m, 0};          \
-                terms[j] = s.y * rfi_factor_##id##_f32(0, s.x, m);                                    \
-            }                                                                                         \
-            _Pragma("unroll") for (int j = 0; j < AT_ONCE; j++) t[j % 2] += terms[j];                 \
-        }                                                                                             \
-        state.m = m;                                                                                  \
-        state.t = (float)(t[0] + t[1]);                                                               \
-        break;                                                                                        \
-    }
+#define RFI_REDUCTION(id, number, ...)                                                         \
+    case number:                                                                               \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>)                                         \
+            rfi_join_kept<rfi_reduction_##id, LANES>(state, kept, count, threadIdx.x % LANES); \
+        break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
-    return state;
 }
 
 /* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and
@@ -356,21 +334,22 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
     const rfi_cuda_fold &f, const Shared &sh, int first, int end, int step, Put put) {
     constexpr int LANES = C::ROWS > 32 ? 4 : 8;
     static_assert(C::ROWS <= CONSUMER_THREADS / LANES, "one round");
-    static_assert(C::ROWS * STATES_LD * (int)sizeof(float2) <= C::STAGES * C::STAGE, "states fit where the ring was");
-    float2 *kept = (float2 *)((uint8_t *)sh.tile - C::STAGES * C::STAGE);
+    static_assert(
+        C::ROWS * STATES_LD * (int)sizeof(rfi_state_f32) <= C::STAGES * C::STAGE, "states fit where the ring was");
+    rfi_state_f32 *kept = (rfi_state_f32 *)((uint8_t *)sh.tile - C::STAGES * C::STAGE);
     const int row = threadIdx.x / LANES;
     const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row));
-    rfi_state_f32 all[1] = {rfi_state_empty_f32(f.chain.reduction)};
+    rfi_state_f32 all[1] = {empty_state(f.chain.reduction)};
 #pragma unroll 1
     for (int at = first; at < end; at += MOST_STATES * step) {
         const int count = min((end - at + step - 1) / step, MOST_STATES);
         barrier_sync(1, CONSUMER_THREADS); /* what was kept before is read */
         fetch_states(f, sh, kept, at, count, step);
         barrier_sync(1, CONSUMER_THREADS);
-        all[0] = merge_kept<LANES>(f.chain.reduction, all[0], kept + row * STATES_LD, there ? count : 0);
+        join_kept<LANES>(f.chain.reduction, all[0], kept + row * STATES_LD, there ? count : 0);
     }
     __syncwarp();
-    merge_lanes<LANES>(f.chain.reduction, all);
+    join_lanes<LANES>(f.chain.reduction, all);
     if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
@@ -378,10 +357,12 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
 struct Put {
     float2 *states;
     bool single;
-    __device__ __forceinline__ void operator()(
-        const rfi_cuda_fold &f, int64_t row, int64_t index, float m, float t) const {
-        if (single) states[row] = {m, t};
-        else rfi_to_partials()(f, row, index, m, t);
+    template <int N> __device__ __forceinline__ void operator()(
+        const rfi_cuda_fold &f, int64_t row, int64_t index, const rfi_state_of<float, N> &s) const {
+        if constexpr (N == 1) {
+            if (single) states[row] = {s.m, s.t[0]};
+            else rfi_to_partials()(f, row, index, s);
+        }
     }
 };
 
@@ -396,7 +377,7 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
             2; /* where the states of clusters go: not in the place of a tile's, which its block may have to read yet */
     if (!single) {
         merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x,
-            [=, &sh](int row, rfi_state_f32 state) { sh.states[row] = {state.m, state.t}; });
+            [=, &sh](int row, rfi_state_f32 state) { sh.states[row] = {state.m, state.t[0]}; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (C::CLUSTER > 1 && rank > 0) {
@@ -409,8 +390,8 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
         mbarrier_wait(
             sh.theirs, 0); /* whatever the rows are: this block must not leave while states are on their way to it */
     if (row < f.batch && !(*sh.irregular && is_irregular(f, row))) {
-        rfi_state_f32 state = {sh.states[row].x, sh.states[row].y};
-        if (paired) state = merge_kept<1>(f.chain.reduction, state, sh.states + C::ROWS + row, 1);
+        rfi_state_f32 state = {sh.states[row].x, {sh.states[row].y}};
+        if (paired) join_kept<1>(f.chain.reduction, state, (const rfi_state_f32 *)sh.states + C::ROWS + row, 1);
         ((rfi_state_f32 *)f.partials)[row * f.num_partials + merged + blockIdx.x / C::CLUSTER] = state;
     }
     barrier_sync(1, CONSUMER_THREADS);

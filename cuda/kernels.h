@@ -101,9 +101,9 @@ typedef struct rfi_cuda_levels {
 /* One forward, as every fold kernel gets it.
  *
  * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
- * `fold_columns` columns to a partial state (m, t) of the compute type. The last block of a row of tiles, known by the
- * ticket it draws, merges the partial states of its rows in column order and writes y: the result does not depend on
- * which block comes last. */
+ * `fold_columns` columns to a partial state of the compute type (states.cuh). The last block of a row of tiles, known
+ * by the ticket it draws, merges the partial states of its rows in column order and writes y: the result does not
+ * depend on which block comes last. */
 typedef struct rfi_cuda_fold {
     rfi_cuda_rows x, w;
     int64_t batch, in_features, out_features;
@@ -117,6 +117,8 @@ typedef struct rfi_cuda_fold {
     void *partials; /* (batch, num_partials) states. The state of features j * fold_columns and on is the j-th of its
                        row. Irregular rows that a Hopper kernel leaves out have states of RFI_FOLD_COLUMNS features */
     int64_t num_partials;
+    const int64_t *columns;   /* (batch): the column that each row asks for, or RFI_COLUMN_*; NULL: the reduction needs
+                                 none */
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;        /* one for each row of tiles, zero before the launch; NULL without a reduction */
     unsigned *next_tile;      /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each

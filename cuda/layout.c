@@ -10,6 +10,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "sizes.h"
+#include "states.h"
 
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
@@ -76,7 +77,8 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_shape *shape, rfi_
     }
     if (c->aligned_x && shape->copies_x) l->copy = take(&l->total, batch, l->depth * 2);
     if (spec->plan.reduction)
-        l->partials = take(&l->total, batch, l->num_partials * 2 * (int64_t)rfi_dtype_size(spec->compute_dtype));
+        l->partials = take(&l->total, batch,
+            l->num_partials * rfi_reduction_words(spec->plan.reduction) * (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {

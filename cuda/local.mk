@@ -34,6 +34,7 @@ cuda_h = \
 	cuda/kernels.h \
 	cuda/launch.cuh \
 	cuda/layout.h \
+	cuda/pieces.cuh \
 	cuda/prepared.h \
 	cuda/primitives.cuh \
 	cuda/ptx.cuh \

@@ -1,60 +1,266 @@
 /* SPDX-License-Identifier: MIT */
-/* The state of a row on the device, of reductions with one total: see lib/states.h. */
+/* The state of a row on the device (see lib/states.h): one set of joins for columns in registers, lanes, shared memory
+ * and partial states in memory, whatever the reduction.
+ *
+ * Partial states in device memory, of a row side by side in the order of the columns, TOTALS + 1 words of the compute
+ * type each:
+ *
+ *     row r, from state r * num_partials on    | m t0 t1 | m t0 t1 | ...
+ *
+ * Portable kernels and hopper_small write one for every RFI_FOLD_COLUMNS columns. The Hopper kernels write one for each
+ * of their `fold_columns`, and behind those of the columns what groups of them come to; hopper_small what blocks come
+ * to. Those two families take reductions of a peak and one total that need no columns: pairs of words.
+ *
+ * Every join takes the common peak first and then every total once. */
 #ifndef ROWFOLD_CUDA_STATES_CUH
 #define ROWFOLD_CUDA_STATES_CUH
 
-#include "ops.h"
+#include "typed.cuh"
 
-typedef struct rfi_state_f32 {
-    float m, t;
-} rfi_state_f32;
+/* A pair is loaded and stored at once. */
+template <class T, int TOTALS> struct alignas(TOTALS == 1 ? 2 * sizeof(T) : sizeof(T)) rfi_state_of {
+    T m, t[TOTALS];
+};
 
-typedef struct rfi_state_f64 {
-    double m, t;
-} rfi_state_f64;
+/* Of a reduction with one total. */
+typedef rfi_state_of<float, 1> rfi_state_f32;
 
-RFI_FN rfi_state_f32 rfi_state_empty_f32(int kind) {
-    rfi_state_f32 state = {0, 0};
-    switch (kind) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: state.m = rfi_peak0_##id##_f32(); break;
+#define RFI_ADDS(join, term, moved, factor) RFI_ADDS_##join
+#define RFI_ADDS_ADD true
+#define RFI_ADDS_LEAST false
+#define RFI_ADDS_NONE false
+#define RFI_MEMBER static __device__ __forceinline__
+
+/* The functions of a reduction for one type; i, the number of a total, is a constant. */
+#define RFI_REDUCTION_OF(id, T, suffix, column)                                                             \
+    RFI_MEMBER void peak0(T &m) { m = rfi_peak0_##id##suffix(); }                                           \
+    RFI_MEMBER T peak(T m, T x) { return rfi_peak_##id##suffix(m, x); }                                     \
+    RFI_MEMBER void empty(int i, T &t) { t = rfi_empty_##id##suffix(i); }                                   \
+    RFI_MEMBER T term(int i, T m, T x, column j, column q) { return rfi_term_##id##suffix(i, m, x, j, q); } \
+    RFI_MEMBER T moved(int i, T m, T p, const T(&t)[TOTALS]) {                                              \
+        return rfi_moved_##id##suffix(i, m, p, t[0], TOTALS > 1 ? t[TOTALS - 1] : (T)0);                    \
+    }                                                                                                       \
+    RFI_MEMBER T factor(int i, T m, T p) { return rfi_factor_##id##suffix(i, m, p); }                       \
+    RFI_MEMBER T join(int i, T t, T u) { return rfi_join_##id##suffix(i, t, u); }                           \
+    RFI_MEMBER T finish(T m, const T(&t)[TOTALS], T n, column q) {                                          \
+        return rfi_finish_##id##suffix(m, t[0], TOTALS > 1 ? t[TOTALS - 1] : (T)0, n, q);                   \
+    }
+
+/* A reduction as a type, for code that is compiled once for each. */
+#define RFI_REDUCTION(id, number, name, flags, peak0_, peak_, total0, total1, finish_, doc)                     \
+    struct rfi_reduction_##id {                                                                                 \
+        static constexpr int TOTALS = rfi_totals_##id, FLAGS = (flags);                                         \
+        static __host__ __device__ constexpr bool adds(int i) { return i ? RFI_ADDS total1 : RFI_ADDS total0; } \
+        RFI_REDUCTION_OF(id, float, _f32, int32_t)                                                              \
+        RFI_REDUCTION_OF(id, double, _f64, int64_t)                                                             \
+    };
 #include "reductions.def"
 #undef RFI_REDUCTION
-    }
-    return state;
+#undef RFI_REDUCTION_OF
+#undef RFI_MEMBER
+
+/* Whether the kernels of sm_90a take the reduction: choose.c asks for the same (special_states). */
+template <class R> constexpr bool rfi_is_pair = R::TOTALS == 1 && !(R::FLAGS & (RFI_RF_INDEX | RFI_RF_COLUMN));
+
+/* The column that a row asks for. */
+template <class R> static __device__ __forceinline__ int64_t rfi_asked(const rfi_cuda_fold &p, int64_t row) {
+    if constexpr ((R::FLAGS & RFI_RF_COLUMN) != 0) return p.columns[min(row, p.batch - 1)];
+    return RFI_COLUMN_OUTSIDE;
 }
 
-RFI_FN rfi_state_f32 rfi_state_merge_f32(int kind, rfi_state_f32 p, rfi_state_f32 q) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, ...)                                                               \
-    case number: {                                                                                   \
-        const float m = rfi_peak_##id##_f32(p.m, q.m);                                               \
-        return {m, p.t * rfi_factor_##id##_f32(0, p.m, m) + q.t * rfi_factor_##id##_f32(0, q.m, m)}; \
-    }
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return p;
+template <class R, class T, int N> static __device__ __forceinline__ void rfi_empty_state(rfi_state_of<T, N> &s) {
+    R::peak0(s.m);
+#pragma unroll
+    for (int i = 0; i < N; i++) R::empty(i, s.t[i]);
 }
 
-RFI_FN float rfi_state_finish_f32(int kind, rfi_state_f32 p, float n) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: return rfi_finish_##id##_f32(p.m, p.t, 0, n, 0);
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-    return p.t;
+/* To the peak p of more columns. */
+template <class R, class T, int N> static __device__ __forceinline__ void rfi_carry(rfi_state_of<T, N> &s, T p) {
+    T t[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) t[i] = R::moved(i, s.m, p, s.t) * R::factor(i, s.m, p);
+#pragma unroll
+    for (int i = 0; i < N; i++) s.t[i] = t[i];
+    s.m = p;
 }
 
-RFI_FN double rfi_state_finish_f64(int kind, rfi_state_f64 p, double n) {
-    switch (kind) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: return rfi_finish_##id##_f64(p.m, p.t, 0, n, 0);
-#include "reductions.def"
-#undef RFI_REDUCTION
+/* The peaks of LANES neighbouring lanes, a power of two. All get the same bits. */
+template <class R, int LANES, int ROWS, class T> static __device__ __forceinline__ void rfi_join_peaks(T (&m)[ROWS]) {
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) m[r] = R::peak(m[r], __shfl_xor_sync(~0u, m[r], step));
+}
+
+/* Their totals, which are of one peak. */
+template <class R, int LANES, int ROWS, class T, int N>
+static __device__ __forceinline__ void rfi_join_totals(rfi_state_of<T, N> (&s)[ROWS]) {
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int i = 0; i < N; i++) s[r].t[i] = R::join(i, s[r].t[i], __shfl_xor_sync(~0u, s[r].t[i], step));
+}
+
+/* Their states, for each of ROWS rows. */
+template <class R, int LANES, int ROWS, class T, int N>
+static __device__ __forceinline__ void rfi_join_lanes(rfi_state_of<T, N> (&s)[ROWS]) {
+    T m[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) m[r] = s[r].m;
+    rfi_join_peaks<R, LANES>(m);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) rfi_carry<R>(s[r], m[r]);
+    rfi_join_totals<R, LANES>(s);
+}
+
+/* s and COUNT states beside it, all there: those that are not are empty. */
+template <class R, int COUNT, class T, int N>
+static __device__ __forceinline__ void rfi_join_states(rfi_state_of<T, N> &s, const rfi_state_of<T, N> (&v)[COUNT]) {
+    T m = s.m;
+#pragma unroll
+    for (int c = 0; c < COUNT; c++) m = R::peak(m, v[c].m);
+    rfi_carry<R>(s, m);
+#pragma unroll
+    for (int c = 0; c < COUNT; c++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            s.t[i] = R::join(i, s.t[i], R::moved(i, v[c].m, m, v[c].t) * R::factor(i, v[c].m, m));
+}
+
+/* A total of float that others are joined to in double: few additions, but of large numbers. */
+template <class R> static __device__ __forceinline__ double rfi_join_wide(int i, double t, float moved, float factor) {
+    if (R::adds(i)) return fma((double)moved, (double)factor, t);
+    return moved < t ? (double)moved : t;
+}
+
+/* s and the first `count` of COUNT states beside it. */
+template <class R, int COUNT, int N> static __device__ __forceinline__ void rfi_join_some(
+    rfi_state_of<float, N> &s, const rfi_state_of<float, N> (&v)[COUNT], int count) {
+    float m = s.m;
+#pragma unroll
+    for (int c = 0; c < COUNT; c++) m = c < count ? R::peak(m, v[c].m) : m;
+    double t[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) t[i] = (double)R::moved(i, s.m, m, s.t) * (double)R::factor(i, s.m, m);
+#pragma unroll
+    for (int c = 0; c < COUNT; c++)
+        if (c < count)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                t[i] = rfi_join_wide<R>(i, t[i], R::moved(i, v[c].m, m, v[c].t), R::factor(i, v[c].m, m));
+    s.m = m;
+#pragma unroll
+    for (int i = 0; i < N; i++) s.t[i] = (float)t[i];
+}
+
+/* s and those of `count` states in shared memory whose number is `mine` and then every LANES-th. Totals are added in
+ * double. Some at once, without a branch: their latencies are what this takes. */
+template <class R, int LANES, int N> static __device__ __forceinline__ void rfi_join_kept(
+    rfi_state_of<float, N> &s, const rfi_state_of<float, N> *kept, int count, int mine) {
+    constexpr int AT_ONCE = 8;
+    float m = s.m;
+#pragma unroll 1
+    for (int i = mine; i < count; i += AT_ONCE * LANES) {
+        float peaks[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            R::peak0(peaks[j]);
+            if (i + j * LANES < count) peaks[j] = kept[i + j * LANES].m;
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) m = R::peak(m, peaks[j]);
     }
-    return p.t;
+    rfi_carry<R>(s, m);
+    double t[N][2];
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        float none;
+        R::empty(k, none);
+        t[k][0] = s.t[k], t[k][1] = none;
+    }
+#pragma unroll 1
+    for (int i = mine; i < count; i += AT_ONCE * LANES) {
+        float terms[N][AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            rfi_state_of<float, N> v;
+            rfi_empty_state<R>(v);
+            v.m = m;
+            if (i + j * LANES < count) v = kept[i + j * LANES];
+#pragma unroll
+            for (int k = 0; k < N; k++) terms[k][j] = R::moved(k, v.m, m, v.t) * R::factor(k, v.m, m);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                t[k][j % 2] = R::adds(k) ? t[k][j % 2] + terms[k][j] : fmin(t[k][j % 2], (double)terms[k][j]);
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) s.t[k] = (float)(R::adds(k) ? t[k][0] + t[k][1] : fmin(t[k][0], t[k][1]));
+}
+
+/* Partial state i of a row, whose states begin at `partials`, past the first-level cache: another block wrote it. */
+template <class T, int N>
+static __device__ __forceinline__ rfi_state_of<T, N> rfi_read_state(const void *partials, int64_t i) {
+    rfi_state_of<T, N> s;
+    if constexpr (N == 1 && sizeof(T) == 4) {
+        const float2 v = __ldcg((const float2 *)partials + i);
+        s.m = v.x, s.t[0] = v.y;
+    } else if constexpr (N == 1) {
+        const double2 v = __ldcg((const double2 *)partials + i);
+        s.m = v.x, s.t[0] = v.y;
+    } else {
+        const T *words = (const T *)partials + i * (1 + N);
+        s.m = __ldcg(words);
+#pragma unroll
+        for (int k = 0; k < N; k++) s.t[k] = __ldcg(words + 1 + k);
+    }
+    return s;
+}
+
+template <class T, int N>
+static __device__ __forceinline__ void rfi_write_state(void *partials, int64_t i, const rfi_state_of<T, N> &s) {
+    if constexpr (N == 1 && sizeof(T) == 4) {
+        ((float2 *)partials)[i] = float2{s.m, s.t[0]};
+    } else if constexpr (N == 1) {
+        ((double2 *)partials)[i] = double2{s.m, s.t[0]};
+    } else {
+        T *words = (T *)partials + i * (1 + N);
+        words[0] = s.m;
+#pragma unroll
+        for (int k = 0; k < N; k++) words[1 + k] = s.t[k];
+    }
+}
+
+/* A number of a row through the steps behind the reduction, and to y. */
+template <class T> static __device__ __forceinline__ void rfi_store_number(const rfi_cuda_fold &p, int64_t row, T v) {
+    T saved = 0;
+#pragma unroll 1
+    for (int i = p.chain.num_pre; i < p.chain.num_pre + p.chain.num_post; i++) {
+        const rfi_cuda_step &step = p.chain.steps[i];
+        v = rfi_typed<T>::apply(step.kind, v, rfi_typed<T>::a(step), rfi_typed<T>::b(step), saved);
+        if (step.kind == RF_OP_SAVE) saved = v;
+    }
+    rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
+}
+
+/* What the state of a whole row comes to, to y: a number goes to store(p, row, v), which takes it through the steps
+ * behind the reduction; a column without any goes to y as it is, so that it is exact where y's type can hold it. */
+template <class R, class T, int N, class Store> static __device__ __forceinline__ void rfi_finish_state(
+    const rfi_cuda_fold &p, int64_t row, const rfi_state_of<T, N> &s, Store store) {
+    T v = R::finish(s.m, s.t, (T)p.out_features, rfi_asked<R>(p, row));
+    if constexpr ((R::FLAGS & RFI_RF_INDEX) != 0) {
+        const int64_t column = rfi_typed<T>::column_of(v);
+        if (!p.chain.num_post) {
+            rfi_store_as<double>(p.y, p.y_dtype, row * p.ldy, (double)column);
+            return;
+        }
+        v = (T)column;
+    }
+    store(p, row, v);
 }
 
 #endif

@@ -8,26 +8,26 @@
 
 #include "chain.h"
 #include "kernels.h"
-#include "states.cuh"
+#include "ops.h"
 
 template <class T> struct rfi_typed;
 template <> struct rfi_typed<float> {
-    typedef rfi_state_f32 state;
+    typedef int32_t column;
     static __device__ __forceinline__ float a(const rfi_cuda_step &step) { return step.a32; }
     static __device__ __forceinline__ float b(const rfi_cuda_step &step) { return step.b32; }
     static __device__ float apply(int kind, float x, float a, float b, float s) {
         return rfi_op_apply_f32(kind, x, a, b, s);
     }
-    static __device__ float finish(int kind, state p, float n) { return rfi_state_finish_f32(kind, p, n); }
+    static __device__ __forceinline__ int64_t column_of(float word) { return rfi_column_of_f32(word); }
 };
 template <> struct rfi_typed<double> {
-    typedef rfi_state_f64 state;
+    typedef int64_t column;
     static __device__ __forceinline__ double a(const rfi_cuda_step &step) { return step.a64; }
     static __device__ __forceinline__ double b(const rfi_cuda_step &step) { return step.b64; }
     static __device__ double apply(int kind, double x, double a, double b, double s) {
         return rfi_op_apply_f64(kind, x, a, b, s);
     }
-    static __device__ double finish(int kind, state p, double n) { return rfi_state_finish_f64(kind, p, n); }
+    static __device__ __forceinline__ int64_t column_of(double word) { return rfi_column_of_f64(word); }
 };
 
 #define RFI_OP(id, number, name, params, flags, formula, doc)                                              \
@@ -35,25 +35,6 @@ template <> struct rfi_typed<double> {
     RFI_FN double rfi_op_##id(double x, double a, double b, double s) { return rfi_op_##id##_f64(x, a, b, s); }
 #include "ops.def"
 #undef RFI_OP
-
-/* A reduction as a type, for code that is compiled once for each. */
-#define RFI_REDUCTION(id, number, ...)                                                                                \
-    struct rfi_reduction_##id {                                                                                       \
-        static __device__ __forceinline__ void peak0(float &m) { m = rfi_peak0_##id##_f32(); }                        \
-        static __device__ __forceinline__ void peak0(double &m) { m = rfi_peak0_##id##_f64(); }                       \
-        static __device__ __forceinline__ float peak(float m, float x) { return rfi_peak_##id##_f32(m, x); }          \
-        static __device__ __forceinline__ double peak(double m, double x) { return rfi_peak_##id##_f64(m, x); }       \
-        static __device__ __forceinline__ float term(float m, float x) { return rfi_term_##id##_f32(0, m, x, 0, 0); } \
-        static __device__ __forceinline__ double term(double m, double x) {                                           \
-            return rfi_term_##id##_f64(0, m, x, 0, 0);                                                                \
-        }                                                                                                             \
-        static __device__ __forceinline__ float rescale(float m, float x) { return rfi_factor_##id##_f32(0, m, x); }  \
-        static __device__ __forceinline__ double rescale(double m, double x) {                                        \
-            return rfi_factor_##id##_f64(0, m, x);                                                                    \
-        }                                                                                                             \
-    };
-#include "reductions.def"
-#undef RFI_REDUCTION
 
 /* A sum of what tensor cores summed up in pieces. They truncate when they add: measured, pieces of 32 products lose 0.6
  * (signs mixed) to 0.9 (all equal) units of a float's last place on average, always towards zero, which a sum over the

@@ -29,6 +29,12 @@ enum {
     RFI_RF_COLUMN = 4,
 };
 
+/* What stands for q where a row names no column of the layer. */
+enum {
+    RFI_COLUMN_OUTSIDE = -1, /* the result is NaN */
+    RFI_COLUMN_IGNORED = -2, /* the result is 0 */
+};
+
 /* The second total of a reduction that has one alone. */
 #define RFI_NO_TOTAL (NONE, C(0), C(0), C(1))
 #define RFI_THERE(join, term, moved, factor) RFI_THERE_##join

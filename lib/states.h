@@ -20,12 +20,6 @@
 
 #include "ops.h"
 
-/* What stands for q where a row names no column of the layer. */
-enum {
-    RFI_COLUMN_OUTSIDE = -1, /* the result is NaN */
-    RFI_COLUMN_IGNORED = -2, /* the result is 0 */
-};
-
 #define RFI_MOST_COLUMNS (INT32_C(0x7f7fffff) - INT32_C(0x00800000))
 
 /* The state of nothing or of some columns, in double: it carries those of either type exactly. */

@@ -27,5 +27,10 @@ AC_MSG_CHECKING([for what writes shell completion])
 AS_IF([test "$PYTHON" != : && $PYTHON -c 'import numpy, shtab' 2>/dev/null],
   [rf_completion=yes rf_completion_summary="bash, zsh, fish"],
   [rf_completion=no rf_completion_summary="no (the Python packages shtab and numpy were not found)"])
+# Older ones know no fish.
+AS_IF([$PYTHON -c 'import shtab, sys; sys.exit("fish" not in shtab.SUPPORTED_SHELLS)' 2>/dev/null], [rf_fish=$rf_completion],
+  [rf_fish=no
+  AS_IF([test $rf_completion = yes], [rf_completion_summary="bash, zsh"])])
 AC_MSG_RESULT([$rf_completion])
-AM_CONDITIONAL([HAVE_COMPLETION], [test $rf_completion = yes])])
+AM_CONDITIONAL([HAVE_COMPLETION], [test $rf_completion = yes])
+AM_CONDITIONAL([HAVE_FISH_COMPLETION], [test $rf_fish = yes])])

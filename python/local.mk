@@ -94,7 +94,10 @@ zshcompletiondir = $(datadir)/zsh/site-functions
 fishcompletiondir = $(datadir)/fish/vendor_completions.d
 bashcompletion_DATA = python/completion/rowfold
 zshcompletion_DATA = python/completion/_rowfold
-fishcompletion_DATA = python/completion/rowfold.fish
+fishcompletion_DATA =
+if HAVE_FISH_COMPLETION
+fishcompletion_DATA += python/completion/rowfold.fish
+endif
 completions = $(bashcompletion_DATA) $(zshcompletion_DATA) $(fishcompletion_DATA)
 CLEANFILES += $(completions)
 $(completions): tools/completion.py lib/presets.def $(rowfold_py) $(rowfold_bench_py) $(rowfold_commands_py)

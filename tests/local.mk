@@ -51,7 +51,10 @@ TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
 AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM;
 
 if HAVE_COMPLETION
-installed_completions = $(DESTDIR)$(bashcompletiondir)/rowfold $(DESTDIR)$(zshcompletiondir)/_rowfold $(DESTDIR)$(fishcompletiondir)/rowfold.fish
+installed_completions = $(DESTDIR)$(bashcompletiondir)/rowfold $(DESTDIR)$(zshcompletiondir)/_rowfold
+if HAVE_FISH_COMPLETION
+installed_completions += $(DESTDIR)$(fishcompletiondir)/rowfold.fish
+endif
 endif
 
 # Against what make install put down; make distcheck runs this too.

@@ -102,6 +102,10 @@ static void test_expected(void) {
 #ifdef RFI_BUILD_HOPPER
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "hopper"), "sm_90 got %s", c.name);
+    p.special_states = 1;
+    CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "W in blocks for kernels that do not take the reduction");
+    c = choose(&p, &hopper, -1);
+    CHECK(is(&c, "mma"), "special states got %s", c.name);
 #endif
     p = problem_of(1, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
     c = choose(&p, &large, -1);
