@@ -252,7 +252,9 @@ def test_models_without_weights_are_copied(weights, x):
 
 
 def test_other_models_say_how_they_would_be(weights):
-    with pytest.raises(TypeError, match="Load or update them with keep=True, or make it from a file with Model.from_file"):
+    with pytest.raises(
+        TypeError, match="Load or update them with keep=True, or make it from a file with Model.from_file"
+    ):
         pickle.dumps(model(weights))
     closed = model(weights)
     closed.close()
