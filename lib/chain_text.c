@@ -105,7 +105,35 @@ static int edit_distance(word w, const char *name) {
     return last[n];
 }
 
+/* Names that other programs have, and what there is for them. */
+static const struct {
+    const char *name, *instead;
+} elsewhere[] = {
+    {"softmax",
+        "its result is as large as the logits, which are not stored; logsumexp is the logarithm of its divisor"},
+    {"log_softmax", "its result is as large as the logits, which are not stored; logsumexp is what it subtracts"},
+    {"norm", "square | sum | sqrt is the norm of order 2, abs | sum that of order 1"},
+    {"var", "square | mean is the mean of the squares"},
+    {"std", "square | mean | sqrt is the root of the mean of the squares"},
+    {"amax", "max is the largest column"},
+    {"amin", "min is the smallest column"},
+    {"relu6", "hardtanh(0, 6) is the same"},
+    {"selu", "elu(1.6732632423543772848) | mul(1.0507009873554804934) is the same"},
+    {"swish", "silu is the same"},
+    {"rsqrt", "sqrt | reciprocal is the same"},
+    {"pow", "square, sqrt and reciprocal are powers"},
+    {"clip", "clamp is the same"},
+    {"threshold", "clamp(min=c) replaces what is below c by c"},
+    {"log2", "log | mul(1.4426950408889634) is the same"},
+    {"log10", "log | mul(0.4342944819032518) is the same"},
+    {"dropout", "outside of training it does nothing"},
+    {"bias", "the linear layer adds it, if the weights have one"},
+};
+
 static rf_status unknown_operator(const parser *p, word name) {
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (word_is(name, elsewhere[i].name))
+            return fail(p, name.start, "there is no operator \"%s\"; %s", elsewhere[i].name, elsewhere[i].instead);
     const char *nearest = NULL;
     int least = name.length < 4 ? 2 : 3; /* one edit in a short name, two in a long one */
     for (size_t i = 0; i < rf_op_count(); i++) {
@@ -115,8 +143,7 @@ static rf_status unknown_operator(const parser *p, word name) {
     int length = name.length < 40 ? (int)name.length : 40;
     if (nearest)
         return fail(p, name.start, "there is no operator \"%.*s\"; did you mean \"%s\"?", length, name.start, nearest);
-    return fail(p, name.start, "there is no operator \"%.*s\"; rf_op_get_info (Python: rowfold.ops) lists them", length,
-        name.start);
+    return fail(p, name.start, "there is no operator \"%.*s\"; rf_op_get_info lists them", length, name.start);
 }
 
 static const rfi_op_desc *find_operator(word name) {

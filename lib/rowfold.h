@@ -316,6 +316,10 @@ typedef struct rf_file_names {
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *names);
 rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf_file_names *names);
 
+/* rf_model_create and rf_model_load_file in one, the file opened once. What config and chain leave open (config.weight_dtype,
+ * in_features, out_features) is the weight tensor's. *model is untouched on an error. Statuses of both. */
+rf_status rf_model_create_from_file(rf_model **model, const rf_config *config, const char *path, const rf_file_names *names);
+
 /* Where one result of several goes. No byte of its rows may be one of x, of a row input, of another result or of the weights. */
 typedef struct rf_result {
     size_t size;    /* sizeof(rf_result) */

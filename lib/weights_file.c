@@ -274,9 +274,8 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
     return rf_model_load_weights_ex(model, &weights);
 }
 
-/* What can be said of the arguments before a file is opened. */
-static rf_status read_names(const rf_model *model, const rf_file_names *given, rf_file_names *names) {
-    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+/* What can be said of the names before a file is opened. */
+static rf_status read_names(const rf_file_names *given, rf_file_names *names) {
     rf_status status = rfi_sized_read("names", "rf_file_names", given, names, sizeof *names);
     if (status) return status;
     if (!names->weight) return rfi_error(RF_INVALID_ARGUMENT, "names.weight is NULL");
@@ -297,8 +296,9 @@ static rf_status load_open(rf_model *model, const rf_file *file, const rf_file_n
 
 rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf_file_names *given) {
     RFI_GUARDED;
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     rf_file_names names;
-    rf_status status = read_names(model, given, &names);
+    rf_status status = read_names(given, &names);
     if (status) return status;
     if (!file) return rfi_error(RF_INVALID_ARGUMENT, "file is NULL");
     return load_open(model, file, &names);
@@ -306,8 +306,9 @@ rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf
 
 rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_names *given) {
     RFI_GUARDED;
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     rf_file_names names;
-    rf_status status = read_names(model, given, &names);
+    rf_status status = read_names(given, &names);
     if (status) return status;
     rf_file *file = NULL;
     status = rf_file_open(&file, path);
@@ -315,4 +316,56 @@ rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_na
     status = load_open(model, file, &names);
     rf_file_close(file);
     return status;
+}
+
+/* Fills in what the config leaves open with what the weight's tensor says. */
+static rf_status complete(rf_config *config, const rf_file *file, const char *name) {
+    rf_tensor_info weight = {.size = sizeof weight};
+    rf_status status = rf_file_find(file, name, &weight);
+    if (status) return status;
+    if (!weight.dtype)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; expected a floating-point type",
+            weight.path, name, weight.type_name);
+    if (weight.num_dims != 2)
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "%s: tensor \"%.100s\" has %d dimensions; expected 2, (out_features, in_features)", weight.path, name,
+            weight.num_dims);
+    if (!config->weight_dtype) config->weight_dtype = weight.dtype;
+    rf_op ops[RF_MAX_OPS] = {{0}};
+    size_t count = 0;
+    if (config->chain) {
+        status = rf_chain_parse(config->chain, ops, RF_MAX_OPS, &count);
+    } else if (config->ops && config->num_ops) {
+        ops[0] = config->ops[0];
+    }
+    if (status || ops[0].num_params) return status; /* rf_model_create compares what the chain says */
+    if (!config->out_features) config->out_features = weight.shape[0];
+    if (!config->in_features) config->in_features = weight.shape[1];
+    return RF_OK;
+}
+
+rf_status rf_model_create_from_file(
+    rf_model **out, const rf_config *given, const char *path, const rf_file_names *given_names) {
+    RFI_GUARDED;
+    if (!out) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_config config;
+    rf_status status = rfi_sized_read("config", "rf_config", given, &config, sizeof config);
+    if (status) return status;
+    config.size = sizeof config;
+    rf_file_names names;
+    status = read_names(given_names, &names);
+    if (status) return status;
+    rf_file *file = NULL;
+    rf_model *model = NULL;
+    status = rf_file_open(&file, path);
+    if (!status) status = complete(&config, file, names.weight);
+    if (!status) status = rf_model_create(&model, &config);
+    if (!status) status = load_open(model, file, &names);
+    rf_file_close(file);
+    if (status) {
+        rf_model_destroy(model);
+        return status;
+    }
+    *out = model;
+    return RF_OK;
 }

@@ -12,6 +12,7 @@ rowfold_py = \
 	python/rowfold/dlpack.py \
 	python/rowfold/errors.py \
 	python/rowfold/files.py \
+	python/rowfold/filetype.py \
 	python/rowfold/frameworks.py \
 	python/rowfold/handle.py \
 	python/rowfold/kinds.py \
@@ -46,11 +47,15 @@ rowfold_commands_py = \
 	python/rowfold/commands/run.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
+	python/rowfold/torch/fuse.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \
 	python/rowfold/torch/match.py \
 	python/rowfold/torch/module.py \
+	python/rowfold/torch/partial.py \
 	python/rowfold/torch/program.py \
+	python/rowfold/torch/recipe.py \
+	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
 	python/rowfold/torch/spellings.py \
 	python/rowfold/torch/trace.py \

@@ -52,7 +52,13 @@ def elementwise(draw: st.DrawFn, behind: bool, rows: tuple[str, ...] = ()) -> st
             st.builds("{}({})".format, st.sampled_from(["mul", "add", "sub", "div", "minimum", "maximum"]), other),
             st.sampled_from(without_arguments()),
             st.sampled_from(
-                ["abs | sqrt", "abs | add(0.5) | log", "sigmoid | add(0.25) | reciprocal", "minimum(5) | exp"]
+                [
+                    "abs | sqrt",
+                    "abs | add(0.5) | log",
+                    "abs | log1p",
+                    "sigmoid | add(0.25) | reciprocal",
+                    "minimum(5) | exp",
+                ]
             ),
             st.builds("leaky_relu({!r})".format, st.floats(-2, 2, width=32)),
             st.builds("elu({!r})".format, st.floats(-2, 2, width=32)),

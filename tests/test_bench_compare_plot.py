@@ -148,17 +148,40 @@ def labels(axes):
 
 def test_the_plot_shows_what_was_measured():
     seconds = [1e-3, 2e-3, 5e-3]
-    times, relative, errors, roofline = drawn(document(result("rowfold (none)", seconds), result("absent", [])))
+    times, relative, errors = drawn(document(result("rowfold (none)", seconds), result("absent", [])))
     (bar,) = times.containers
     assert bar.lines[0].get_xdata() == pytest.approx([2.0])
     (spread,) = bar.lines[2][0].get_segments()
     assert spread[:, 0] == pytest.approx([1.0, 5.0])
     assert points(relative) == [1]
     assert points(errors) == pytest.approx([1e-7])
-    point, roof = roofline.lines
+
+
+def test_the_roofline_is_there_where_cases_differ_in_it():
+    small, large = (document(result("rowfold (none)", [2e-3]), batch=batch) for batch in (4, 8))
+    assert len(drawn(small)) == len(drawn(small, small)) == 3
+    *_, roofline = drawn(small, large)
+    point, other, roof = roofline.lines
     assert point.get_xdata() == pytest.approx([2 * 4 / 4])
     assert point.get_ydata() == pytest.approx([2 * 4 * 30 * 20 / 2e-3 / 1e9])
+    assert other.get_xdata() == pytest.approx([2 * 8 / 4])
     assert roof.get_ydata()[1:] == pytest.approx([1.0, 1.0])
+    unmeasured = document(result("rowfold (none)", []), batch=8)
+    assert len(drawn(small, unmeasured)) == 3
+
+
+@pytest.mark.parametrize("spread", [1.0, 1.01, 1.5, 3.0, 40.0, 1e4])
+@pytest.mark.parametrize("start", [1e-6, 3.3e-4, 9.7e-3, 2.0])
+def test_every_axis_has_some_numbers_and_not_too_many(start, spread):
+    first = result("rowfold (none)", [start], error=start * 1e-4)
+    second = result("numpy", [start * spread], error=start * spread * 1e-4)
+    for axes in drawn(document(first, second)):
+        low, high = axes.get_xlim()
+        shown = [at for at in axes.get_xticks() if low <= at <= high]
+        assert 2 <= len(shown) <= 12
+        texts = [text.get_text() for at, text in zip(axes.get_xticks(), axes.get_xticklabels()) if low <= at <= high]
+        assert all(float(text) > 0 for text in texts)
+        assert all(low < x < high for x in points(axes))
 
 
 def gpu_document(device, *cases):
@@ -196,10 +219,11 @@ def test_the_plot_of_a_gpu():
 @pytest.mark.parametrize("batch", [1, 4, 4096])
 def test_the_roof_is_over_the_points(batch):
     """It rises to the corner, here at one operation a byte, and is level from there, wherever the points are."""
-    *_, roofline = drawn(document(result("rowfold (none)", [1.0]), batch=batch))
-    point, roof = roofline.lines
+    *_, roofline = drawn(*(document(result("rowfold (none)", [1.0]), batch=rows) for rows in (batch, 2 * batch)))
+    *shown, roof = roofline.lines
     low, corner, high = roof.get_xdata()
-    assert low < min(corner, point.get_xdata()[0]) and max(corner, point.get_xdata()[0]) < high
+    reach = [point.get_xdata()[0] for point in shown]
+    assert low < min(corner, *reach) and max(corner, *reach) < high
     assert corner == pytest.approx(1)
     assert roof.get_ydata() == pytest.approx([low, 1, 1])
 
@@ -207,9 +231,10 @@ def test_the_roof_is_over_the_points(batch):
 def test_devices_are_kept_apart():
     slow, errors = (2e-3, 1e-3, 6e-3, 5e-3), (1e-7,) * 4
     run = gpu_document("an accelerator", (("float32", "f32", 4), slow, errors, False))
-    times, *_, roofline = drawn(document(result("rowfold (none)", [1e-3])), run)
+    own = [document(result("rowfold (none)", [1e-3]), batch=batch) for batch in (4, 8)]
+    times, *_, roofline = drawn(*own, run)
     assert [text.get_text() for text in times.texts] == ["max, 30 to 20, CPU", "max, 30 to 20, an accelerator"]
-    assert len(roofline.lines) == 2  # one point below one roof: those of the other device would mislead
+    assert len(roofline.lines) == 3  # two points below one roof: those of the other device would mislead
 
 
 def test_refusals_are_a_sentence(tmp_path):

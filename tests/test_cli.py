@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
+import shlex
 import signal
 import stat
 import subprocess
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 import rowfold
 from rowfold.commands import output
+from test_python_files import write
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 CHAIN = "linear | logsumexp"
@@ -166,7 +169,10 @@ def test_explain_takes_sizes_from_weights(weights):
     ("arguments", "words"),
     [
         (["linear(2, 3) | wat"], ["wat", "column"]),
-        (["linear | sum"], ["in_features"]),
+        (["linear | sum"], ["--in-features"]),
+        (["linear(2, 3) | sum", "--in-features", "5"], ["--in-features is 5, but the chain says 2"]),
+        (["linear(2, 3) | softmax"], ["there is no operator", "logsumexp is the logarithm of its divisor"]),
+        (["linear(2, 3) | frobnicate"], ["there is no operator", "there are mul add", "logsumexp"]),
         (["linear(2, 3)", "--backend", "abacus"], ["abacus"]),
         (["linear(2, 3)", "--batch", "-1"], ["-1"]),
         (["linear(2, 3)", "--threads", "0"], ["threads"]),
@@ -250,7 +256,6 @@ def test_run_keeps_an_output_that_exists(tmp_path, weights, x):
 def bad_inputs(folder):
     """What --input says, and words of the refusal."""
     good = np.zeros((4, K), np.float32)
-    np.save(folder / "fortran.npy", np.asfortranarray(good))
     np.save(folder / "swapped.npy", good.astype(">f4"))
     np.save(folder / "integers.npy", good.astype(np.int32))
     np.save(folder / "wide.npy", np.zeros((4, K + 1), np.float32))
@@ -266,7 +271,6 @@ def bad_inputs(folder):
     np.save(folder / "cut.npy", good)
     (folder / "cut.npy").write_bytes((folder / "cut.npy").read_bytes()[:-8])
     return [
-        ("fortran.npy", "Fortran order"),
         ("swapped.npy", "byte order"),
         ("integers.npy", "int32"),
         ("wide.npy", str(K + 1)),
@@ -274,7 +278,7 @@ def bad_inputs(folder):
         ("double.npy", "float64"),
         ("objects.npy", ""),
         ("many.npz", "one array"),
-        ("text.npy", "no .npy file"),
+        ("text.npy", "is text"),
         ("w.safetensors", "w.safetensors:TENSOR, with one of w, b"),
         ("cut.npy", ""),
         ("none.npy", "No such file"),
@@ -538,3 +542,136 @@ def test_a_file_of_bench_replaces_regular_files_only(tmp_path):
     with output.complete_or_absent(tmp_path / "old") as file:
         file.write(b"new")
     assert (tmp_path / "old").read_bytes() == b"new" and stat.S_IMODE((tmp_path / "old").stat().st_mode) == 0o640
+
+
+# Habits of the shell
+
+
+def bytes_of(array):
+    with io.BytesIO() as file:
+        np.save(file, array)
+        return file.getvalue()
+
+
+def piped(*arguments, given):
+    command = [sys.executable, "-m", "rowfold", "run", *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, input=given)
+
+
+def test_run_reads_and_writes_pipes(weights, x, tmp_path):
+    expected = model(weights)(x)
+    common = [CHAIN, "--weights", weights, "--weight", "head.weight", "--bias", "none", "--max-memory", "64K"]
+    done = piped(*common, "--input", "-", "--output", "-", given=bytes_of(x))
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(io.BytesIO(done.stdout)), expected)
+    line = "cat {x} | {run} --input - --output {y} && {run} --input <(cat {x}) --output - > {z}"
+    run = shlex.join([sys.executable, "-m", "rowfold", "run", *map(str, common)])
+    names = {"x": tmp_path / "x.npy", "y": tmp_path / "y.npy", "z": tmp_path / "z.npy", "run": run}
+    subprocess.run(["bash", "-c", line.format(**names)], env=environment(), check=True)
+    for name in ("y.npy", "z.npy"):
+        np.testing.assert_array_equal(np.load(tmp_path / name), expected)
+
+
+def test_a_file_may_be_called_minus(weights, x, tmp_path):
+    (tmp_path / "-").write_bytes(bytes_of(x))
+    common = [CHAIN, "--weights", weights, "--weight", "head.weight", "--bias", "none"]
+    done = cli("run", *common, "--input", "./-", "--output", "y.npy", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model(weights)(x))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"", "standard input: no .npy: "),
+        (b"1.0 2.0\n" * 20, "standard input: no .npy: "),
+        (bytes_of(np.zeros((4, K), np.float32))[:-5], "standard input: ends after 0 rows and a part; expected 4"),
+        (bytes_of(np.zeros((K, 4), np.float32).T), "standard input: is in Fortran order"),
+        (bytes_of(np.zeros((4, K), np.int32)), "has dtype int32"),
+        (bytes_of(np.zeros((4, K), ">f4")), "of the other byte order"),
+        (bytes_of(np.zeros((4, 3), np.float32)), "expected (..., 24)"),
+        (bytes_of(np.float32(1)), "expected (..., 24)"),
+        (bytes_of(np.zeros((4, K))), "float64 goes with float64 weights only"),
+    ],
+)
+def test_broken_pipes_are_refused(weights, given, words, tmp_path):
+    out = tmp_path / "y.npy"
+    common = [CHAIN, "--weights", weights, "--weight", "head.weight", "--bias", "none"]
+    done = piped(*common, "--input", "-", "--output", out, given=given)
+    assert done.returncode == 1 and words in done.stderr.decode() and "Traceback" not in done.stderr.decode()
+    assert not out.exists()
+
+
+def test_arrays_in_fortran_order_are_read(weights, x, tmp_path):
+    expected = model(weights)(x)
+    common = [CHAIN, "--weights", weights, "--weight", "head.weight", "--bias", "none", "--max-memory", "64K"]
+    np.save(tmp_path / "f.npy", np.asfortranarray(x))
+    assert np.load(tmp_path / "f.npy").flags.f_contiguous
+    done = cli("run", *common, "--input", tmp_path / "f.npy", "--output", tmp_path / "y.npy")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected)
+
+
+def test_only_an_npy_is_written(weights, x, tmp_path):
+    common = ["run", CHAIN, "--weights", weights, "--weight", "head.weight", "--input", tmp_path / "x.npy"]
+    refused(cli(*common, "--output", tmp_path / "y.csv"), 1, "y.csv: ends in .csv, but an .npy is written; name it so")
+    assert not (tmp_path / "y.csv").exists()
+    done = cli(*common, "--output", tmp_path / "plain")
+    assert done.returncode == 0 and np.load(tmp_path / "plain").shape == (3, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--weight", "head.wieght"],
+            "--weight is 'head.wieght', which is not among its 4 tensors; did you mean 'head.weight'?",
+        ),
+        (["--weight", "x"], "; those that fit are head.weight"),
+        (
+            ["--weight", "head.weight", "--bias", "head.bais"],
+            "did you mean 'head.bias'? Those that fit: head.bias, scale",
+        ),
+        (["--weight", "head.weight", "--vector", "scale=scael"], "--vector scale is 'scael', which is not among its 4"),
+        (["--weight", "head.weight"], 'vector "s" of the chain was not given; --vector s=NAME says it'),
+    ],
+)
+def test_names_of_tensors_are_suggested(x, options, words, tmp_path):
+    arrays = {"head.weight": np.zeros((N, K), np.float32), "head.bias": np.zeros(N, np.float32)}
+    arrays |= {"scale": np.ones(N, np.float32), "steps": np.zeros(N, np.int64)}
+    for name in ("w.npz", "w.safetensors"):
+        np.savez(tmp_path / name, **arrays) if name.endswith("z") else write(tmp_path / name, arrays)
+        common = ["run", "linear | mul(@s) | sum", "--weights", tmp_path / name, "--input", tmp_path / "x.npy"]
+        refused(cli(*common, *options, "--output", tmp_path / "y.npy"), 1, words)
+
+
+FILES = {
+    "m.pt": (
+        b"PK\x03\x04" + bytes(40) + b"m/data.pkl" + bytes(40),
+        "a checkpoint of PyTorch, which only PyTorch can read",
+    ),
+    "old.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch"),
+    "w.txt": (b"0.5 1.5 2.5\n" * 9, "text; numpy.loadtxt reads that"),
+    "w.npy": (bytes_of(np.zeros(3)), "an array of numpy, an .npy; weights have names"),
+    "w.bin": (b"PK\x03\x04" + bytes(60), "an archive, as numpy.savez writes them; its name must end in .npz"),
+    "w.gguf": (b"GGUF\x03\0\0\0" + bytes(60), "a GGUF file"),
+    "w.h5": (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file"),
+    "w.gz": (b"\x1f\x8b\x08\0" + bytes(60), "compressed by gzip"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_other_kinds_are_named(x, name, tmp_path):
+    content, words = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    common = ["run", CHAIN, "--output", tmp_path / "y.npy"]
+    refused(cli(*common, "--weights", tmp_path / name, "--input", tmp_path / "x.npy"), 1, f"{name}: is {words}")
+    if name not in ("w.npy", "w.bin"):
+        np.savez(tmp_path / "good.npz", w=np.zeros((N, K), np.float32))
+        refused(cli(*common, "--weights", tmp_path / "good.npz", "--input", tmp_path / name), 1, f"{name}: is {words}")
+
+
+def test_a_broken_safetensors_file_is_not_taken_for_another_kind(x, tmp_path):
+    (tmp_path / "w.safetensors").write_bytes((2**40).to_bytes(8, "little") + b'{"w":')
+    common = ["run", CHAIN, "--output", tmp_path / "y.npy", "--input", tmp_path / "x.npy"]
+    refused(cli(*common, "--weights", tmp_path / "w.safetensors"), 1, "its header would take")

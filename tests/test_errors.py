@@ -27,6 +27,12 @@ from rowfold._lib import DType
 POISON = -7.25
 
 
+@pytest.fixture(autouse=True)
+def _sentences_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests call the C interface, and read what it says itself."""
+    monkeypatch.setattr(errors, "in_python", lambda message: message)
+
+
 def config(**fields: Any) -> _lib.Config:
     fields.setdefault("chain", b"linear(6, 5) | max")
     return _lib.Config(size=ctypes.sizeof(_lib.Config), **fields)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import rowfold
 
@@ -38,6 +40,41 @@ def test_ood_digits(tmp_path):
     assert energy > probability
     assert energy > 0.95
     assert (tmp_path / "energy.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_kernel_density():
+    pytest.importorskip("sklearn")
+    said = run("kernel_density.py")
+    # Exponents up to 200 in size, sums of 16 products and a logarithm in float64, whose errors add up at worst.
+    assert number(r"rowfold .* largest error", said) < 200 * 32 * 2**-53
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_estimator_passes_scikit_learn_s_checks(monkeypatch):
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from kernel_density import FusedKernelDensity
+
+    results = checks.check_estimator(FusedKernelDensity(), on_fail=None)
+    assert len(results) > 30
+    assert [r["check_name"] for r in results if r["status"] == "failed"] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_estimator_is_cloned_pickled_and_sent_to_processes(monkeypatch):
+    sklearn, joblib = pytest.importorskip("sklearn"), pytest.importorskip("joblib")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PYTHON_DIR), str(EXAMPLES)]))
+    from kernel_density import FusedKernelDensity
+
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(30, 4))
+    fitted = FusedKernelDensity(bandwidth=0.7, threads=1).fit(x)
+    expected = fitted.score_samples(x)
+    assert sklearn.base.clone(fitted).bandwidth == 0.7
+    np.testing.assert_array_equal(copy.deepcopy(fitted).score_samples(x), expected)
+    parts = joblib.Parallel(n_jobs=2)(joblib.delayed(fitted.score_samples)(part) for part in np.array_split(x, 3))
+    np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
 def test_vocabulary_head():

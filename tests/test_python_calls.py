@@ -47,6 +47,44 @@ def test_the_same_bits(model: rowfold.Model, lead: tuple[int, ...], dtype: str) 
     assert not torch.equal(short, first)
 
 
+def test_a_column_that_is_dropped(model: rowfold.Model) -> None:
+    x = _x(2, 3)
+    for _ in range(2):  # the long way, then the short one
+        dropped = model(x, keepdims=False)
+        assert dropped.shape == (2, 3)
+        assert torch.equal(dropped, model(x)[..., 0])
+    assert _short(model, x).shape == (2, 3, 1)
+    out = torch.zeros(2, 3)
+    assert model(x, out=out) is out
+    assert torch.equal(out, dropped)
+    logits = rowfold.Model("linear", 8, 5).load_weights(torch.ones(5, 8))
+    for _ in range(2):
+        assert logits(x).shape == (2, 3, 5)
+        with pytest.raises(rowfold.InvalidArgumentError, match="keepdims is False, but the result has 5 columns"):
+            logits(x, keepdims=False)
+
+
+def test_tensors_are_not_cast() -> None:
+    model = rowfold.Model("linear | logsumexp", 8, 5, cast=True).load_weights(torch.ones(5, 8).tolist())
+    expected = model(_x(3))
+    assert torch.equal(model(_x(3)), expected)
+    assert np.array_equal(model(_x(3).tolist()), expected.numpy())
+    with pytest.raises(rowfold.ArgumentTypeError, match="float64"):
+        model(_x(3).double())
+
+
+def test_shapes_of_open_sizes_are_learned_anew() -> None:
+    model = rowfold.Model("linear | logsumexp")
+    with pytest.raises(rowfold.NotLoadedError):
+        model(_x(3))
+    model.load_weights(torch.ones(5, 8))
+    assert torch.equal(model(_x(3)), model(_x(3)))
+    assert _short(model, _x(3)) is not None
+    model.close()
+    with pytest.raises(rowfold.ClosedError):
+        model(_x(3))
+
+
 def test_parameters_and_values_that_change(model: rowfold.Model) -> None:
     x = torch.nn.Parameter(_x(3), requires_grad=False)
     first = model(x).clone()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strategies import chains
 from torch_devices import DEVICES
 from torch_modules import DTYPES, MODELS, agree, module_of, rt, torch
-from torch_spellings import Writer, to_stored, to_torch
+from torch_spellings import Writer, is_written, to_stored, to_torch
 
 F, nn = torch.nn.functional, torch.nn
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +77,7 @@ def test_explain_tells_what_became_of_every_operator(capsys):
 def random_modules(draw):
     dtype = draw(st.sampled_from(DTYPES + ["float32"] * 3))
     batch, k, n = (draw(st.sampled_from([1, 2, 3, 8, 17, 33])) for _ in range(3))
-    chain = draw(chains(n))
+    chain = draw(chains(n).filter(is_written))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     data = datasets.FINITE[draw(st.sampled_from(sorted(datasets.FINITE)))](rng, batch, k, n)
     vectors = {name: rng.choice([-1.5, -0.5, 0.25, 1.0, 3.0], n) for name in ("v0", "v1") if f"@{name}" in chain}
@@ -165,6 +165,35 @@ FITTING = {
         F.linear(x, self.linear.weight)
     ),
     "a product and one number": lambda self, x: F.linear(x, self.linear.weight) + self.p1,
+    "log1p": lambda self, x: torch.log1p(self.linear(x).abs()),
+    "a bound from above, by where": lambda self, x: (lambda h: torch.where(h > 0.5, 0.5, h))(self.linear(x)),
+    "a bound from below, by where": lambda self, x: (lambda h: torch.where(h <= 0.5, 0.5, h))(self.linear(x)),
+    "a bound, the number on the left": lambda self, x: (lambda h: torch.where(0.5 < h, 0.5, h))(self.linear(x)),
+    "leaky relu, by where": lambda self, x: (lambda h: torch.where(h >= 0, h, h * 0.2))(self.linear(x)),
+    "a threshold": lambda self, x: F.threshold(self.linear(x), 0.1, 0.1),
+    "norms": lambda self, x: self.linear(x).norm(dim=-1),
+    "norm 1": lambda self, x: self.linear(x).norm(1, -1, keepdim=True),
+    "the largest magnitude": lambda self, x: torch.linalg.vector_norm(self.linear(x), float("inf"), dim=-1),
+    "the weight's type": lambda self, x: self.linear(x.to(self.linear.weight.dtype)),
+    "the input's type": lambda self, x: self.linear(x).float().sum(-1).to(x.dtype),
+    "the type of another": lambda self, x: self.linear(x).type_as(x),
+    "the input's device": lambda self, x: self.linear(x.to(self.s.device)).to(x.device),
+    "sizes of the weight": lambda self, x: (lambda h: h / h.shape[-1] + h.size(-1) ** 0.5)(self.linear(x)),
+    "the shape it has": lambda self, x: (lambda h: h.view(h.size(0), h.size(1)))(self.linear(x)).sum(1),
+    "the same shape": lambda self, x: (lambda h: h.reshape(h.shape))(self.linear(x)).sum(1),
+    "a view of all": lambda self, x: self.linear(x).view(-1, 6).logsumexp(1),
+    "parameters together": lambda self, x: self.linear(x) * (self.r * self.s),
+    "a number less a parameter": lambda self, x: self.linear(x) * (1 - self.s),
+    "part of the weight": lambda self, x: F.linear(x, self.linear.weight[:4], self.linear.bias[:4]).sum(-1),
+    "a weight that is computed": lambda self, x: F.linear(x, F.normalize(self.linear.weight), self.linear.bias * 2),
+    "rows of the input": lambda self, x: self.linear(x[1:]).logsumexp(-1),
+    "the last row": lambda self, x: self.linear(x[-1]).logsumexp(-1),
+    "a batch mean": lambda self, x: self.linear(x).logsumexp(-1).mean(),
+    "sines of the result": lambda self, x: torch.sin(self.linear(x).sum(-1)) + torch.cos(x[:, 0]),
+    "a bare squeeze": lambda self, x: self.linear(x).sum(1, True).squeeze(),
+    "a broadcast of results": lambda self, x: (lambda h: h + h.squeeze(1))(self.linear(x).sum(1, keepdim=True)),
+    "the batch's size": lambda self, x: self.linear(x).sum(1) / x.shape[0],
+    "a vector behind the reduction": lambda self, x: self.linear(x).sum(1, True) * self.r,
     "a row vector": lambda self, x: self.linear(x) + self.row,
 }
 
@@ -241,5 +270,6 @@ def test_every_name_of_the_table_is_pytorch_s():
 
     for row in spellings.SPELLINGS:
         for name in row.names.split():
-            known = hasattr(torch.Tensor, name) or any(hasattr(s, name) for s in (torch, F, torch.special))
+            spaces = (torch, F, torch.special, torch.linalg)
+            known = hasattr(torch.Tensor, name) or any(hasattr(s, name) for s in spaces)
             assert known, name

@@ -63,6 +63,7 @@ def jit_trace(call: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
     return torch.jit.trace(call, x, check_trace=False)
 
 
+HAS_VMAP = {"fused"} if hasattr(torch.library, "register_vmap") else set()
 WAYS = {
     "jit.trace": (jit_trace, {"fused"}),
     "jit.trace, checked": (lambda call, x: torch.jit.trace(call, x), {"fused"}),
@@ -71,7 +72,7 @@ WAYS = {
     "make_fx": (lambda call, x: proxy_tensor.make_fx(call)(x), {"fused"}),
     "make_fx with fakes": (lambda call, x: proxy_tensor.make_fx(call, tracing_mode="fake")(x), set()),
     "functionalize": (lambda call, x: torch.func.functionalize(call), {"fused"}),
-    "vmap": (lambda call, x: lambda z: torch.vmap(call)(z[:, None])[:, 0], set()),
+    "vmap": (lambda call, x: lambda z: torch.vmap(call)(z[:, None])[:, 0], HAS_VMAP),
     "vjp": (lambda call, x: lambda z: torch.func.vjp(call, z)[0], set()),
     "jvp": (lambda call, x: lambda z: torch.func.jvp(call, (z,), (z,))[0], set()),
     "jacrev": (lambda call, x: lambda z: torch.func.jacrev(call)(z), set()),
@@ -130,3 +131,35 @@ def test_who_only_watches_may(subject):
     torch.testing.assert_close(y, module(x))
     with forward_ad.dual_level():
         torch.testing.assert_close(call(x), module(x))
+
+
+def test_vmap_is_the_rows_of_all_samples():
+    if not HAS_VMAP:
+        pytest.skip("PyTorch is older than 2.5")
+    torch.manual_seed(4)
+    w = torch.randn(6, 8)
+    linear = torch.nn.functional.linear
+    ways = (lambda x: linear(x, w).sum(-1), lambda x: linear(x, w).logsumexp(1), lambda x: linear(x, w).tanh())
+    for forward in ways:
+        fused, x = rt.fuse(forward), torch.randn(3, 5, 8)
+        torch.testing.assert_close(torch.vmap(fused)(x), torch.vmap(forward)(x))
+        torch.testing.assert_close(torch.vmap(fused, in_dims=1)(x), torch.vmap(forward, in_dims=1)(x))
+    weights = torch.randn(2, 6, 8)
+    fused = rt.fuse(torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU())).requires_grad_(False)
+    with pytest.raises(ValueError, match="torch.vmap maps over the parameters, but a fused operation has one set"):
+        torch.vmap(lambda w: torch.func.functional_call(fused, {"0.weight": w}, x[0]))(weights)
+
+
+def test_what_differentiates_and_what_compiles_python_say_so():
+    fused = rt.fuse(MODELS["logsumexp_gelu"](8, 6).eval()).requires_grad_(False)
+    x = torch.randn(3, 8)
+    ways = (
+        lambda: torch.func.jvp(fused, (x,), (x,)),
+        lambda: torch.func.vjp(fused, x),
+        lambda: torch.func.jacrev(fused)(x),
+    )
+    for way in ways:
+        with pytest.raises(ValueError, match="x is differentiated by torch.func .* differentiate the original module"):
+            way()
+    with pytest.raises(rowfold.FuseError, match="torch.jit.script compiles Python, which the fused forward is not"):
+        torch.jit.script(fused)

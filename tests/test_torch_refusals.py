@@ -35,36 +35,41 @@ REFUSED = {
         "combines a value with its own reduction",
     ),
     "a difference with itself": (lambda self, x: (lambda h: h - h)(self.linear(x)), "subtracts a value from itself"),
-    "a broadcast by accident": (
-        lambda self, x: (lambda h: h + h.squeeze(1))(self.linear(x).sum(1, keepdim=True)),
-        r"it combines \(batch, 1\) with \(batch,\)",
-    ),
     "the indices": (lambda self, x: self.linear(x).max(1)[1], "the indices of a maximum or minimum are not computed"),
     "a pair": (lambda self, x: torch.relu(self.linear(x).max(1)), "it takes a maximum or minimum with its indices"),
     "two results": (lambda self, x: (self.linear(x), self.linear.weight), "the forward returns a tuple"),
     "a sum of all": (lambda self, x: self.linear(x).sum(), "sum without dim reduces the batch too"),
     "a sum over the batch": (lambda self, x: self.linear(x).sum(0), "sum acts on dim=0; expected the last dimension"),
     "a sum over two": (lambda self, x: self.linear(x).sum((0, 1)), "sum reduces the dimensions"),
-    "a sum of the batch behind": (
-        lambda self, x: self.linear(x).sum(1).mean(-1),
-        "were reduced before without keepdim reduces the batch",
-    ),
-    "contradictory dims": (
-        lambda self, x: self.linear(x).sum(1, keepdim=True).mean(2),
-        "it needs an input of 3 dimensions, and an earlier operator one of 2",
-    ),
-    "a bare squeeze": (lambda self, x: self.linear(x).sum(1, True).squeeze(), "squeeze without dim drops the batch"),
     "a squeeze of columns": (lambda self, x: self.linear(x).squeeze(-1), "only where it drops the one column"),
     "an unsqueeze of columns": (lambda self, x: self.linear(x).unsqueeze(1), "it adds a dimension"),
-    "a slice": (lambda self, x: self.linear(x)[:, 2:], "takes parts of a value"),
-    "the shape": (lambda self, x: self.linear(x) * x.shape[0], "attribute shape of a value is not known"),
-    "a vector behind the reduction": (
-        lambda self, x: self.linear(x).sum(1, True) * self.r,
-        "behind a reduction there is one",
-    ),
+    "a slice": (lambda self, x: self.linear(x)[:, 2:], r"the index \[:, 2:\] takes parts of a .*: take parts of the w"),
+    "the shape": (lambda self, x: self.linear(x) * x.shape[0], "a size of the input that is known only when the mod"),
     "a matrix parameter": (lambda self, x: self.linear(x) * self.grid, r"grid, which mul takes, has shape \(3, 6\)"),
-    "parameters together": (lambda self, x: self.linear(x) * (self.r * self.s), "computes from a parameter alone"),
-    "a number less a parameter": (lambda self, x: self.linear(x) * (1 - self.s), "register it as a buffer"),
+    "random weights": (
+        lambda self, x: F.linear(x, self.linear.weight * torch.rand_like(self.linear.weight)),
+        r"rand_like \(computed from linear.weight\): aten::rand_like is random, and would be drawn once",
+    ),
+    "a mask": (
+        lambda self, x: torch.where(self.r > 0, self.linear(x), 0.0),
+        r"to leave columns out, take the rows of the weight that stay, F.linear\(x, W\[keep\], b\[keep\]\)",
+    ),
+    "relu by where": (
+        lambda self, x: (lambda h: torch.where(h > 0, h, 0.0))(self.linear(x)),
+        r"gives 0 where h is NaN, which no operator does; write where\(h < 0, 0, h\) or clamp",
+    ),
+    "another choice": (lambda self, x: (lambda h: torch.where(h > 1, h, 0.0))(self.linear(x)), "it is fused as where"),
+    "a comparison": (lambda self, x: self.linear(x) > 0, "the forward returns a Comparison"),
+    "a comparison with a value": (lambda self, x: self.linear(x) > x, "it compares with the input; expected a number"),
+    "a threshold to another": (lambda self, x: F.threshold(self.linear(x), 1, 2), "another number than the threshold"),
+    "a norm of order 3": (lambda self, x: self.linear(x).norm(3, -1), "the order is 3; expected 1, 2 or inf"),
+    "a softmax of columns": (lambda self, x: self.linear(x).softmax(-1), "its result is as large as the logits"),
+    "another view": (lambda self, x: self.linear(x).view(-1, 2), "a view of a value is fused only where it keeps"),
+    "another flatten": (lambda self, x: self.linear(x).flatten(), "expected flatten"),
+    "a cast to the type of an input of any": (
+        lambda self, x: F.relu(self.linear(x.float())).to(x.dtype) * 2,
+        "the type of an input that may have any, since it is cast before; cast the result outside",
+    ),
     "an exponent": (lambda self, x: self.linear(x) ** 2.5, "the exponent is 2.5; expected one of"),
     "a rounding mode": (
         lambda self, x: torch.div(self.linear(x), 2, rounding_mode="floor"),
@@ -164,6 +169,39 @@ def test_hooks_are_refused():
     outer.register_forward_pre_hook(lambda *_: None)
     with pytest.raises(rowfold.FuseError, match="Sequential has forward hooks"):
         rt.fuse(outer)
+
+
+def test_a_refusal_in_a_sequence_names_the_module():
+    sequence = nn.Sequential(nn.Linear(8, 6), nn.Sequential(nn.Tanh(), nn.Softmax(dim=-1)))
+    with pytest.raises(rowfold.FuseError, match=r"^cannot fuse 1.1 \(Softmax\): 1.1 is a Softmax, which is not"):
+        rt.fuse(sequence)
+
+
+def test_a_refusal_names_the_module_whose_forward_it_is():
+    inner = module_of(lambda self, x: torch.erf(self.linear(x)))
+    with pytest.raises(rowfold.FuseError, match=r"cannot fuse erf \(erf\) at test_torch_refusals.py:.* in inner: "):
+        rt.fuse(module_of(lambda self, x: self.inner(x), inner=inner))
+
+
+def test_a_refusal_says_what_partial_would_take():
+    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(rowfold.FuseError, match=r"fuse\(module, partial=True\) takes linear \| relu of 0, and leaves"):
+        rt.fuse(module)
+
+
+def test_what_is_fused_already_is_refused():
+    fused = rt.fuse(nn.Sequential(nn.Linear(8, 6), nn.ReLU()))
+    with pytest.raises(rowfold.FuseError, match="the Fused is fused already; its attribute original is what it was"):
+        rt.fuse(fused)
+    with pytest.raises(rowfold.FuseError, match="0 is fused already, as an operation of its own"):
+        rt.fuse(nn.Sequential(fused, nn.ReLU()))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_old_weight_norm_says_what_to_use():
+    module = nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 6)), nn.ReLU())
+    with pytest.raises(rowfold.FuseError, match="has forward hooks.*use torch.nn.utils.parametrizations"):
+        rt.fuse(module)
 
 
 def test_what_is_no_module_is_refused():

@@ -28,6 +28,7 @@ WAYS: dict[str, list[str]] = {
     "sqrt": ["torch.sqrt({x})", "{x}.sqrt()", "{x} ** 0.5", "{x}.pow(0.5)"],
     "exp": ["torch.exp({x})", "{x}.exp()"],
     "log": ["torch.log({x})", "{x}.log()"],
+    "log1p": ["torch.log1p({x})", "{x}.log1p()"],
     "reciprocal": ["1 / {x}", "torch.reciprocal({x})", "{x}.reciprocal()", "{x} ** -1"],
     "relu": ["F.relu({x})", "torch.relu({x})", "{x}.relu()", "nn.ReLU()", "F.relu({x} + 0, inplace=True)"],
     "leaky_relu": ["F.leaky_relu({x}, {n})", "F.leaky_relu({x}, negative_slope={n})", "nn.LeakyReLU({n})"],
@@ -59,6 +60,11 @@ LINEAR += ["torch.addmm(self.linear.bias, x, self.linear.weight.transpose(0, 1))
 LINEAR_WITHOUT_BIAS = ["self.linear(x)", "F.linear(x, self.linear.weight)", "x @ self.linear.weight.mT"]
 LINEAR_WITHOUT_BIAS += ["torch.mm(x, self.linear.weight.permute(1, 0))", "x.matmul(self.linear.weight.t())"]
 NOTHING = ["nn.Identity()", "nn.Dropout(0.3)", "{x}.contiguous()", "F.dropout({x}, training=False)", "{x}.clone()"]
+
+
+def is_written(chain: str) -> bool:
+    """Whether there is a way to write each of the chain's operators that fuse takes; Writer itself writes save."""
+    return all(op.name in WAYS or op.name == "save" for op in parse(chain))
 
 
 def _literal(value: float) -> str:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Linear layer, elementwise operators and row reduction as one fused operation, on a CPU or an NVIDIA GPU.
 
-    import rowfold
-
-    model = rowfold.Model("linear(8192, 8192) | logsumexp | leaky_relu(0.01) | gelu")
-    model.load_weights(W, b)        # W (out_features, in_features), b (out_features,)
-    y = model(x)                    # x (..., in_features) -> y (..., 1); the (batch, out_features) matrix is never
-    stored print(model.explain(batch=1024))
+>>> import numpy as np
+>>> import rowfold
+>>> W, b = np.ones((1000, 64), np.float32), np.zeros(1000, np.float32)  # (out_features, in_features), (out_features,)
+>>> model = rowfold.Model("linear(64, 1000) | logsumexp | leaky_relu(0.01) | gelu").load_weights(W, b)
+>>> y = model(np.ones((16, 64), np.float32))  # x (..., in_features); the (16, 1000) matrix is never stored
+>>> y.shape
+(16, 1)
+>>> "logsumexp" in model.explain(batch=16)
+True
 
 Chains are text, or built from ``rowfold.ops``. Every exception is a ``rowfold.Error``, and the standard exception of
 its kind. The native library is loaded on first use, from $ROWFOLD_LIBRARY if that is set.
@@ -80,3 +83,7 @@ def __getattr__(name: str) -> str:
         version: bytes = load().rf_version()
         return version.decode()
     raise AttributeError(f"module 'rowfold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__name__", "__version__"]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from . import errors, quickstart
 from .bench import command as bench
 from .commands import explain, info, run
+from .commands.options import in_options
 from .commands.output import Stopped
 
 
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except errors.Error as error:
-        print(f"rowfold: {error}", file=sys.stderr)
+        print(f"rowfold: {in_options(str(error))}", file=sys.stderr)
         return 1
     except Stopped as stopped:
         return 128 + stopped.number

@@ -381,6 +381,11 @@ FUNCTIONS = (
     Function("rf_file_find", Status, (FilePointer, c_char_p, POINTER(TensorInfo))),
     Function("rf_model_load_file", Status, (ModelPointer, c_char_p, POINTER(FileNames))),
     Function("rf_model_load_open_file", Status, (ModelPointer, FilePointer, POINTER(FileNames))),
+    Function(
+        "rf_model_create_from_file",
+        Status,
+        (POINTER(ModelPointer), POINTER(Config), c_char_p, POINTER(FileNames)),
+    ),
     Function("rf_cpu_measure", Status, (c_int, POINTER(c_double), POINTER(c_double))),
 )
 

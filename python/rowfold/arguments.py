@@ -58,6 +58,12 @@ def size(value: int | None, argument: str) -> int:
     return integer(value, argument, 64)
 
 
+def says_sizes(chain: str | Chain) -> bool:
+    """Whether the chain itself says the sizes of its linear layer. Raises ChainError for text that is no chain."""
+    ops = Chain.parse(chain) if isinstance(chain, str) else chain
+    return len(ops) == 0 or bool(ops[0].params)
+
+
 def say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
     """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
     if len(shape) == 2 and 0 not in shape:

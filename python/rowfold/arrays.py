@@ -6,6 +6,7 @@ An ArrayKind knows one family of arrays: numpy's here, the others in modules of 
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 from collections.abc import Callable
@@ -121,6 +122,43 @@ def dense(array: np.ndarray[Any, Any], argument: str) -> np.ndarray[Any, Any]:
         return array.copy(order="C")
     except (MemoryError, ValueError):
         raise OutOfMemoryError(f"no memory for a copy of {argument}, of shape {shape_text(array.shape)}") from None
+
+
+def cast(value: Any, dtype: DType, argument: str, only: bool = True) -> Any:
+    """Lists, numbers and what numpy reads, as an array that a model of this dtype takes; others as they are.
+
+    ``only``: this dtype alone will do, not any of float32, float16 and bfloat16. Raises ArgumentTypeError for what
+    holds no real numbers, InvalidArgumentError for lists of no shape.
+    """
+    plain = isinstance(value, (list, tuple, int, float, np.ndarray, np.generic))
+    if not plain and (not hasattr(value, "__array__") or hasattr(value, "__dlpack__")):
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        return value  # which is refused, with the reason
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{argument} makes no array: {error}") from None
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise ArgumentTypeError(f"{argument} has dtype {array.dtype}; expected real numbers, which cast converts")
+    bits = array.dtype == _UINT16 and dtype is DType.BFLOAT16
+    mixes = array.dtype.name in ("float32", "float16", "bfloat16") and array.dtype.isnative and not only
+    target = numpy_dtype(dtype if only else DType.FLOAT32)
+    if array.dtype == target or bits or mixes:
+        return array
+    if target == _UINT16:
+        raise ArgumentTypeError(f"{argument} has dtype {array.dtype}; numpy needs ml_dtypes to convert it to bfloat16")
+    return array.astype(target)
+
+
+def copied(value: Any) -> Any:
+    """An array of the caller's as one of its own."""
+    if value is None or isinstance(value, np.generic):
+        return value
+    try:
+        return np.array(value, order="C") if isinstance(value, np.ndarray) else copy.deepcopy(value)
+    except MemoryError:
+        raise OutOfMemoryError("no memory for the copies of the arrays that are kept") from None
 
 
 class NumpyKind:

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class Error(Exception):
     """Base of all of rowfold's exceptions. The message names the argument, what came and what was expected."""
@@ -25,7 +27,12 @@ class ChainError(Error, ValueError):
 
 
 class FuseError(Error, ValueError):
-    """A PyTorch module cannot be fused; the message names the node, its source line and the reason."""
+    """A PyTorch module cannot be fused; the message names the node, its source line and the reason.
+
+    ``reason`` is the last of these alone, where the message has more.
+    """
+
+    reason: str = ""
 
 
 class NotLoadedError(Error, RuntimeError):
@@ -93,6 +100,29 @@ BY_STATUS: dict[str, type[Error]] = {
 }
 
 
+# What the library says in C, as Python has it.
+_IN_PYTHON = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"expected it in the config or as linear\(", "expected it as an argument of Model, or written as linear("),
+        (r"rf_op_get_info lists them", "rowfold.ops.operators() lists them"),
+        (r"call rf_model_load_weights first", "call load_weights first"),
+        (r"expected 0 \(all cores\) to", "expected None (all cores), or 1 to"),
+        (r"expected 1 to 2\^40, or 0 for what the chain says", "expected 1 to 2**40, or None for what the chain says"),
+        (r"config\.weight_dtype", "dtype"),
+        (r"config\.(\w+)", r"\1"),
+        (r"names\.(\w+)", r"\1"),
+    )
+)
+
+
+def in_python(message: str) -> str:
+    """A sentence of the C library with Python's names."""
+    for pattern, text in _IN_PYTHON:
+        message = pattern.sub(text, message)
+    return message
+
+
 def for_status(name: str | None, message: str) -> Error:
     """The exception for a status by its name in rowfold.h without ``RF_``; InternalError for one that is not known."""
-    return BY_STATUS.get(name or "", InternalError)(message)
+    return BY_STATUS.get(name or "", InternalError)(in_python(message))

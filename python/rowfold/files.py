@@ -15,7 +15,8 @@ from . import _lib, npz
 from ._lib import DType, load
 from .arguments import path_text
 from .arrays import numpy_dtype
-from .errors import ArgumentTypeError, InvalidArgumentError
+from .errors import ArgumentTypeError, InvalidArgumentError, InvalidFileError
+from .filetype import nearest, what_is
 from .ops import encode
 
 
@@ -37,14 +38,8 @@ def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
             Tensor(name, shape, str(dtype), npz.model_dtype(dtype), path_text(path), -1)
             for name, (shape, dtype) in npz.headers(path).items()
         ]
-    library = load()
     with opened(path) as file:
-        found = []
-        for index in range(library.rf_file_tensor_count(file)):
-            info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
-            library.rf_file_tensor(file, index, ctypes.byref(info))
-            found.append(_tensor(info))
-        return found
+        return list(_tensors_in(file))
 
 
 def find(path: str | os.PathLike[str], name: str) -> Tensor:
@@ -56,8 +51,20 @@ def find(path: str | os.PathLike[str], name: str) -> Tensor:
 def find_in(file: _lib.FilePointer, name: str) -> Tensor:
     """One tensor of an open file by name. Raises InvalidArgumentError if there is no such name."""
     info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
-    load().rf_file_find(file, encode(name, "name"), ctypes.byref(info))
+    try:
+        load().rf_file_find(file, encode(name, "name"), ctypes.byref(info))
+    except InvalidArgumentError as error:
+        names = [tensor.name for tensor in _tensors_in(file)]
+        raise InvalidArgumentError(f"{error}{nearest(name, names)}") from None
     return _tensor(info)
+
+
+def _tensors_in(file: _lib.FilePointer) -> Iterator[Tensor]:
+    library = load()
+    for index in range(library.rf_file_tensor_count(file)):
+        info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
+        library.rf_file_tensor(file, index, ctypes.byref(info))
+        yield _tensor(info)
 
 
 def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any], DType]:
@@ -83,7 +90,13 @@ def encode_path(path: str | os.PathLike[str]) -> bytes:
 def opened(path: str | os.PathLike[str]) -> Iterator[_lib.FilePointer]:
     """A file of the library's, closed at the end. Raises FileError (OSError) or InvalidFileError (ValueError)."""
     library, file = load(), _lib.FilePointer()
-    library.rf_file_open(ctypes.byref(file), encode_path(path))
+    try:
+        library.rf_file_open(ctypes.byref(file), encode_path(path))
+    except InvalidFileError:
+        what = "" if path_text(path).endswith(".json") else what_is(path)
+        if not what or what.startswith("a safetensors file"):
+            raise
+        raise InvalidFileError(f"{path_text(path)}: is {what}") from None
     try:
         yield file
     finally:

@@ -26,5 +26,9 @@ def kind_of(array: Any, argument: str) -> ArrayKind:
         if kind.accepts(array):
             _kinds_by_type[type(array)] = kind
             return kind
-    hint = "; numpy.asarray(..., dtype=...) makes one" if isinstance(array, (list, tuple, int, float)) else ""
+    hint = (
+        "; numpy.asarray(..., dtype=...) makes one, or a Model with cast=True"
+        if isinstance(array, (list, tuple, int, float))
+        else ""
+    )
     raise ArgumentTypeError(f"{argument} is a {type_name(array)}; expected an array{hint}")

@@ -18,7 +18,7 @@ import numpy as np
 from . import _lib, arguments, arrays, files, npz, rows
 from ._lib import DType, Memory, load
 from .calls import TensorCalls
-from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError
+from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoadedError
 from .handle import Handle, ModelInfo
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
@@ -28,19 +28,23 @@ from .tensors import TorchKind
 class Model:
     """A chain of operators with its weights: ``y = model(x)``.
 
-        with rowfold.Model("linear(8192, 8192) | logsumexp | gelu") as model:
-            model.load_weights(W, b)        # W (out_features, in_features), b (out_features,)
-            y = model(x)                    # x (..., in_features) -> y (..., 1), or (..., out_features) without a
-            reduction
+    >>> W, b = np.ones((1000, 64), np.float32), np.zeros(1000, np.float32)
+    >>> with rowfold.Model("linear(64, 1000) | logsumexp | gelu") as model:
+    ...     _ = model.load_weights(W, b)  # W (out_features, in_features), b (out_features,)
+    ...     y = model(np.ones((2, 8, 64), np.float32))  # x (..., in_features)
+    >>> y.shape  # (..., 1), or (..., out_features) without a reduction
+    (2, 8, 1)
 
-    Any number of threads may call a loaded model at once; calls release the GIL. A model cannot be pickled or copied.
+    Any number of threads may call a loaded model at once; calls release the GIL. A model that came from a file, or was
+    loaded with ``keep=True``, can be pickled and copied: the copy is made from the file or the arrays.
 
     Parameters
     ----------
     chain
         Chain text, ``"preset:NAME"``, or operators of ``rowfold.ops``. The linear layer comes first.
     in_features, out_features
-        Sizes of the linear layer where the chain does not say them.
+        Sizes of the linear layer where the chain does not say them; what neither says is the weight's, once it is
+        loaded.
     dtype
         Of the weights: float32, float64, float16 or bfloat16, as a name or as numpy's, ml_dtypes' or another
         framework's object.
@@ -61,6 +65,9 @@ class Model:
         One of ``rowfold.backends()`` by name; None for $ROWFOLD_BACKEND, else the best that can run the model.
     batch_invariant
         On a GPU too, a row's bits do not depend on the batch it is in. On a CPU they never do.
+    cast
+        Whether lists, numbers and numpy's arrays of other types (integers, booleans, float64 for a model that is not)
+        are converted to the model's type. By default they are refused: a conversion may round.
 
     Raises
     ------
@@ -84,13 +91,14 @@ class Model:
         threads: int | None = None,
         backend: str | None = None,
         batch_invariant: bool = False,
+        cast: bool = False,
     ) -> None:
         config = _lib.Config(size=ctypes.sizeof(_lib.Config))
         if isinstance(chain, str):
             config.chain = encode(chain, "chain")
         else:
-            built = arguments.as_chain(chain)
-            config.ops, config.num_ops = built.native(), len(built)
+            chain = arguments.as_chain(chain)
+            config.ops, config.num_ops = chain.native(), len(chain)
         config.in_features = arguments.size(in_features, "in_features")
         config.out_features = arguments.size(out_features, "out_features")
         config.weight_dtype = arrays.parse_dtype(dtype, "dtype")
@@ -102,10 +110,34 @@ class Model:
         config.device = None if device is None else encode(device, "device")
         config.threads = 0 if threads is None else arguments.integer(threads, "threads", 32, least=1)
         config.flags = _lib.BATCH_INVARIANT if batch_invariant else 0
-        handle = Handle(load(), config)
-        self._handle: Handle | None = handle
+        self._x_fixed, self._cast = x_dtype is not None, bool(cast)
+        self._remake: tuple[Any, ...] | None = None  # a function and its arguments that make a loaded model anew
+        self._arguments = {
+            "chain": chain,
+            "in_features": in_features,
+            "out_features": out_features,
+            "dtype": arrays.dtype_name(DType(config.weight_dtype)),
+            "x_dtype": arrays.dtype_name(DType(config.x_dtype)) if self._x_fixed else None,
+            "y_dtype": None if y_dtype is None else arrays.dtype_name(DType(config.y_dtype)),
+            "math": math,
+            "simplify": simplify,
+            "device": device,
+            "threads": threads,
+            "backend": backend,
+            "batch_invariant": batch_invariant,
+            "cast": cast,
+        }
+        self._handle: Handle | None = None
+        self._open_config: _lib.Config | None = None  # of a model whose sizes are the weight's to say
+        if config.in_features and config.out_features or arguments.says_sizes(chain):
+            self._adopt(Handle(load(), config))
+        else:
+            self._adopt(self._trial(config))
+            self._handle, self._open_config = None, config
 
-        info = handle.info()
+    def _adopt(self, handle: Handle) -> None:
+        """Takes a model of the library as this one's, and notes what calls ask for."""
+        self._handle, info = handle, handle.info()
         self._in_features, self._out_features = info.in_features, info.out_features
         self._x_tail, self._y_tail = (info.in_features,), (info.output_features,)
         self._weight_dtype, self._x_dtype, self._y_dtype = (
@@ -117,13 +149,22 @@ class Model:
         self._results = [((result.features,), DType[result.dtype.upper()]) for result in info.results]
         self._rows = {name: _lib.RowUse[use.upper()] for name, use in info.row_inputs.items()}
         self._plain = len(self._results) == 1 and not self._rows
-        for name in {"self", "x", "out"} & self._rows.keys():
+        for name in {"self", "x", "out", "keepdims"} & self._rows.keys():
             raise InvalidArgumentError(f"the chain has a row input #{name}, which is an argument of a call already")
         self._tuple: Any = namedtuple("Results", [result.name for result in info.results])  # type: ignore[misc]
-        self._x_fixed = x_dtype is not None
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = handle.library.rf_model_forward
         self._calls: TensorCalls | None = None
+
+    @staticmethod
+    def _trial(config: _lib.Config) -> Handle:
+        """A model of one column, which says now whatever is wrong with a config that lacks sizes."""
+        given = config.in_features, config.out_features
+        config.in_features, config.out_features = given[0] or 1, given[1] or 1
+        try:
+            return Handle(load(), config)
+        finally:
+            config.in_features, config.out_features = given
 
     @classmethod
     def preset(cls, name: str, in_features: int, out_features: int, **keywords: Any) -> Model:
@@ -131,7 +172,13 @@ class Model:
         return cls(f"preset:{name}", in_features, out_features, **keywords)
 
     def load_weights(
-        self, weight: Any, bias: Any = None, vectors: Mapping[str, Any] | None = None, *, borrow: bool = False
+        self,
+        weight: Any,
+        bias: Any = None,
+        vectors: Mapping[str, Any] | None = None,
+        *,
+        borrow: bool = False,
+        keep: bool = False,
     ) -> Model:
         """Loads the weights, once, and returns the model.
 
@@ -147,6 +194,8 @@ class Model:
         borrow
             The library may read ``weight`` where it is instead of copying it: leave it unchanged as long as the model
             lives. Saves the memory of a copy, which a Hopper GPU reads faster.
+        keep
+            The model keeps copies of the arrays, so that it can be pickled and copied. Takes their size in memory.
 
         Raises
         ------
@@ -154,11 +203,15 @@ class Model:
         ArgumentTypeError for dtypes, OutOfMemoryError, DeviceError. After an error the model can still be loaded.
 
         """
-        handle = self._open()
-        with self._native_weights(weight, bias, vectors, _lib.BORROW if borrow else 0) as (weights, owner):
-            handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
-        if borrow:
+        weight, bias, named_arrays = self._own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
+        with self._sized_by(weight):
+            handle = self._open()
+            flags = _lib.BORROW if borrow or keep else 0
+            with self._native_weights(weight, bias, named_arrays, flags) as (weights, owner):
+                handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
+        if borrow or keep:
             handle.lend(owner)
+        self._remake = (_made_of_arrays, type(self), self._arguments, weight, bias, named_arrays) if keep else None
         return self
 
     def update_weights(
@@ -168,6 +221,7 @@ class Model:
         vectors: Mapping[str, Any] | None = None,
         *,
         borrow: bool = False,
+        keep: bool = False,
         keep_form: bool = False,
     ) -> Model:
         """Puts other numbers in the place of the loaded weights, and returns the model.
@@ -182,8 +236,8 @@ class Model:
         ----------
         weight, bias, vectors
             As for ``load_weights``, all of them: those that did not change, too.
-        borrow
-            As for ``load_weights``.
+        borrow, keep
+            As for ``load_weights``, and of these arrays: without ``keep`` the model can no longer be pickled or copied.
         keep_form
             For arrays on a GPU. Without it the update looks at W's values, which decide how products of float32 and of
             mixed types are computed, and waits for that once. With it nothing waits, the update can be captured in a
@@ -196,16 +250,53 @@ class Model:
 
         """
         handle = self._open()
-        flags = (_lib.BORROW if borrow else 0) | (_lib.KEEP_FORM if keep_form else 0)
-        with self._native_weights(weight, bias, vectors, flags) as (weights, owner):
-            self._calls = None  # what a call needs may have changed with W's form
+        weight, bias, named_arrays = self._own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
+        flags = (_lib.BORROW if borrow or keep else 0) | (_lib.KEEP_FORM if keep_form else 0)
+        with self._native_weights(weight, bias, named_arrays, flags) as (weights, owner):
+            self._calls = self._remake = None  # what a call needs may have changed with W's form
             handle.library.rf_model_update_weights(handle.pointer, ctypes.byref(weights))
-        handle.lend(owner if borrow else None)
+        handle.lend(owner if borrow or keep else None)
+        self._remake = (_made_of_arrays, type(self), self._arguments, weight, bias, named_arrays) if keep else None
         return self
+
+    def _own(self, weight: Any, bias: Any, vectors: Mapping[str, Any], keep: bool) -> tuple[Any, Any, dict[str, Any]]:
+        """The arrays converted, if the model casts, and copied, if it is to keep them: no one else writes to those."""
+        if self._cast:
+            dtype, only = self._weight_dtype, self._weight_dtype is DType.FLOAT64
+            weight = arrays.cast(weight, dtype, "weight")
+            bias = None if bias is None else arrays.cast(bias, dtype, "bias", only)
+            vectors = {name: arrays.cast(value, dtype, f"vector {name!r}", only) for name, value in vectors.items()}
+        if keep:
+            weight, bias = arrays.copied(weight), arrays.copied(bias)
+            vectors = {name: arrays.copied(value) for name, value in vectors.items()}
+        return weight, bias, dict(vectors)
+
+    @contextmanager
+    def _sized_by(self, weight: Any) -> Iterator[None]:
+        """Gives a model whose sizes are open those of the weight, unless it is then not loaded."""
+        config, shape = self._open_config, tuple(getattr(weight, "shape", ()))
+        if config is None:
+            yield
+            return
+        if len(shape) != 2:
+            what = (
+                f"has shape {arrays.shape_text(shape)}" if hasattr(weight, "shape") else f"is a {type(weight).__name__}"
+            )
+            raise InvalidArgumentError(f"weight {what}; expected (out_features, in_features)")
+        before = config.in_features, config.out_features
+        config.out_features, config.in_features = before[1] or int(shape[0]), before[0] or int(shape[1])
+        try:
+            self._adopt(Handle(load(), config))
+            self._open_config = None
+            yield
+        except BaseException:
+            self._handle, self._open_config = None, config
+            config.in_features, config.out_features = before
+            raise
 
     @contextmanager
     def _native_weights(
-        self, weight: Any, bias: Any, vectors: Mapping[str, Any] | None, flags: int
+        self, weight: Any, bias: Any, vectors: Mapping[str, Any], flags: int
     ) -> Iterator[tuple[_lib.Weights, Any]]:
         """The weights as the library takes them, checked, and what owns W's memory."""
         features, dtype = self._out_features, self._weight_dtype
@@ -213,10 +304,7 @@ class Model:
         self._check_dtype("weight", matrix.dtype, dtype)
         self._check_device("weight", matrix)
         row = None if bias is None else self._feature_vector(bias, "bias", matrix)
-        named = {
-            name: self._feature_vector(value, f"vector {name!r}", matrix)
-            for name, value in arguments.mapping(vectors, "vectors").items()
-        }
+        named = {name: self._feature_vector(value, f"vector {name!r}", matrix) for name, value in vectors.items()}
         native = (_lib.Vector * len(named))(
             *(
                 _lib.Vector(ctypes.sizeof(_lib.Vector), encode(name, "vectors"), m.pointer, features, m.dtype, m.memory)
@@ -269,13 +357,17 @@ class Model:
 
         """
         named = arguments.mapping(vectors, "vectors")
+        place = os.path.abspath(arguments.path_text(path))
+        again = (_made_of_file, cls, place, chain, weight, bias, dict(named), dict(keywords))
         for argument, name in (("weight", weight), ("bias", bias), *(("vectors", name) for name in named.values())):
             if name is not None:
                 encode(name, argument)
         if npz.is_npz(path):
             wanted = [weight, *([] if bias is None else [bias]), *named.values()]
             state = npz.arrays(path, wanted)
-            return cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
+            model = cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
+            model._remake = again
+            return model
         names = _lib.FileNames(
             size=ctypes.sizeof(_lib.FileNames),
             weight=encode(weight, "weight"),
@@ -301,6 +393,7 @@ class Model:
             model = cls(chain, **keywords)
             handle = model._open()
             handle.library.rf_model_load_open_file(handle.pointer, file, ctypes.byref(names))
+        model._remake = again
         return model
 
     @classmethod
@@ -313,11 +406,14 @@ class Model:
         bias: str | None = None,
         vectors: Mapping[str, str] | None = None,
         borrow: bool = False,
+        keep: bool = False,
         **keywords: Any,
     ) -> Model:
         """A loaded model, its weights from a mapping of names to arrays.
 
-            Model.from_state_dict(module.state_dict(), "linear | logsumexp", weight="head.weight", bias="head.bias")
+        >>> state = {"head.weight": np.ones((1000, 64), np.float32), "head.bias": np.zeros(1000, np.float32)}
+        >>> rowfold.Model.from_state_dict(state, "linear | max", weight="head.weight", bias="head.bias").info.chain
+        'linear | max'
 
         Parameters
         ----------
@@ -330,7 +426,7 @@ class Model:
             Names of the arrays, (out_features, in_features) and (out_features,).
         vectors
             For each per-feature vector of the chain the name of its array, (out_features,).
-        borrow
+        borrow, keep
             As for ``load_weights``.
         keywords
             Those of Model. ``dtype`` is the array's, unless it holds bfloat16 as uint16.
@@ -355,7 +451,7 @@ class Model:
             name: arguments.entry(state_dict, key, f"vector {name!r}")
             for name, key in arguments.mapping(vectors, "vectors").items()
         }
-        return cls(chain, **keywords).load_weights(matrix, row, named, borrow=borrow)
+        return cls(chain, **keywords).load_weights(matrix, row, named, borrow=borrow, keep=keep)
 
     def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
         shape = (self._out_features,)
@@ -366,7 +462,7 @@ class Model:
             raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
         return vector
 
-    def __call__(self, x: Any, out: Any = None, **row_inputs: Any) -> Any:
+    def __call__(self, x: Any, out: Any = None, *, keepdims: bool = True, **row_inputs: Any) -> Any:
         """The chain applied to each row of x.
 
         x is an array of numpy, torch, cupy or jax, or anything with DLPack, __cuda_array_interface__ or the buffer
@@ -380,8 +476,11 @@ class Model:
             and evenly spaced. On the host, or on the model's device. A tensor that requires grad is refused while grad
             mode is on.
         out
-            Where to put the result: of x's kind and the result's shape and dtype, writable, not overlapping x. By
-            default a new array. Of several results a sequence of such arrays, in their order.
+            Where to put the result: of x's kind and the result's shape and dtype, writable, not overlapping x. The one
+            column of a reduction may be no dimension of it. By default a new array. Of several results a sequence of
+            such arrays, in their order.
+        keepdims
+            False drops the one column of a reduction, as numpy's reductions do: (...,).
         row_inputs
             The values that the chain names with #, each of the leading dimensions of x: ``model(x, target=ids)``.
             Columns are int64 or int32; numbers have a dtype that goes with the model's, or are one Python number for
@@ -389,8 +488,8 @@ class Model:
 
         Returns
         -------
-        (..., 1), or (..., out_features) for a chain without a reduction; ``out`` if it was given. Of several results a
-        named tuple of these; columns are int64.
+        (..., 1), or (...,) without keepdims, or (..., out_features) for a chain without a reduction; ``out`` if it was
+        given. Of several results a named tuple of these; columns are int64.
 
         Raises
         ------
@@ -399,6 +498,11 @@ class Model:
 
         """
         handle = self._open()
+        if not keepdims and self._y_tail != (1,):
+            raise InvalidArgumentError(
+                f"keepdims is {keepdims!r}, but the result has {self._y_tail[0]} columns; it drops the one column of a "
+                "reduction"
+            )
         # What numpy users call with most goes by the shortest way: no struct, no strides.
         if (
             self._plain
@@ -413,13 +517,28 @@ class Model:
                 y = arrays.new_array(lead + self._y_tail, self._y_numpy) if out is None else out
                 if out is None or self._is_plain_output(out, x):
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
-                    return y
+                    return y if keepdims or out is not None else y[..., 0]
         calls = self._calls
         if calls is not None and out is None and not row_inputs:
             y = calls.run(x)
             if y is not None:
-                return y
-        return self._call(handle, x, out, row_inputs)
+                return y if keepdims else y[..., 0]
+        if self._cast:
+            x = arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
+        if out is not None:
+            if not self._plain:
+                return self._call(handle, x, out, row_inputs)
+            self._call(handle, x, self._with_column(out, x), row_inputs)
+            return out
+        y = self._call(handle, x, None, row_inputs)
+        if keepdims:
+            return y
+        return y[..., 0] if len(self._results) == 1 else self._tuple(*(result[..., 0] for result in y))
+
+    def _with_column(self, out: Any, x: Any) -> Any:
+        """A view of the caller's ``out`` with the one column of a reduction, where it has no dimension for it."""
+        dims, wanted = (len(getattr(a, "shape", ())) for a in (out, x))
+        return out[..., None] if self._y_tail == (1,) and dims == wanted - 1 else out
 
     def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
         return (
@@ -574,20 +693,26 @@ class Model:
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
-        return self._handle is None
+        return self._handle is None and self._open_config is None
 
     def close(self) -> None:
         """Frees the model, once calls under way in other threads are done. Closing twice is fine."""
-        self._handle = self._calls = None
+        self._handle = self._open_config = self._calls = self._remake = None
 
     def _open(self) -> Handle:
         handle = self._handle
         if handle is None:
+            if self._open_config is not None:
+                raise NotLoadedError(
+                    "the model has no weights yet, and its sizes are theirs to say; call load_weights first, or give "
+                    "in_features and out_features"
+                )
             raise ClosedError("the model was closed; create another one")
         return handle
 
     def __enter__(self) -> Model:
-        self._open()
+        if self._open_config is None:
+            self._open()
         return self
 
     def __exit__(
@@ -596,15 +721,34 @@ class Model:
         self.close()
 
     def __reduce__(self) -> Any:
-        raise ArgumentTypeError(
-            "a rowfold.Model cannot be pickled or copied: it holds memory of this process. "
-            "Create it anew from its chain and weights"
-        )
+        if self._open_config is None and self._open().info().loaded:
+            if self._remake is None:
+                raise ArgumentTypeError(
+                    "the model cannot be pickled or copied: its weights are in memory of this process. Load or "
+                    "update them with keep=True, or make it from a file with Model.from_file"
+                )
+            return self._remake[0], self._remake[1:]
+        return _made_of_arrays, (type(self), self._arguments, None, None, {})
 
     def __repr__(self) -> str:
+        if self._open_config is not None:
+            return f"<rowfold.Model {str(self._arguments['chain'])!r}, no weights yet>"
         if self._handle is None:
             return "<rowfold.Model, closed>"
         info = self.info
         state = "" if info.loaded else ", no weights yet"
         size = f"{info.in_features} -> {info.out_features}"
         return f"<rowfold.Model {info.chain!r}, {size}, {info.dtype}, {info.backend}{state}>"
+
+
+def _made_of_file(
+    cls: type[Model], path: str, chain: Any, weight: str, bias: str | None, vectors: Any, keywords: Any
+) -> Model:
+    """A copy of a model that came from a file."""
+    return cls.from_file(path, chain, weight=weight, bias=bias, vectors=vectors, **keywords)
+
+
+def _made_of_arrays(cls: type[Model], given: Any, weight: Any, bias: Any, vectors: Any) -> Model:
+    """A copy of a model that kept its arrays, or that has none yet."""
+    model = cls(**given)
+    return model if weight is None else model.load_weights(weight, bias, vectors, keep=True)

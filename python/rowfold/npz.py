@@ -7,7 +7,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ._lib import DType
 from .arguments import path_text
 from .arrays import numpy_to_dtype
 from .errors import ArgumentTypeError, Error, FileError, InvalidArgumentError, InvalidFileError, OutOfMemoryError
+from .filetype import nearest, what_is
 
 MEMBER = ".npy"
 Array = np.ndarray[Any, Any]
@@ -55,10 +56,21 @@ def mapped(path: str | os.PathLike[str]) -> Array:
             magic = file.read(len(np.lib.format.MAGIC_PREFIX))
         # numpy would take anything else for a pickle, and advise to trust it.
         if magic != np.lib.format.MAGIC_PREFIX:
-            what = "an archive" if magic.startswith(b"PK") else "no .npy file"
-            raise InvalidFileError(f"{name}: is {what}; expected one array, as numpy.save writes it")
+            what = what_is(name) or "no .npy file"
+            raise InvalidFileError(f"{name}: is {what}: expected one array, as numpy.save writes it")
         array: Array = np.load(name, mmap_mode="r", allow_pickle=False)
         return array
+
+
+def stream_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and dtype of an .npy whose data comes next. Raises InvalidFileError."""
+    with _in_a_sentence(name, "no .npy: "):
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if dtype.hasobject:
+            raise ValueError("it holds Python's objects")
+        return shape, fortran, dtype
 
 
 @contextmanager
@@ -82,8 +94,10 @@ def _in_a_sentence(where: str, what: str = "") -> Iterator[None]:
 
 def _read(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -> Array:
     if name + MEMBER not in archive.namelist():
-        count = sum(member.endswith(MEMBER) for member in archive.namelist())
-        raise InvalidArgumentError(f"{path_text(path)}: there is no array {name!r} among its {count}")
+        names = [member[: -len(MEMBER)] for member in archive.namelist() if member.endswith(MEMBER)]
+        raise InvalidArgumentError(
+            f"{path_text(path)}: there is no array {name!r} among its {len(names)}{nearest(name, names)}"
+        )
     with _in_a_sentence(f"{path_text(path)}: array {name!r}"), archive.open(name + MEMBER) as member:
         values: Array = np.lib.format.read_array(member, allow_pickle=False)
     # What numpy.savez makes of ml_dtypes.bfloat16; numpy itself has no name for it.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Operators as Python objects, for building chains; the table itself is the library's.
 
-    from rowfold import ops
-    chain = ops.linear(512, 1000) | ops.mul("@scale") | ops.clamp(min=-10, max=10) | ops.logsumexp | ops.gelu("tanh")
-    str(chain)      # 'linear(512, 1000) | mul(@scale) | clamp(-10, 10) | logsumexp | gelu(tanh)'
+>>> from rowfold import ops
+>>> chain = ops.linear(512, 1000) | ops.mul("@scale") | ops.clamp(min=-10, max=10) | ops.logsumexp | ops.gelu("tanh")
+>>> str(chain)
+'linear(512, 1000) | mul(@scale) | clamp(-10, 10) | logsumexp | gelu(tanh)'
 
 Several results of one pass are a tuple behind the trunk, and one value per row that each call gives is ``"#name"``:
 
@@ -27,7 +28,7 @@ from typing import Any, Union
 from ._lib import MAX_NAME, MAX_OPS, OpClass, RowUse, load, read_text
 from ._lib import Op as _NativeOp
 from ._lib import OpInfo as _NativeOpInfo
-from .errors import ArgumentTypeError, InvalidArgumentError
+from .errors import ArgumentTypeError, ChainError, InvalidArgumentError
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,14 @@ def operators() -> tuple[Operator, ...]:
     return tuple(_read_row(library, index) for index in range(library.rf_op_count()))
 
 
+def operator(name: str) -> Operator:
+    """The row of that name, as chain text writes it: ``"gelu(tanh)"``. Raises ChainError for others."""
+    found = _by_name().get(name)
+    if found is None:
+        raise ChainError(f"there is no operator {name!r}; rowfold.ops.operators() lists them")
+    return found
+
+
 @cache
 def reductions() -> tuple[str, ...]:
     """Names of the operators that fold the columns of a row."""
@@ -259,22 +268,22 @@ def _by_kind() -> dict[int, Operator]:
     return {row.kind: row for row in (RESULT, *operators())}
 
 
-def _variant(operator: Operator, name: str) -> Operator:
-    found = _by_name().get(f"{operator.name}({name})")
+def _variant(row: Operator, name: str) -> Operator:
+    found = _by_name().get(f"{row.name}({name})")
     if found is None:
-        names = [row.name for row in operators() if row.name.startswith(operator.name + "(")]
-        expected = f"one of {', '.join(names)}" if names else f"{operator.name}{operator.signature}"
-        raise ArgumentTypeError(f"{operator.name}({name!r}) is not known; expected {expected}")
+        names = [other.name for other in operators() if other.name.startswith(row.name + "(")]
+        expected = f"one of {', '.join(names)}" if names else f"{row.name}{row.signature}"
+        raise ArgumentTypeError(f"{row.name}({name!r}) is not known; expected {expected}")
     return found
 
 
-def _vector_name(operator: Operator, text: str) -> str:
-    kinds = ("@",) * operator.accepts_vector + ("#",) * (operator.row_input != "none")
+def _vector_name(row: Operator, text: str) -> str:
+    kinds = ("@",) * row.accepts_vector + ("#",) * (row.row_input != "none")
     name = text if text.startswith("#") else text[1:]  # a row input keeps its #
     if not text.startswith(kinds) or len(encode(name, "vector")) >= MAX_NAME:
-        number = "" if operator.row_input == "column" else "a number, or "
+        number = "" if row.row_input == "column" else "a number, or "
         raise InvalidArgumentError(
-            f"{operator.name}() got {text!r}; expected {number}{' or '.join(kinds)} and a name of at most "
+            f"{row.name}() got {text!r}; expected {number}{' or '.join(kinds)} and a name of at most "
             f"{MAX_NAME - 1} bytes"
         )
     return name
@@ -309,4 +318,5 @@ def __getattr__(name: str) -> Operator:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *(name for name in _by_name() if name.isidentifier())])
+    public = ["Chain", "Op", "Operator", "operator", "operators", "presets", "__doc__", "__name__"]
+    return sorted([*public, *(name for name in _by_name() if name.isidentifier())])

@@ -318,6 +318,63 @@ static void loading(void) {
     CHECK(y == -1, "y was written on failure");
 }
 
+/* Models made from the files of loading() in one call: what config and chain leave open is the tensor's. */
+static void create_from_file(void) {
+    const float x[3] = {1, 10, 100};
+    rf_file_names names = {.size = sizeof names, .weight = "w", .bias = "b"};
+    rf_op ops[] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_SUM}};
+    const rf_config configs[] = {
+        {.size = sizeof *configs, .chain = "linear | sum"},
+        {.size = sizeof *configs, .chain = "linear(3, 2) | sum"},
+        {.size = sizeof *configs, .chain = "linear | sum", .in_features = 3},
+        {.size = sizeof *configs, .ops = ops, .num_ops = 2},
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        rf_model *model = NULL;
+        float y = -1;
+        CHECK(!rf_model_create_from_file(&model, &configs[i], path_of("model"), &names), "%zu: %s", i, rf_last_error());
+        CHECK(!rf_model_forward(model, x, 1, &y) && y == 321 + 7 + 654 + 8, "%zu: y is %g", i, (double)y);
+        rf_model_destroy(model);
+    }
+    rf_config half = {.size = sizeof half, .chain = "linear | max"};
+    rf_model *model = NULL;
+    rf_model_info info = {.size = sizeof info};
+    names.weight = "h", names.bias = NULL;
+    CHECK(!rf_model_create_from_file(&model, &half, path_of("types"), &names) && !rf_model_get_info(model, &info) &&
+            info.weight_dtype == RF_FLOAT16,
+        "%s", rf_last_error());
+    rf_model_destroy(model);
+    static const struct {
+        const char *chain, *file, *weight;
+        rf_dtype dtype;
+        rf_status status;
+        const char *says;
+    } wrong[] = {
+        {"linear(5, 2) | sum", "model", "w", RF_DTYPE_DEFAULT, RF_INVALID_ARGUMENT,
+            "has shape (2, 3); expected (2, 5)"},
+        {"linear | sum", "model", "b", RF_DTYPE_DEFAULT, RF_INVALID_ARGUMENT, "has 1 dimensions; expected 2"},
+        {"linear | sum", "model", "x", RF_DTYPE_DEFAULT, RF_INVALID_ARGUMENT, "there is no tensor \"x\" among its 3"},
+        {"linear | sum", "types", "i", RF_DTYPE_DEFAULT, RF_INVALID_ARGUMENT, "is I32; expected a floating-point type"},
+        {"linear | sum", "types", "h", RF_FLOAT32, RF_INVALID_ARGUMENT, "was created for float32 weights"},
+        {"linear | sun", "model", "w", RF_DTYPE_DEFAULT, RF_INVALID_CHAIN, "sun"},
+        {"linear | sum", "missing", "w", RF_DTYPE_DEFAULT, RF_IO_ERROR, "missing"},
+        {NULL, "model", "w", RF_DTYPE_DEFAULT, RF_INVALID_ARGUMENT, "config.chain and config.ops"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        rf_config config = {.size = sizeof config, .chain = wrong[i].chain, .weight_dtype = wrong[i].dtype};
+        rf_model *untouched = NULL;
+        names.weight = wrong[i].weight;
+        CHECK(rf_model_create_from_file(&untouched, &config, path_of(wrong[i].file), &names) == wrong[i].status &&
+                strstr(rf_last_error(), wrong[i].says) && !untouched,
+            "%s of %s: %s", wrong[i].weight, wrong[i].file, rf_last_error());
+    }
+    names.weight = "w";
+    CHECK(rf_model_create_from_file(NULL, &half, path_of("model"), &names) == RF_INVALID_ARGUMENT, "no model");
+    CHECK(rf_model_create_from_file(&model, NULL, path_of("model"), &names) == RF_INVALID_ARGUMENT, "no config");
+    CHECK(rf_model_create_from_file(&model, &half, NULL, &names) == RF_INVALID_ARGUMENT, "no path");
+    CHECK(rf_model_create_from_file(&model, &half, path_of("model"), NULL) == RF_INVALID_ARGUMENT, "no names");
+}
+
 /* A type that no model takes, one that this model does not take, and arguments that are none. */
 static void wrong_loads(void) {
     const char *header =
@@ -500,6 +557,7 @@ int main(void) {
     loading();
     loading_from_an_open_file();
     wrong_loads();
+    create_from_file();
     shards();
     many_tensors();
     long_paths();

@@ -33,6 +33,7 @@ ROW_INCHES = 0.13  # of one contender
 BETWEEN_CASES = 1.0  # rows
 HEADING = 1.6  # rows
 ROOFLINE_INCHES = 4.0
+LEAST_RANGE = 5.0  # of a logarithmic axis: two of 1, 2 and 5 times a power of ten lie in it
 
 
 class Group(NamedTuple):
@@ -58,8 +59,11 @@ def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
     labels = list(dict.fromkeys(result["label"] for case in cases for result in _measured(case)))
     groups = _groups(cases)
     above = max(2.5, ROW_INCHES * (groups[-1].bottom if groups else 0))
-    # Points of a device whose peaks are not known, under the roof of another, would mislead.
-    roofed = [case for case in cases if case.get("peaks")]
+    # Points of a device whose peaks are not known, under the roof of another, would mislead. Points that are all above
+    # each other say no more than the table's share of the bound.
+    roofed = [case for case in cases if case.get("peaks") and _measured(case)]
+    if len({_intensity(case["case"]) for case in roofed}) < 2:
+        roofed = []
     below = ROOFLINE_INCHES if roofed else 0.0
     figure = require().Figure(figsize=(12, above + below + 1.8), layout="constrained", dpi=110)
     rows = [above, below] if roofed else [above]
@@ -71,6 +75,8 @@ def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
     _times(times, groups, labels)
     _relative(relative, groups, labels)
     _errors(errors, groups, labels)
+    for axes in (times, relative, errors):
+        _readable(axes)
     if roofed:
         _roofline(figure.add_subplot(grid[1, :]), roofed, labels)
     handles = [_handle(times, label, labels) for label in labels]
@@ -163,7 +169,6 @@ def _times(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None:
         median = statistics.median(seconds)
         spread = [[1e3 * (median - min(seconds))], [1e3 * (max(seconds) - median)]]
         axes.errorbar(1e3 * median, at, xerr=spread, capsize=2.5, elinewidth=1.1, **drawn)
-    _plain_numbers(axes.xaxis)
     axes.set_title("Time of a call", fontsize=10)
     axes.set_xlabel(
         "ms: median, least and greatest sample\nhollow: less work (after a rewrite, or the product alone)", fontsize=8
@@ -177,9 +182,6 @@ def _relative(axes: Any, groups: Sequence[Group], labels: Sequence[str]) -> None
         if first["seconds"] and not first["algebraic"] and not result["algebraic"]:
             axes.plot(statistics.median(result["seconds"]) / statistics.median(first["seconds"]), at, **drawn)
     axes.axvline(1, color="black", linewidth=0.8, zorder=1)
-    axes.xaxis.set_major_locator(_ticker().LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_minor_locator(_ticker().NullLocator())
-    _plain_numbers(axes.xaxis)
     axes.set_title("Relative", fontsize=10)
     axes.set_xlabel("time over that of the first contender:\nto the right of 1 is slower", fontsize=8)
 
@@ -200,7 +202,7 @@ def _roofline(axes: Any, cases: Sequence[dict[str, Any]], labels: Sequence[str])
     reach = []
     for case in cases:
         flops, size = _work(case["case"])
-        reach.append(flops / size)
+        reach.append(_intensity(case["case"]))
         for result in _measured(case):
             if not result["algebraic"]:
                 colour, marker = _style(result["label"], labels)
@@ -235,6 +237,19 @@ def _roofline(axes: Any, cases: Sequence[dict[str, Any]], labels: Sequence[str])
     axes.set_ylabel("GFLOP/s", fontsize=8)
 
 
+def _readable(axes: Any) -> None:
+    """Puts at least two numbers on a logarithmic axis, however near its points are to each other, and not too many."""
+    low, high = axes.get_xlim()
+    if high < LEAST_RANGE * low:
+        middle, half = math.sqrt(low * high), math.sqrt(LEAST_RANGE)
+        low, high = middle / half, middle * half
+        axes.set_xlim(low, high)
+    subs = (1, 2, 5) if high < 300 * low else (1,)
+    axes.xaxis.set_major_locator(_ticker().LogLocator(subs=subs, numticks=12))
+    axes.xaxis.set_minor_locator(_ticker().NullLocator())
+    _plain_numbers(axes.xaxis)
+
+
 def _ticker() -> Any:
     return importlib.import_module("matplotlib.ticker")
 
@@ -249,6 +264,11 @@ def _work(case: dict[str, Any]) -> tuple[float, float]:
     """Operations of the product, and bytes of W."""
     weights = float(case["in_features"]) * case["out_features"]
     return 2 * weights * case["batch"], weights * numpy_dtype(parse_dtype(case["dtype"], "dtype")).itemsize
+
+
+def _intensity(case: dict[str, Any]) -> float:
+    flops, size = _work(case)
+    return flops / size
 
 
 def _type(case: dict[str, Any]) -> str:

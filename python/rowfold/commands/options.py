@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 from .. import files
 from .._lib import Math, Simplify
 from ..errors import InvalidArgumentError
+from ..filetype import nearest
 from ..model import Model
+from ..ops import operators
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -69,20 +72,50 @@ def keywords(arguments: argparse.Namespace) -> dict[str, Any]:
 def load(arguments: argparse.Namespace, **more: Any) -> Model:
     """The model that the command line describes, its weights loaded."""
     tensors = {t.name: t for t in files.tensors(arguments.weights)}
-    weight = arguments.weight or _only_matrix(arguments.weights, tensors)
+    matrices = [t.name for t in tensors.values() if len(t.shape) == 2 and t.dtype is not None]
+    weight = arguments.weight or _only_matrix(arguments.weights, matrices)
+    _require(arguments.weights, "--weight", weight, tensors, matrices)
+    rows = tensors[weight].shape[:1]
+    fitting = [t.name for t in tensors.values() if t.shape == rows and t.dtype is not None]
     vectors = dict(_pair(text) for text in arguments.vector)
+    for vector, name in vectors.items():
+        _require(arguments.weights, f"--vector {vector}", name, tensors, fitting)
     bias = _bias(arguments.bias, weight, tensors)
+    if bias is not None:
+        _require(arguments.weights, "--bias", bias, tensors, fitting)
     return Model.from_file(
         arguments.weights, arguments.chain, weight=weight, bias=bias, vectors=vectors, **keywords(arguments), **more
     )
 
 
-def _only_matrix(path: str, tensors: dict[str, files.Tensor]) -> str:
-    fitting = [t.name for t in tensors.values() if len(t.shape) == 2 and t.dtype is not None]
+def _require(path: str, option: str, name: str, tensors: dict[str, files.Tensor], fitting: list[str]) -> None:
+    """Says which tensors would fit where the one named is not there. Raises InvalidArgumentError."""
+    if name in tensors:
+        return
+    # One that fits and is most like it, or the ones that fit.
+    hint = nearest(name, fitting) if fitting else "; none of its tensors has a shape that fits"
+    if hint.startswith("; there are"):
+        hint = hint.replace("; there are", "; those that fit are")
+    elif fitting[1:]:
+        hint += f" Those that fit: {_shown(fitting)}"
+    raise InvalidArgumentError(f"{path}: {option} is {name!r}, which is not among its {len(tensors)} tensors{hint}")
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+
+
+def _only_matrix(path: str, fitting: list[str]) -> str:
     if len(fitting) == 1:
         return fitting[0]
-    shown = ", ".join(fitting[:8]) + (", ..." if len(fitting) > 8 else "")
-    raise InvalidArgumentError(f"{path}: {len(fitting)} tensors could be the weight; name one with --weight: {shown}")
+    if not fitting:
+        raise InvalidArgumentError(
+            f"{path}: no tensor could be the weight; expected one of two dimensions of a float type"
+        )
+    count = len(fitting)
+    raise InvalidArgumentError(
+        f"{path}: {count} tensors could be the weight; name one with --weight: {_shown(fitting)}"
+    )
 
 
 def _bias(named: str | None, weight: str, tensors: dict[str, files.Tensor]) -> str | None:
@@ -100,3 +133,32 @@ def _pair(text: str) -> tuple[str, str]:
     if not (vector and equals and name):
         raise InvalidArgumentError(f"--vector {text!r}; expected VECTOR=NAME, as in scale=head.scale")
     return vector, name
+
+
+# What a sentence of the package begins with, and the option that says it here.
+_OPTIONS = ("in_features", "out_features", "dtype", "math", "simplify", "device", "threads", "backend", "batch")
+_IN_OPTIONS = (
+    (re.compile(rf"^({'|'.join(_OPTIONS)}) is "), lambda m: f"--{m[1].replace('_', '-')} is "),
+    (
+        re.compile(r"^the model has no weights yet, and its sizes are theirs to say; .*"),
+        lambda m: "the sizes are open; give --weights, --in-features and --out-features, or linear(IN, OUT)",
+    ),
+    (
+        re.compile(r'^vector "(.*)" of the chain was not given$'),
+        lambda m: f"{m[0]}; --vector {m[1]}=NAME says it",
+    ),
+    (re.compile(r"expected None \(all cores\), or 1 to"), lambda m: "expected 1 to"),
+    (re.compile(r", or None for what the chain says"), lambda m: ""),
+    (re.compile(r"rowfold\.ops\.operators\(\) lists them"), lambda m: f"there are {' '.join(_names())}"),
+)
+
+
+def _names() -> list[str]:
+    return [row.name for row in operators() if row.name != "linear"]
+
+
+def in_options(message: str) -> str:
+    """A sentence of the package with the names that the command line has."""
+    for pattern, text in _IN_OPTIONS:
+        message = pattern.sub(text, message)
+    return message

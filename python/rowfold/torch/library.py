@@ -11,9 +11,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from math import prod
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
 
 from ..errors import InvalidArgumentError
 from .program import Runner, check_dims, parse, signature
@@ -52,20 +55,28 @@ def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
 
 def check_grad(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
     """Raises InvalidArgumentError where PyTorch would record a gradient, or carry a tangent along."""
+    error = grad_error(tensors, names)
+    if error is not None:
+        raise error
+
+
+def grad_error(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> InvalidArgumentError | None:
+    """The error of a call for which PyTorch would record a gradient, or carry a tangent along; None if it would not."""
     if forward_ad._current_level >= 0:
         for tensor, name in zip(tensors, names):
             if forward_ad.unpack_dual(tensor).tangent is not None:
-                raise InvalidArgumentError(
+                return InvalidArgumentError(
                     f"{name} has a tangent of forward-mode differentiation, but the fused forward computes none; "
                     "differentiate the original module"
                 )
     if torch.is_grad_enabled():
         for tensor, name in zip(tensors, names):
             if tensor.requires_grad:
-                raise InvalidArgumentError(
+                return InvalidArgumentError(
                     f"{name} requires grad and grad mode is on, but the fused forward computes no gradients; call it "
                     "under torch.no_grad() or torch.inference_mode(), or freeze the module with requires_grad_(False)"
                 )
+    return None
 
 
 @torch.library.custom_op("rowfold::fused", mutates_args=(), schema="(Tensor x, Tensor[] leaves, str program) -> Tensor")
@@ -88,9 +99,29 @@ def _(x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> torch.Te
     check_dims(x, read.dims, 1)
     weight = leaves[read.weight.index]
     columns = weight.shape[read.weight.methods.count("t") % 2]
-    lead = list(x.shape[:-1])
+    lead = [prod(x.shape[:-1])] if read.flat else list(x.shape[:-1])
     tail = [] if read.dropped else [1 if read.folded else columns]
     return x.new_empty(lead + tail, dtype=read.result_dtype(leaves))
+
+
+def _over_batch(info: Any, dims: Any, x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> Any:
+    """torch.vmap: the rows of all samples in one call."""
+    if any(dim is not None for dim in pytree.tree_leaves(dims[1], is_leaf=lambda dim: dim is None)):
+        raise InvalidArgumentError(
+            "torch.vmap maps over the parameters, but a fused operation has one set of weights; map over x alone, or "
+            "call the original module"
+        )
+    if dims[0] is None:
+        return fused(x, leaves, program), None
+    x = x.movedim(dims[0], 0)
+    wanted = parse(program).dims
+    if (wanted is None and x.ndim > 1 and not parse(program).flat) or (wanted is not None and x.ndim - 1 != wanted):
+        return fused(x, leaves, program), 0
+    return torch.stack([fused(sample, leaves, program) for sample in x]), 0
+
+
+if hasattr(torch.library, "register_vmap"):  # PyTorch 2.5
+    torch.library.register_vmap(fused, _over_batch)
 
 
 def clear() -> None:

@@ -59,4 +59,7 @@ def program(matcher: Matcher, output: Row, options: dict[str, Any], borrow: bool
         folded=output.folded,
         options=tuple(sorted(options.items())),
         borrow=borrow,
+        flat=output.flat,
+        sizes=matcher.weight_shape() if matcher.sized else (),
+        owned=matcher.leaves[linear.weight.index] in matcher.recipes,
     )

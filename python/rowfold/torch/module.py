@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""``fuse``: a module in, a module out, with the same parameters, state_dict and results."""
+"""The module that ``fuse`` returns: the same parameters, state_dict and results as the one it was made from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
+from ..errors import Error, FuseError, InvalidArgumentError
 from . import library
-from .linearize import linearize, program
+from .linearize import linearize
 from .match import Matcher
 from .program import Program, Runner, name_of, signature
-from .trace import SOURCE, trace
+from .trace import SOURCE
 from .values import Row, Step
 
 _AUTOCAST = ("cpu", "cuda")
@@ -39,19 +39,21 @@ class Fused(nn.Module):
 
     def __init__(self, original: nn.Module | Callable[..., Any], matcher: Matcher, output: Row, plan: Program) -> None:
         super().__init__()
-        if isinstance(original, nn.Module):
-            # The same dicts, not copies: what is added, replaced or moved on one side is so on the other.
-            for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-                self.__dict__[name] = original.__dict__[name]
-            self.training = original.training
-        self.__dict__["original"] = original
+        share(self, original)
         self._plan, self._text = plan, plan.text
-        self._captured = {name: t for name, t in matcher.captured.items() if name in plan.names}
-        self._paths = [None if name in self._captured else tuple(name.split(".")) for name in plan.names]
+        self._captured = matcher.captured
+        self._recipes = {name: made for name, made in matcher.recipes.items() if name in plan.names}
+        # What a gradient would be recorded for: the leaves, and what others are computed from.
+        sources = [n for name in plan.names for n in (self._recipes[name].sources if name in self._recipes else [name])]
+        self._sources = tuple(dict.fromkeys(sources))
+        self._paths = {n: tuple(n.split(".")) for n in (*plan.names, *self._sources)}
+        self._made: dict[str, tuple[list[Any], list[torch.Tensor], torch.Tensor]] = {}
         self._modal = tuple(matcher.modal)
         self._modal_calls = matcher.modal_calls
         self._rows = _describe(matcher, output)
         self._runner: Runner | None = None
+        self._around: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
+        self._again: Callable[[Any], Fused] | None = None  # makes it anew from the original
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The original's forward of x, fused.
@@ -60,35 +62,68 @@ class Fused(nn.Module):
         device; ArgumentTypeError for its dtype; FuseError if the parameters no longer fit, or a part is in training
         mode.
         """
-        leaves = self._leaves()
-        self._check_mode()
-        device = x.device.type
-        if device in _AUTOCAST and torch.is_autocast_enabled(device):
-            raise InvalidArgumentError(
-                "autocast is on, which the fused forward would ignore; put it under "
-                "torch.autocast(..., enabled=False), or convert the module with to(dtype)"
-            )
+        if self._around is None:
+            return self._operation(x)
+        return self._for_onnx(x) if torch.onnx.is_in_onnx_export() else self._around(self, x)
+
+    def _for_onnx(self, x: torch.Tensor) -> torch.Tensor:
+        """The operators of the original: ONNX has none for the fused one."""
+        return cast(torch.Tensor, cast(Any, self.original)(x))
+
+    def _operation(self, x: torch.Tensor) -> torch.Tensor:
+        leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
+        if (watched or error is not None) and self._around is None and torch.onnx.is_in_onnx_export():
+            return self._for_onnx(x)
+        if error is not None:
+            raise error
+        return self._run(x, leaves, watched)
+
+    def _run(self, x: torch.Tensor, leaves: list[torch.Tensor], watched: bool) -> torch.Tensor:
         # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
-        if torch.compiler.is_compiling() or type(x) not in _PLAIN or _dispatch_modes() or _jit_trace() or _transform():
-            library.check_grad([x, *leaves], ["x", *self._plan.names])
+        if watched:
             result: torch.Tensor = torch.ops.rowfold.fused(x, leaves, self._text)
             return result
-        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-            library.check_grad([x, *leaves], ["x", *self._plan.names])
+        return self._loaded(leaves)(x)
+
+    def _loaded(self, leaves: list[torch.Tensor]) -> Runner:
         runner = self._runner
         if runner is None or runner.signature != signature(leaves):
             runner = self._runner = library.runner(self._text, leaves)
-        return runner(x)
+        return runner
+
+    def _refusal(self, x: torch.Tensor) -> Error | None:
+        """Why a call with x is refused, whatever its shape; None if it is not."""
+        for name in self._modal:
+            if self.get_submodule(name).training:
+                return FuseError(
+                    f"{name} was put in training mode, but the forward was fused in eval mode; call eval()"
+                )
+        device = x.device.type
+        if device in _AUTOCAST and torch.is_autocast_enabled(device):
+            return InvalidArgumentError(
+                "autocast is on, which the fused forward would ignore; put it under "
+                "torch.autocast(..., enabled=False), or convert the module with to(dtype)"
+            )
+        if not torch.compiler.is_compiling() and _transform() and torch._C._functorch.is_gradtrackingtensor(x):
+            return InvalidArgumentError(
+                "x is differentiated by torch.func (grad, vjp, jvp or what is made of them), but the fused forward "
+                "computes no gradients; differentiate the original module"
+            )
+        if torch.is_grad_enabled() or forward_ad._current_level >= 0:
+            return library.grad_error([x, *map(self._find, self._sources)], ["x", *self._sources])
+        return None
 
     def reload(self) -> None:
         """Loads the weights anew at the next call, for changes that PyTorch does not record."""
+        leaves = self._leaves()
         self._runner = None
-        library.forget(self._text, self._leaves())
+        self._made.clear()
+        library.forget(self._text, leaves)
 
     @property
     def chain(self) -> str:
         """The chain text for the parameters as they are now."""
-        return self._plan.load(self._leaves()).chain
+        return str(self._plan.load(self._leaves()).chain)
 
     def explain(self, batch: int = 1024) -> str:
         """What became of every operator of the forward, and the library's plan for this batch size."""
@@ -112,97 +147,83 @@ class Fused(nn.Module):
 
     def _leaves(self) -> list[torch.Tensor]:
         """The tensors as they are now."""
-        found = []
-        for name, path in zip(self._plan.names, self._paths):
-            if path is None:
-                found.append(self._captured[name])
-                continue
-            module: Any = self
-            for part in path[:-1]:
-                module = module._modules[part]
-            last = path[-1]
-            tensor = module._parameters.get(last)
-            if tensor is None:
-                tensor = module._buffers.get(last)
-            if tensor is None:
-                held = self.original if module is self else module
-                tensor = getattr(held, last)
-            found.append(tensor)
-        return found
+        return [self._compute(name) if name in self._recipes else self._find(name) for name in self._plan.names]
 
-    def _check_mode(self) -> None:
-        for name in self._modal:
-            if self.get_submodule(name).training:
-                raise FuseError(f"{name} was put in training mode, but the forward was fused in eval mode; call eval()")
+    def _find(self, name: str) -> Any:
+        """A tensor or a module of that name, as it is now."""
+        found = self._captured.get(name)
+        return find(self, self.original, self._paths.get(name) or tuple(name.split("."))) if found is None else found
+
+    def _compute(self, name: str) -> torch.Tensor:
+        """A tensor that is computed from others, anew where one of them has changed."""
+        recipe = self._recipes[name]
+        if torch.compiler.is_compiling() or _dispatch_modes() or _jit_trace() or _transform():
+            return recipe(self._find)  # recorded with the rest, or with tensors that are none
+        sources = [self._find(source) for source in recipe.sources]
+        now = signature(sources)
+        held = self._made.get(name)
+        if held is None or held[0] != now:
+            with torch.no_grad():
+                tensor = recipe(self._find).detach()
+            # While the sources are held, no other tensor can come to the same address.
+            held = self._made[name] = (now, [t.detach() for t in sources], tensor)
+        return held[2]
+
+    def __prepare_scriptable__(self) -> None:
+        raise FuseError(
+            "torch.jit.script compiles Python, which the fused forward is not; use torch.export or torch.jit.trace, "
+            "which record the operator, or script the original module"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runner": None}
+        return {**self.__dict__, "_runner": None, "_made": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if isinstance(self.original, nn.Module):
-            for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-                self.__dict__[name] = self.original.__dict__[name]
+        share(self, self.original)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._around is not None:  # which was made of source text, and is made again
+            return self._again, (self.original,)
+        return super().__reduce_ex__(protocol)
 
 
-def fuse(
-    module: nn.Module | Callable[..., Any],
-    *,
-    explain: bool = False,
-    batch: int = 1024,
-    math: str = "f32",
-    simplify: str = "algebraic",
-    threads: int | None = None,
-    backend: str | None = None,
-    batch_invariant: bool = False,
-    borrow: bool = True,
-) -> Fused:
-    """A drop-in module whose forward is one operation and stores no logits.
+def share(module: nn.Module, original: Any) -> None:
+    """Gives a module the parameters, buffers and submodules of another.
 
-    Parameters
-    ----------
-    module
-        An nn.Module, or a function of one tensor, whose forward is one linear layer, elementwise operators and at most
-        one reduction over columns, in any spelling of doc/pytorch.md. Its parameters are shared, not copied.
-    explain, batch
-        Whether to print what became of every operator, for this batch size.
-    math, simplify, threads, backend, batch_invariant
-        As for rowfold.Model. The device is the parameters'.
-    borrow
-        Whether 16-bit weights on a GPU are used where they are. A copy takes their size in memory once more; in it they
-        lie in the order in which they are read fastest for up to 64 rows on an H100 or H200. Other weights are always
-        copied.
-
-    Returns
-    -------
-    A Fused module with the parameters and the state_dict of the original, and its output's shape and dtype. It computes
-    no gradients: call it under torch.no_grad(), or freeze the parameters.
-
-    Raises
-    ------
-    FuseError (ValueError) for a forward that does not fit; it names the node, the source line and the reason.
-
+    The same dicts, not copies: what is added, replaced or moved on one side is so on the other.
     """
-    if not callable(module):
-        raise ArgumentTypeError(f"module is a {type(module).__qualname__}; expected an nn.Module or a function")
-    if isinstance(module, nn.Module) and (module._forward_hooks or module._forward_pre_hooks):
-        raise FuseError(f"{type(module).__qualname__} has forward hooks, which would not be called; remove them first")
-    graph, root, captured = trace(module)
-    matcher = Matcher(graph, root, captured)
-    output = matcher.run()
-    options = {
-        "math": math,
-        "simplify": simplify,
-        "threads": threads,
-        "backend": backend,
-        "batch_invariant": batch_invariant,
-    }
-    plan = program(matcher, output, options, bool(borrow))
-    fused = Fused(module, matcher, output, plan)
-    plan.load(fused._leaves())  # all that can be refused is refused here
-    if explain:
-        print(fused.explain(batch))
-    return fused
+    module.__dict__["original"] = original
+    if isinstance(original, nn.Module):
+        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            module.__dict__[name] = original.__dict__[name]
+        module.training = original.training
+
+
+def find(module: nn.Module, original: Any, path: tuple[str, ...]) -> Any:
+    """A tensor or a module by the parts of its dotted name; plain attributes are the original's."""
+    at: Any = module
+    for part in path[:-1]:
+        inner = at._modules.get(part)
+        at = getattr(at, part) if inner is None else inner
+    last = path[-1]
+    found = at._parameters.get(last)
+    if found is None:
+        found = at._buffers.get(last)
+    if found is None:
+        found = at._modules.get(last)
+    return getattr(original if at is module else at, last) if found is None else found
+
+
+def is_watched(x: torch.Tensor) -> bool:
+    """Whether something records or transforms the operators that are called."""
+    return (
+        torch.compiler.is_compiling()
+        or type(x) not in _PLAIN
+        or bool(_dispatch_modes())
+        or bool(_jit_trace())
+        or bool(_transform())
+    )
 
 
 def _describe(matcher: Matcher, output: Row) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from ..model import Model
-from ..ops import Chain, reductions
+from ..ops import Chain, Op, operator
 from .values import BatchNorm, Leaf, Param, Source, Step
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -27,9 +27,12 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class Program:
     """A chain whose parameters are tensors yet to be given, the leaves; ``names`` are theirs, for messages.
 
-    ``cast`` is the dtype the input is cast to, or empty. ``dims`` is how many dimensions the input must have, or None.
-    ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output. ``borrow``: 16-bit weights
-    on a GPU are used where they are; texts of older programs do not say, and mean it.
+    ``cast`` is the dtype the input is cast to, "weight" for the weight's, or empty. ``dims`` is how many dimensions the
+    input must have, or None. ``folded``: there is a reduction. ``dropped``: its column is no dimension of the output.
+    ``borrow``: 16-bit weights on a GPU are used where they are; texts of older programs do not say, and mean it.
+    ``flat``: the leading dimensions of the output are one. ``sizes``: those of the weight, where a number of the
+    forward is one of them. ``owned``: the weight is computed from parameters, so that nobody else writes to it and it
+    is used where it is.
     """
 
     names: tuple[str, ...]
@@ -42,6 +45,9 @@ class Program:
     folded: bool
     options: tuple[tuple[str, Any], ...]
     borrow: bool = True
+    flat: bool = False
+    sizes: tuple[int, ...] = ()
+    owned: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -91,7 +97,7 @@ def _decode(value: Any) -> Any:
 class Loaded:
     """The program with the values that its tensors have now."""
 
-    chain: str
+    chain: Chain
     weight: torch.Tensor
     bias: torch.Tensor | None
     vectors: dict[str, torch.Tensor]
@@ -112,6 +118,11 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
     name = program.names[program.weight.index]
     if weight.ndim != 2:
         raise FuseError(f"the weight {name} has shape {tuple(weight.shape)}; expected (out_features, in_features)")
+    if program.sizes and tuple(weight.shape) != program.sizes:
+        raise FuseError(
+            f"the weight {name} has shape {tuple(weight.shape)}, but the forward was fused with numbers of "
+            f"{program.sizes}; fuse it anew"
+        )
     if weight.dtype not in NAMES:
         raise FuseError(f"the weight {name} has dtype {weight.dtype}; expected one of {', '.join(DTYPES)}")
     writer = _Writer(program, leaves, weight)
@@ -123,10 +134,11 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
             f"the bias has shape {tuple(bias.shape)} and dtype {bias.dtype}; expected {tuple(weight.shape[:1])} and "
             f"{weight.dtype}, the weight's"
         )
-    if program.cast and program.cast != NAMES[weight.dtype]:
+    if program.cast not in ("", "weight", NAMES[weight.dtype]):
         raise FuseError(f"the input is cast to {program.cast}, but the weight {name} has dtype {weight.dtype}")
+    chain = Chain(writer.ops)
     try:
-        chain = str(Chain.parse(writer.chain))
+        str(chain)  # which validates it
     except ValueError as error:
         raise FuseError(f"the chain is not one that rowfold computes: {error}") from error
     return Loaded(
@@ -158,9 +170,9 @@ class _Types:
                 f"computed in {NAMES[self.compute]} and rounded once, at the end"
             )
         if step.op == "cast":
-            dtype = DTYPES[step.dtype]
+            dtype = self.weight if step.dtype == "weight" else DTYPES[step.dtype]
             if dtype not in (self.dtype, self.compute):
-                self.rounds = f"the cast to {step.dtype}"
+                self.rounds = f"the cast to {NAMES[dtype]}"
             self.dtype = dtype
         elif step.op == "save":
             self.saved = self.dtype
@@ -181,12 +193,12 @@ class _Types:
 
 
 class _Writer:
-    """Writes the chain step by step."""
+    """Builds the chain step by step."""
 
     def __init__(self, program: Program, leaves: Sequence[torch.Tensor], weight: torch.Tensor) -> None:
         self.program, self.leaves, self.weight = program, leaves, weight
         self.columns, self.folded = weight.shape[0], False
-        self.chain = f"linear({weight.shape[1]}, {weight.shape[0]})"
+        self.ops = [operator("linear")(weight.shape[1], weight.shape[0])]
         self.vectors: dict[str, torch.Tensor] = {}
         self.types = _Types(weight.dtype)
         self.least_dims = 1
@@ -194,20 +206,26 @@ class _Writer:
     def step(self, step: Step) -> None:
         params = [self._param(step.op, p) for p in step.params]
         self.types.step(step)
-        if step.op != "cast":
-            self.chain += f" | {step.op}" + (f"({', '.join(params)})" if params else "")
-        self.folded |= step.op in reductions()
+        if step.op == "cast":
+            return
+        row = operator(step.op)
+        if len(params) == 1 and isinstance(params[0], str):
+            self.ops.append(Op(row, (), params[0]))
+        else:
+            self.ops.append(Op(row, tuple(float(p) for p in params)))
+        self.folded |= row.op_class == "reduction"
 
-    def _param(self, op: str, param: Param) -> str:
+    def _param(self, op: str, param: Param) -> float | str:
+        """A number, or the name of a vector."""
         if isinstance(param, (int, float)):
-            return repr(float(param))
+            return float(param)
         value = _evaluate(param, self.leaves)
         name = name_of(param, self.program.names)
         if isinstance(param, Leaf):
             self.types.promote(value, name)
         if value.numel() == 1:
             self.least_dims = max(self.least_dims, value.ndim + (1 if self.program.dropped else 0))
-            return repr(float(value.item()))
+            return float(value.item())
         if value.shape[-1:] != (self.columns,) or value.numel() != self.columns:
             raise FuseError(
                 f"{name}, which {op} takes, has shape {tuple(value.shape)}; expected () or ({self.columns},)"
@@ -217,7 +235,7 @@ class _Writer:
                 f"{name}, which {op} takes, has a value for each column; behind a reduction there is one column"
             )
         self.least_dims = max(self.least_dims, value.ndim)
-        return "@" + self._vector(param, name, value.reshape(-1).detach())
+        return self._vector(param, name, value.reshape(-1).detach())
 
     def _vector(self, param: Source, name: str, value: torch.Tensor) -> str:
         if value.dtype not in NAMES or (value.dtype is torch.float64) != (self.types.compute is torch.float64):
@@ -278,10 +296,10 @@ class Runner:
         loaded = program.load(leaves)
         self.loaded = loaded
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
-        self.least_dims, self.dims, self.dropped = loaded.least_dims, program.dims, program.dropped
+        self.least_dims, self.dims = loaded.least_dims, program.dims
         self.model = loaded.model(program.options)
         sixteen = loaded.weight.dtype in (torch.float16, torch.bfloat16)
-        borrow = program.borrow and sixteen and loaded.weight.is_cuda
+        borrow = program.owned or (program.borrow and sixteen and loaded.weight.is_cuda)
         with torch.no_grad():
             self.model.load_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=borrow)
 
@@ -293,7 +311,9 @@ class Runner:
             raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
         check_dims(x, self.dims, self.least_dims)
         y: torch.Tensor = self.model(x)
-        return y.squeeze(-1) if self.dropped else y
+        if self.program.flat:
+            y = y.reshape(-1, y.shape[-1])
+        return y.squeeze(-1) if self.program.dropped else y
 
 
 def check_dims(x: torch.Tensor, dims: int | None, least: int) -> None:

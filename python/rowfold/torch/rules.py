@@ -12,12 +12,73 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from .values import BatchNorm, Input, Leaf, Pair, Param, Row, Source, Step, Value, refuse
+from .values import (
+    BatchNorm,
+    Comparison,
+    Extent,
+    Input,
+    Leaf,
+    Outside,
+    Pair,
+    Param,
+    Row,
+    Shape,
+    Source,
+    Step,
+    Value,
+    WeightType,
+    Where,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from .match import Matcher
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+SECOND = "it is a second linear layer; a chain has one: fuse with partial=True, which makes an operation of each"
+BATCH_SIZE = (
+    "it takes a size of the input that is known only when the module runs; divide the result by it outside, or reduce "
+    "the result, as y.mean(0) does"
+)
+# What to do instead of a function or a module that the table lacks.
+_INSTEAD = {
+    "softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp alone, "
+    "and what is computed from it, is fused",
+    "log_softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp "
+    "alone, and what is computed from it, is fused",
+    "layer_norm": "it looks at whole rows twice; before the linear layer or behind the reduction it is left to PyTorch",
+    "masked_fill": "a chain has no mask; to leave columns out, take the rows of the weight that stay: "
+    "F.linear(x, W[keep], b[keep])",
+    "argmax": "fuse gives no indices, which rowfold.Model does by argmax; the largest value is fused, by amax",
+    "argmin": "fuse gives no indices, which rowfold.Model does by argmin; the smallest value is fused, by amin",
+    "topk": "one value of a row is computed, the largest by amax",
+    "std": "a variance is a second pass over the columns; h.square().mean(-1) is one",
+    "var": "a variance is a second pass over the columns; h.square().mean(-1) is one",
+    "glu": "it multiplies two halves of the columns; a chain has one current value",
+    "chunk": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
+    "split": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
+}
+_OTHERWISE = "write it with operators that are, or put it before the linear layer or behind the reduction"
+_ALIKE = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "LayerNorm": "layer_norm", "GLU": "glu"}
+
+
+def no_function(name: str) -> str:
+    """Why a function is refused that has no row, and what to do instead."""
+    way = _INSTEAD.get(name, _OTHERWISE)
+    return f"{name} is not in the table of what rowfold fuses; {way}"
+
+
+def no_module(name: str, module: nn.Module) -> str:
+    """The same of a module."""
+    kind = type(module).__qualname__
+    if type(module).__module__.startswith(__package__ + "."):
+        return f"{name} is fused already, as an operation of its own"
+    way = _INSTEAD.get(
+        _ALIKE.get(kind, ""), "write it with operators of doc/pytorch.md, or put it behind the reduction"
+    )
+    return f"{name} is a {kind}, which is not in the table of what rowfold fuses; {way}"
 
 
 class Linear(NamedTuple):
@@ -33,9 +94,17 @@ def as_row(node: fx.Node, value: Value) -> Row:
     if isinstance(value, Row):
         return value
     if isinstance(value, Input):
-        raise refuse(node, "it acts on the input, before the linear layer; a chain begins with the linear layer")
+        raise refuse(
+            node,
+            "it acts on the input, before the linear layer; a chain begins with the linear layer: apply it to x before "
+            "the call, or fuse with partial=True",
+        )
     if isinstance(value, Pair):
         raise refuse(node, "it takes a maximum or minimum with its indices; take the values, [0]")
+    if isinstance(value, Comparison):
+        raise refuse(node, "it takes a comparison; expected that only as the condition of torch.where")
+    if isinstance(value, Extent):
+        raise refuse(node, BATCH_SIZE)
     raise refuse(node, f"it is applied to {_describe(value)}; expected a value computed from the linear layer")
 
 
@@ -45,6 +114,8 @@ def number(node: fx.Node, value: Any) -> Param:
         return float(value)
     if isinstance(value, (Leaf, BatchNorm)):
         return value
+    if isinstance(value, Outside):
+        raise refuse(node, "it takes a value that the linear layer has no part in, which is left to PyTorch")
     raise refuse(node, f"an argument is {_describe(value)}; expected a number, or a parameter or buffer")
 
 
@@ -55,30 +126,41 @@ def _describe(value: Value) -> str:
         return "the input"
     if isinstance(value, Leaf):
         return "a parameter or buffer"
+    if isinstance(value, Outside):
+        return "a value that the linear layer has no part in"
+    if isinstance(value, (Extent, Shape)):
+        return "a size that is known only when the module runs"
+    if isinstance(value, Comparison):
+        return "a comparison"
     return repr(value)
 
 
 def extend(node: fx.Node, row: Row, *steps: Step) -> Row:
     """The row behind these steps."""
-    return Row(node, (row,), steps, folded=row.folded, dropped=row.dropped)
+    return Row(node, (row,), steps, folded=row.folded, dropped=row.dropped, flat=row.flat)
 
 
 def _join(node: fx.Node, how: str, a: Row, b: Row) -> Row:
     if a.folded != b.folded:
         raise refuse(
-            node, "it combines a value with its own reduction, which would take a second pass over the columns"
+            node,
+            "it combines a value with its own reduction, which would take a second pass over the columns; use the "
+            "reduction alone",
         )
     if a.dropped != b.dropped:
         raise refuse(
             node, "it combines (batch, 1) with (batch,), which PyTorch broadcasts to (batch, batch); use keepdim=True"
         )
+    if a.flat != b.flat:
+        raise refuse(node, "it combines a value with one whose leading dimensions were made one; do that to both")
     if a not in b.spine and b not in a.spine:
         raise refuse(
             node,
             f"it combines {a.node.name} and {b.node.name}, neither of which is computed from the other; a chain has "
-            "one current value and one that was saved on the way to it",
+            "one current value and one that was saved on the way to it; compute one of them from the other, or leave "
+            "this to PyTorch with partial=True",
         )
-    return Row(node, (a, b), join=how, folded=a.folded, dropped=a.dropped)
+    return Row(node, (a, b), join=how, folded=a.folded, dropped=a.dropped, flat=a.flat)
 
 
 # The linear layer.
@@ -86,7 +168,7 @@ def _join(node: fx.Node, how: str, a: Row, b: Row) -> Row:
 
 def _linear(m: Matcher, node: fx.Node, value: Value, weight: Any, bias: Any) -> Row:
     if isinstance(value, Row):
-        raise refuse(node, "it is a second linear layer; a chain has one")
+        raise refuse(node, SECOND)
     if not isinstance(value, Input):
         raise refuse(node, f"it multiplies {_describe(value)}; expected the input")
     if not isinstance(weight, Leaf):
@@ -94,7 +176,7 @@ def _linear(m: Matcher, node: fx.Node, value: Value, weight: Any, bias: Any) -> 
     if bias is not None and not isinstance(bias, Leaf):
         raise refuse(node, f"its bias is {_describe(bias)}; expected a parameter or buffer, or None")
     if m.linear is not None:
-        raise refuse(node, "it is a second linear layer; a chain has one")
+        raise refuse(node, SECOND)
     m.linear = Linear(weight, bias, value)
     return Row(node)
 
@@ -363,9 +445,20 @@ def reduce(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim
             f"{kind} over dim={dim} of a value whose columns were reduced before without keepdim reduces the batch; "
             "use keepdim=True before",
         )
-    _need_last(m, node, dim, 0, kind)
+    _need_last(m, node, row, dim, 0, kind)
     steps = [Step(kind)] if dtype is None else [_cast(node, dtype), Step(kind)]
-    return Row(node, (row,), tuple(steps), folded=True, dropped=not keepdim)
+    return Row(node, (row,), tuple(steps), folded=True, dropped=not keepdim, flat=row.flat)
+
+
+def norm(m: Matcher, node: fx.Node, value: Value, p: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Row:
+    """The vector norm of each row, for p of 1, 2 and infinity."""
+    row = as_row(node, value)
+    known = {1: ("abs", "sum"), 2: ("square", "sum", "sqrt"), float("inf"): ("abs", "max")}
+    names = known.get({"fro": 2, None: 2}.get(p, p) if not isinstance(p, (Leaf, Row)) else 0)
+    if names is None or dtype is not None:
+        raise refuse(node, f"the order is {_describe(p)}; expected 1, 2 or inf, and no dtype")
+    folded = reduce(m, node, extend(node, row, Step(names[0])), names[1], dim, keepdim)
+    return extend(node, folded, *map(Step, names[2:]))
 
 
 def extreme(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim: Any) -> Value:
@@ -381,13 +474,13 @@ def _need_dims(m: Matcher, node: fx.Node, dims: int) -> None:
     m.dims = dims
 
 
-def _need_last(m: Matcher, node: fx.Node, dim: Any, missing: int, what: str) -> None:
+def _need_last(m: Matcher, node: fx.Node, row: Row, dim: Any, missing: int, what: str) -> None:
     """``dim`` is the last of a value that has ``missing`` dimensions fewer than the input."""
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise refuse(node, f"dim is {_describe(dim)}; expected -1 or a number")
-    if dim == 0 or dim < -1:
+    if dim == 0 or dim < -1 or (row.flat and dim > 1):
         raise refuse(node, f"{what} acts on dim={dim}; expected the last dimension, dim=-1")
-    if dim > 0:
+    if dim > 0 and not row.flat:
         _need_dims(m, node, dim + 1 + missing)
 
 
@@ -419,11 +512,184 @@ def cast(m: Matcher, node: fx.Node, value: Value, dtype: Any, memory_format: Any
     return extend(node, as_row(node, value), step)
 
 
-def to(m: Matcher, node: fx.Node, value: Value, dtype: Any) -> Value:
-    """x.to(dtype) and x.type(dtype)."""
-    if not isinstance(dtype, torch.dtype):
-        raise refuse(node, f"it moves to {_describe(dtype)}; expected a dtype of torch")
-    return cast(m, node, value, dtype)
+def to(m: Matcher, node: fx.Node, value: Value, dtype: Any, second: Any, device: Any, non_blocking: Any) -> Value:
+    """x.to(dtype), x.to(device), x.to(other) and x.type(dtype)."""
+    if isinstance(dtype, (Row, Input)):
+        return type_as(m, node, value, dtype)
+    given = [v for v in (dtype, second, device) if v is not None]
+    for what in given:
+        if isinstance(what, WeightType):
+            value = _as_weight(m, node, value, what)
+        elif isinstance(what, torch.dtype):
+            value = cast(m, node, value, what)
+        elif not isinstance(what, Where):
+            raise refuse(
+                node,
+                f"it moves to {_describe(what)}; expected a dtype of torch, or the dtype or device of the input: move "
+                "the result instead",
+            )
+    return value
+
+
+def type_as(m: Matcher, node: fx.Node, value: Value, other: Any) -> Value:
+    """x.type_as(other) and x.to(other)."""
+    kind = attribute(m, node, other, "dtype") if isinstance(other, (Row, Input)) else None
+    if kind is None:
+        raise refuse(node, f"it takes the type of {_describe(other)}; expected that of the input or a number's name")
+    return _as_weight(m, node, value, kind)
+
+
+def _as_weight(m: Matcher, node: fx.Node, value: Value, kind: Value) -> Value:
+    """A cast to the type of the weight, which the input has too."""
+    of = kind.of if isinstance(kind, WeightType) else None
+    if isinstance(value, Input):
+        return value if isinstance(of, Input) else Input("weight")
+    if of is not None and m.linear is not None and m.linear.input.dtype:
+        raise refuse(
+            node, "it casts to the type of an input that may have any, since it is cast before; cast the result outside"
+        )
+    return extend(node, as_row(node, value), Step("cast", dtype="weight"))
+
+
+def attribute(m: Matcher, node: fx.Node, value: Row | Input, name: str) -> Value:
+    """x.shape, x.dtype, x.device and the like; None for others."""
+    if name == "shape":
+        return Shape(value)
+    if name == "device":
+        return Where()
+    if name == "data":
+        return value
+    if name == "dtype":
+        if isinstance(value, Input) and value.dtype:
+            raise refuse(node, "it takes the type of an input that was cast; name the type")
+        if isinstance(value, Row) and any(step.op == "cast" for row in value.spine for step in row.steps):
+            raise refuse(node, "it takes the type of a value that was cast; name the type")
+        return WeightType(value)
+    return None
+
+
+def size(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Value:
+    """x.size() and x.size(dim)."""
+    if not isinstance(value, (Row, Input)):
+        raise refuse(node, f"it takes the size of {_describe(value)}")
+    return Shape(value) if dim is None else extent(m, node, Shape(value), dim)
+
+
+def extent(m: Matcher, node: fx.Node, shape: Shape, key: Any) -> Value:
+    """A size: the last one is the weight's, a number; others are known when the module runs."""
+    if isinstance(key, slice) and shape.part is None:
+        return Shape(shape.of, key)
+    if not isinstance(key, int) or shape.part is not None:
+        raise refuse(node, f"the index {key!r} of a shape; expected one number")
+    if key != -1:
+        return Extent(shape.of, key)
+    if isinstance(shape.of, Row) and shape.of.folded:
+        return Extent(shape.of, key) if shape.of.dropped else 1
+    if m.linear is None:
+        return Extent(shape.of, key)
+    m.sized = True
+    return m.weight_shape()[0 if isinstance(shape.of, Row) else 1]
+
+
+def view(m: Matcher, node: fx.Node, value: Value, sizes: tuple[Any, ...]) -> Row:
+    """(-1, out_features) makes the leading dimensions one; sizes that a value has already change nothing."""
+    row = as_row(node, value)
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = tuple(sizes[0])
+    if len(sizes) == 1 and isinstance(sizes[0], Shape) and sizes[0].of is row and sizes[0].part is None:
+        return row
+    if not row.folded and m.linear is not None and len(sizes) > 1:
+        m.sized = True
+        columns = m.weight_shape()[0]
+        lead = [s.dim if isinstance(s, Extent) else None for s in sizes[:-1]]
+        last = sizes[-1].dim if isinstance(sizes[-1], Extent) and sizes[-1].of is row else None
+        if (
+            (sizes[-1] in (columns, -1) or last == len(lead))
+            and lead == list(range(len(lead)))
+            and (not row.flat or len(lead) == 1)
+        ):
+            if not row.flat:
+                _need_dims(m, node, len(sizes))
+            return row
+        if sizes[-1] == columns and sizes[0] == -1 and len(sizes) == 2:
+            return Row(node, (row,), (), flat=True)
+    raise refuse(
+        node,
+        "a view of a value is fused only where it keeps the columns and makes the leading dimensions one, as "
+        "h.view(-1, h.size(-1)); shape the input before, or the result",
+    )
+
+
+def flatten(m: Matcher, node: fx.Node, value: Value, start_dim: Any, end_dim: Any) -> Row:
+    """Makes the leading dimensions one: from 0 to -2."""
+    row = as_row(node, value)
+    if not row.folded and not row.flat and start_dim == 0 and end_dim in (-2, 1):
+        if end_dim == 1:
+            _need_dims(m, node, 3)
+        return Row(node, (row,), (), flat=True)
+    raise refuse(
+        node,
+        f"flatten({_describe(start_dim)}, {_describe(end_dim)}) of a value; expected flatten(0, -2), which keeps the "
+        "columns: shape the input before, or the result",
+    )
+
+
+# Comparisons and choices by them.
+
+
+def compare(m: Matcher, node: fx.Node, value: Value, sign: str, other: Any) -> Comparison:
+    """A value beside a number."""
+    if isinstance(value, (int, float)) and isinstance(other, Row):
+        value, other, sign = other, value, {">": "<", "<": ">", ">=": "<=", "<=": ">="}[sign]
+    row = as_row(node, value)
+    if not isinstance(other, (int, float)) or isinstance(other, bool):
+        raise refuse(node, f"it compares with {_describe(other)}; expected a number")
+    return Comparison(row, sign, float(other))
+
+
+def where(m: Matcher, node: fx.Node, value: Value, input: Any, other: Any) -> Row:  # noqa: A002  (PyTorch's name)
+    """Choices that an operator makes, at NaN too: bounds, and leaky_relu."""
+    if not isinstance(value, Comparison):
+        raise refuse(
+            node,
+            f"it chooses by {_describe(value)}; expected a value compared with a number: to leave columns out, take "
+            "the rows of the weight that stay, F.linear(x, W[keep], b[keep])",
+        )
+    row, sign, bound = value.row, value.sign, value.number
+    if other is row and isinstance(input, (int, float)) and float(input) == bound:
+        # NaN compares as false, and stays.
+        return extend(node, row, Step("clamp", (bound,) if sign[0] == "<" else (float("-inf"), bound)))
+    slope = _slope(row, other)
+    if input is row and sign[0] == ">" and bound == 0 and slope is not None:
+        return extend(node, row, Step("leaky_relu", (slope,)))
+    if input is row and isinstance(other, (int, float)) and float(other) == bound:
+        raise refuse(
+            node,
+            f"where(h {sign} {bound:g}, h, {bound:g}) gives {bound:g} where h is NaN, which no operator does; write "
+            f"where(h {'<' if sign[0] == '>' else '>'} {bound:g}, {bound:g}, h) or clamp, which keep NaN",
+        )
+    raise refuse(
+        node,
+        "it is fused as where(h < c, c, h), where(h > c, c, h) and where(h > 0, h, a * h), with numbers c and a; write "
+        "others with clamp, relu, leaky_relu or elu",
+    )
+
+
+def _slope(row: Row, value: Value) -> float | None:
+    """a, where the value is a * row."""
+    if isinstance(value, Row) and value.operands == (row,) and len(value.steps) == 1 and not value.join:
+        (step,) = value.steps
+        if step.op == "mul" and isinstance(step.params[0], (int, float)):
+            return float(step.params[0])
+    return None
+
+
+def threshold(m: Matcher, node: fx.Node, given: Value, /, threshold: Any, value: Any, inplace: Any = False) -> Row:
+    """F.threshold with twice the same number is a bound."""
+    row = as_row(node, given)
+    if not isinstance(value, (int, float)) or value != threshold:
+        raise refuse(node, "it replaces values by another number than the threshold; only equal ones are a bound")
+    return extend(node, row, Step("clamp", (float(value),)))
 
 
 def unsqueeze(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Row:
@@ -431,8 +697,8 @@ def unsqueeze(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Row:
     row = as_row(node, value)
     if not row.dropped:
         raise refuse(node, "it adds a dimension; expected that only behind a reduction without keepdim")
-    _need_last(m, node, dim, 0, "unsqueeze")
-    return Row(node, (row,), (), folded=True, dropped=False)
+    _need_last(m, node, row, dim, 0, "unsqueeze")
+    return Row(node, (row,), (), folded=True, dropped=False, flat=row.flat)
 
 
 def squeeze(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Row:
@@ -442,8 +708,8 @@ def squeeze(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Row:
         raise refuse(node, "squeeze without dim drops the batch too when there is one row; expected dim=-1")
     if not row.folded or row.dropped:
         raise refuse(node, "squeeze is fused only where it drops the one column of a reduced value")
-    _need_last(m, node, dim, 0, "squeeze")
-    return Row(node, (row,), (), folded=True, dropped=True)
+    _need_last(m, node, row, dim, 0, "squeeze")
+    return Row(node, (row,), (), folded=True, dropped=True, flat=row.flat)
 
 
 def index(m: Matcher, node: fx.Node, row: Row, key: Any) -> Row:
@@ -454,4 +720,20 @@ def index(m: Matcher, node: fx.Node, row: Row, key: Any) -> Row:
             return unsqueeze(m, node, row, dim)
         if key[1] in (0, -1) and row.folded and not row.dropped:
             return squeeze(m, node, row, dim)
-    raise refuse(node, f"the index {key!r} takes parts of a value; expected [..., None] or [..., 0] of a reduced one")
+    raise refuse(
+        node,
+        f"the index [{_index_text(key)}] takes parts of a value; expected [..., None] or [..., 0] of a reduced one: "
+        "take parts of the weight, F.linear(x, W[:n], b[:n]), or rows of the input",
+    )
+
+
+def _index_text(key: Any) -> str:
+    """An index as it is written."""
+    if isinstance(key, tuple):
+        return ", ".join(map(_index_text, key)) if key else "()"
+    if isinstance(key, slice):
+        ends = ["" if end is None else str(end) for end in (key.start, key.stop, key.step)]
+        return ":".join(ends if ends[2] else ends[:2])
+    if key is Ellipsis:
+        return "..."
+    return repr(key) if isinstance(key, (int, str, type(None))) else _describe(key)

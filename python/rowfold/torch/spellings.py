@@ -29,6 +29,7 @@ class Spelling:
     modules: str = ""
     operators: str = ""
     meaning: str = ""
+    sizes: bool = False  # its arguments may be sizes that are known when the module runs
 
     def parameters(self) -> list[tuple[str, Any]]:
         """(name, default) of each argument behind the first, which is the value itself; REQUIRED for no default."""
@@ -88,6 +89,7 @@ SPELLINGS = (
     Spelling("sqrt | reciprocal", "", "rsqrt rsqrt_"),
     Spelling("exp", "", "exp exp_"),
     Spelling("log", "", "log log_"),
+    Spelling("log1p", "", "log1p log1p_"),
     Spelling("reciprocal", "", "reciprocal reciprocal_"),
     Spelling("relu", "inplace=False", "relu relu_", "ReLU"),
     Spelling("hardtanh(0, 6)", "inplace=False", "relu6", "ReLU6"),
@@ -109,6 +111,13 @@ SPELLINGS = (
     ),
     Spelling("hardswish", "inplace=False", "hardswish", "Hardswish"),
     Spelling("hardsigmoid", "inplace=False", "hardsigmoid", "Hardsigmoid"),
+    # Choices.
+    *(
+        Spelling(f"@compare {sign}", "other", names, operators=sign, meaning="the condition of where")
+        for sign, names in ((">", "gt greater"), (">=", "ge greater_equal"), ("<", "lt less"), ("<=", "le less_equal"))
+    ),
+    Spelling("@where", "input, other", "where", meaning="clamp, leaky_relu, by a comparison with a number"),
+    Spelling("@threshold", "threshold, value, inplace=False", "threshold", "Threshold", meaning="clamp, if equal"),
     # In eval mode.
     Spelling(
         "@dropout",
@@ -130,6 +139,12 @@ SPELLINGS = (
     Spelling("@reduce logsumexp", _REDUCTION, "logsumexp"),
     Spelling("@reduce max", _REDUCTION, "amax"),
     Spelling("@reduce min", _REDUCTION, "amin"),
+    Spelling(
+        "@norm",
+        "p=None, dim=None, keepdim=False, dtype=None",
+        "norm vector_norm",
+        meaning="abs or square, sum or max, sqrt: orders 1, 2 and inf",
+    ),
     Spelling("@extreme max", "dim=None, keepdim=False", "max", meaning="max, its values; maximum of two"),
     Spelling("@extreme min", "dim=None, keepdim=False", "min", meaning="min, its values; minimum of two"),
     # Shapes and types.
@@ -139,7 +154,16 @@ SPELLINGS = (
     Spelling("@cast float64", "memory_format=None", "double"),
     Spelling("@cast float16", "memory_format=None", "half"),
     Spelling("@cast bfloat16", "memory_format=None", "bfloat16"),
-    Spelling("@to", "dtype", "to type", meaning="the type of the result or the input"),
+    Spelling(
+        "@to",
+        "dtype=None, second=None, device=None, non_blocking=False",
+        "to type",
+        meaning="the type of the result or the input",
+    ),
+    Spelling("@type_as", "other", "type_as", meaning="the type of the result or the input"),
+    Spelling("@size", "dim=None", "size", meaning="a size, if it is the weight's; a view's argument", sizes=True),
+    Spelling("@view", "*sizes", "view reshape", meaning="the leading dimensions as one: (-1, width)", sizes=True),
+    Spelling("@flatten", "start_dim=0, end_dim=-1", "flatten", meaning="the leading dimensions as one: (0, -2)"),
     Spelling("@unsqueeze", "dim", "unsqueeze", meaning="the dimension that keepdim=False dropped"),
     Spelling("@squeeze", "dim=None", "squeeze", meaning="as keepdim=False"),
 )
@@ -158,8 +182,12 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "**=": operator.ipow,
     "neg": operator.neg,
     "abs": operator.abs,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
 }
-_NAMESPACES = (torch, nn.functional, torch.special)
+_NAMESPACES = (torch, nn.functional, torch.special, torch.linalg)
 
 
 @cache

@@ -20,7 +20,7 @@ from ..errors import FuseError
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-SOURCE = "rowfold_source"  # key of node.meta
+SOURCE, KIND = "rowfold_source", "rowfold_kind"  # keys of node.meta: the source line; the class of a module
 
 IN_PLACE_OPERATORS = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow)
 
@@ -58,7 +58,14 @@ class _Tracer(fx.Tracer):
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         node = super().create_node(*args, **kwargs)
         node.meta[SOURCE] = _source(inspect.currentframe())
+        if node.op == "call_module":
+            node.meta[KIND] = type(self.root.get_submodule(str(node.target))).__qualname__
         return node
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        # What is fused already is one operation, not what its forward consists of.
+        fused = type(m).__module__.startswith(__package__ + ".")
+        return fused or super().is_leaf_module(m, module_qualified_name)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if isinstance(attr_val, torch.Tensor) and attr_val in self.tensor_attrs:
@@ -106,6 +113,8 @@ class _NothingIsComputed(TorchDispatchMode):
 def _source(frame: Any) -> str:
     """The innermost line that is neither PyTorch's nor this package's: ``model.py:12: x = 2 / x``."""
     while frame is not None:
+        if frame.f_code is trace.__code__:  # beyond it are the lines that asked for the trace
+            return ""
         name = frame.f_code.co_filename
         if not name.startswith((_TORCH, _HERE, "<")):
             line = linecache.getline(name, frame.f_lineno).strip()
@@ -120,22 +129,44 @@ def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, 
     Parameters with a default keep it. Raises FuseError where the forward cannot be traced, with the source line.
     """
     tracer = _Tracer()
-    function = target.forward if isinstance(target, nn.Module) else target
-    behind_the_first = list(inspect.signature(function).parameters.items())[1:]
-    defaults = {
-        name: parameter.default
-        for name, parameter in behind_the_first
-        if parameter.default is not inspect.Parameter.empty
-    }
+    defaults = kept_defaults(target)
     try:
         with torch.no_grad(), _NothingIsComputed():
             graph = tracer.trace(target, concrete_args=defaults or None)
     except FuseError:
         raise
     except Exception as error:
-        where = _source_of(error)
-        raise FuseError(f"the forward cannot be traced{where}: {type(error).__name__}: {error}") from error
+        where, said = _source_of(error), str(error).split(". ")[0]
+        raise FuseError(
+            f"the forward cannot be traced{where}: {type(error).__name__}: {said}. fuse reads a forward by running it "
+            "once without values: put what depends on values before or after a module of its own that holds the linear "
+            "layer and what follows it, and fuse that; fuse(module, partial=True) looks into the modules inside"
+        ) from error
+    for node in reversed(list(graph.nodes)):
+        # What fx leaves of the parameters that keep their defaults.
+        name = str(node.target)
+        made = node.op == "placeholder" and any(name.startswith(f"{key}_") for key in defaults)
+        if node.target is torch._assert or made or getattr(node.target, "__name__", "") == "_assert_is_none":
+            if not node.users:
+                graph.erase_node(node)
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and node.target is operator.eq and not node.users:
+            graph.erase_node(node)
+    for node in reversed(list(graph.nodes)):
+        if node.op == "placeholder" and not node.users and any(str(node.target).startswith(f"{k}_") for k in defaults):
+            graph.erase_node(node)
+    graph.set_codegen(fx.graph.CodeGen())
     return graph, tracer.root, tracer.captured
+
+
+def kept_defaults(target: nn.Module | Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a forward that have a default, but for the first: a trace holds for these values alone."""
+    function = target.forward if isinstance(target, nn.Module) else target
+    return {
+        name: parameter.default
+        for name, parameter in list(inspect.signature(function).parameters.items())[1:]
+        if parameter.default is not inspect.Parameter.empty
+    }
 
 
 def _source_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Union
 from torch import fx
 
 from ..errors import FuseError
-from .trace import SOURCE
+from .trace import KIND, SOURCE
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Row:
     join: str = ""
     folded: bool = False  # a reduction stands before: one column
     dropped: bool = False  # that column is no dimension any more
+    flat: bool = False  # its leading dimensions were made one
     spine: list[Row] = field(default_factory=list)  # from the linear layer to this value, itself included
 
     def __post_init__(self) -> None:
@@ -80,11 +81,69 @@ class Pair:
     values: Row
 
 
-Value = Union[Input, Row, Pair, Leaf, FuseError, float, None, Any]
+@dataclass(eq=False)
+class Comparison:
+    """A value compared with a number: ``value > number``."""
+
+    row: Row
+    sign: str
+    number: float
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """The shape of a value, or a part of it: ``of.shape[part]``."""
+
+    of: Row | Input
+    part: slice | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Extent:
+    """A size that is known when the module runs: ``of.shape[dim]``, but for the last, which is a number."""
+
+    of: Row | Input
+    dim: int
+
+
+class Where:
+    """The device of a value, which is the module's."""
+
+
+@dataclass(frozen=True, eq=False)
+class WeightType:
+    """The dtype of the weight: the weight's own, or that of the input or a value, which are the same if not cast."""
+
+    of: Row | Input | None = None
+
+
+class Outside:
+    """A tensor that is neither computed from the linear layer nor a parameter's alone."""
+
+
+Value = Union[Input, Row, Pair, Leaf, Comparison, Shape, Extent, Outside, FuseError, float, None, Any]
+
+
+def from_linear(value: Value) -> bool:
+    """Whether a value depends on the linear layer."""
+    return isinstance(value, (Row, Pair, Comparison)) or (
+        isinstance(value, (Shape, Extent)) and isinstance(value.of, Row)
+    )
 
 
 def refuse(node: fx.Node, reason: str) -> FuseError:
-    """The error for one node: its name, what it calls, its source line, and the reason."""
+    """The error for one node: its name, what it calls, its source line and its module, and the reason."""
+    error = FuseError(f"cannot fuse {label(node)}: {reason}")
+    error.reason = reason
+    return error
+
+
+def label(node: fx.Node) -> str:
+    """A node by its name, what it calls, its source line, and the module that it stands in."""
     target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     where = node.meta.get(SOURCE) if node.op != "placeholder" else None
-    return FuseError(f"cannot fuse {node.name} ({target}){f' at {where}' if where else ''}: {reason}")
+    stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
+    if node.op == "call_module":
+        return f"{node.target} ({node.meta.get(KIND, 'a module')})" + (f" at {where}" if where else "")
+    inside = f" in {stack[-1]}" if stack else ""
+    return f"{node.name} ({target}){f' at {where}' if where else ''}{inside}"

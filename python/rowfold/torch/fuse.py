@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""``fuse``: a module in, a module out, with the same parameters, state_dict and results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ..errors import ArgumentTypeError, FuseError
+from . import regions
+from .linearize import program
+from .match import Matcher
+from .module import Fused
+from .partial import PartlyFused, fuse_parts, report_of
+from .trace import trace
+
+
+def fuse(
+    module: nn.Module | Callable[..., Any],
+    *,
+    partial: bool = False,
+    explain: bool = False,
+    batch: int = 1024,
+    math: str = "f32",
+    simplify: str = "algebraic",
+    threads: int | None = None,
+    backend: str | None = None,
+    batch_invariant: bool = False,
+    borrow: bool = True,
+) -> Any:
+    """A drop-in module whose forward is one operation and stores no logits.
+
+    Parameters
+    ----------
+    module
+        An nn.Module, or a function of one tensor, whose forward is one linear layer, elementwise operators and at most
+        one reduction over columns, in any spelling of doc/pytorch.md. The input may be cast and shaped before the
+        linear layer, and the result of a reduction may go on to anything, which PyTorch computes. Parameters are
+        shared, not copied; weights that are computed from parameters (weight_norm, LoRA, W * mask) are computed anew
+        when those change.
+    partial
+        Whether to look for linear layers anywhere in a larger model, make each with what follows it an operation, and
+        leave the rest to PyTorch. ``rowfold.torch.report`` of the result says what was taken, and what not and why.
+    explain, batch
+        Whether to print what became of every operator, for this batch size; the report, with ``partial``.
+    math, simplify, threads, backend, batch_invariant
+        As for rowfold.Model. The device is the parameters'.
+    borrow
+        Whether 16-bit weights on a GPU are used where they are. A copy takes their size in memory once more; in it they
+        lie in the order in which they are read fastest for up to 64 rows on an H100 or H200. Other weights are always
+        copied.
+
+    Returns
+    -------
+    A Fused module with the parameters and the state_dict of the original, and its output's shape and dtype. It computes
+    no gradients: call it under torch.no_grad(), or freeze the parameters. With ``partial``, a module of the same kind
+    whose regions are computed as they are written where a gradient is recorded.
+
+    Raises
+    ------
+    FuseError (ValueError) for a forward that does not fit; it names the node, the source line and the reason.
+
+    """
+    if not callable(module):
+        raise ArgumentTypeError(f"module is a {type(module).__qualname__}; expected an nn.Module or a function")
+    if isinstance(module, (Fused, PartlyFused)):
+        raise FuseError(
+            f"the {type(module).__qualname__} is fused already; its attribute original is what it was made from"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise FuseError("a module of torch.jit has no Python to read; fuse the one it was made from")
+    options = {
+        "math": math,
+        "simplify": simplify,
+        "threads": threads,
+        "backend": backend,
+        "batch_invariant": batch_invariant,
+    }
+    if partial:
+        found = fuse_parts(module, **options, borrow=borrow)
+        if explain:
+            print(report_of(found))
+        return found
+    if isinstance(module, nn.Module) and (module._forward_hooks or module._forward_pre_hooks):
+        raise FuseError(f"{type(module).__qualname__} has forward hooks, which would not be called; remove them first")
+    graph, root, captured = trace(module)
+    try:
+        matcher = Matcher(graph, root, captured)
+        output = matcher.run()
+        plan = program(matcher, output, options, bool(borrow))
+        fused = Fused(module, matcher, output, plan)
+        plan.load(fused._leaves())  # all that can be refused is refused here
+    except FuseError as error:
+        fused = _fuse_within(module, graph, root, captured, options, bool(borrow), error)
+    if explain:
+        print(fused.explain(batch))
+    return fused
+
+
+# What shapes or casts a tensor, before the linear layer or behind it.
+_SHAPES = frozenset(
+    "view reshape flatten unflatten squeeze unsqueeze transpose swapaxes movedim permute contiguous getitem getattr "
+    "size dim numel to type type_as float double half bfloat16 expand clone detach Flatten Unflatten Identity".split()
+)
+_ON_SIZES = frozenset("add sub mul floordiv truediv mod neg iadd imul".split())
+
+
+def _fuse_within(
+    module: Any, graph: fx.Graph, root: nn.Module, captured: Any, options: Any, borrow: bool, error: FuseError
+) -> Fused:
+    """The one region of a forward that only shapes its input, and does what it likes with the reduced result.
+
+    Raises ``error``, and says what ``partial`` would take, where there is none or more.
+    """
+    found = regions.find(graph, root, captured, options, borrow)
+    taken = [one.region for one in found if one.region is not None]
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    if len(found) == len(taken) == len(inputs) == 1 and isinstance(output.args[0], fx.Node):
+        region = taken[0]
+        if _only_shapes(graph, root, region):
+            fused = Fused(module, region.matcher, region.row, region.plan)
+            left = [n.name for n in region.output.users if n.op != "output"]
+            fused._rows += f"\nleft to PyTorch, on the result: {', '.join(left)} and what follows" if left else ""
+            fused._modal_calls |= any("training" in n.kwargs or "dropout" in n.name for n in graph.nodes)
+            regions.replace(graph, region, "_operation")
+            fused._around = regions.compiled(graph)
+            fused._again = functools.partial(fuse, **options, borrow=borrow)
+            fused.__dict__.update(captured)
+            return fused
+    if not taken:
+        raise error
+    names = ", ".join(f"{' | '.join(['linear', *one.steps])} of {one.name}" for one in found if one.region is not None)
+    raise FuseError(f"{error}. fuse(module, partial=True) takes {names}, and leaves the rest to PyTorch") from error
+
+
+def _only_shapes(graph: fx.Graph, root: nn.Module, region: regions.Region) -> bool:
+    """Whether all nodes outside of a region shape or cast something, or are computed from its reduced result."""
+    inside, before, waiting = set(region.nodes), {region.operand}, [region.operand]
+    while waiting:
+        new = [n for n in waiting.pop().all_input_nodes if n not in before]
+        before.update(new)
+        waiting += new
+    sizes: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node in inside or node in region.matcher.parametric or node.op in ("placeholder", "output"):
+            continue
+        if region.row.folded and node not in before:
+            continue
+        name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
+        if node.op == "call_module":
+            name = type(root.get_submodule(str(node.target))).__name__
+        if name in ("size", "dim", "numel") or (name == "getattr" and node.args[1] in ("shape", "ndim")):
+            sizes.add(node)
+        elif node.all_input_nodes and all(n in sizes for n in node.all_input_nodes):
+            if name not in (*_ON_SIZES, "getitem"):
+                return False
+            sizes.add(node)
+        elif name not in _SHAPES:
+            return False
+    return True

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: MIT
+"""What users of numpy and scikit-learn do without thinking: keepdims, out, lists, open sizes, copies and pickles."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import re
+
+import numpy as np
+import pytest
+import rowfold
+from rowfold import Model
+from test_python_files import write
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+K, N = 5, 7
+
+
+@pytest.fixture
+def weights():
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(N, K)).astype(np.float32), rng.normal(size=N).astype(np.float32)
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(2).normal(size=(2, 3, K)).astype(np.float32)
+
+
+def model(weights, chain="linear | logsumexp", **keywords):
+    return rowfold.Model(chain, K, N, **keywords).load_weights(*weights)
+
+
+# keepdims and out
+
+
+def test_keepdims_drops_the_column(weights, x):
+    m = model(weights)
+    y = m(x)
+    assert y.shape == (2, 3, 1) and m(x, keepdims=False).shape == (2, 3)
+    np.testing.assert_array_equal(m(x, keepdims=False), y[..., 0])
+    np.testing.assert_array_equal(m(x[:, :, ::-1], keepdims=False), m(x[:, :, ::-1].copy(), keepdims=False))
+    assert m(x[0, 0], keepdims=False).shape == ()
+    if torch is not None:
+        assert m(torch.from_numpy(x), keepdims=False).shape == (2, 3)
+    with pytest.raises(ValueError, match="keepdims is False, but the result has 7 columns; it drops the one column"):
+        model(weights, "linear | relu")(x, keepdims=False)
+
+
+def test_out_of_either_shape(weights, x):
+    m = model(weights)
+    y = m(x)
+    for shape in ((2, 3), (2, 3, 1)):
+        out = np.full(shape, np.nan, np.float32)
+        assert m(x, out=out) is out
+        np.testing.assert_array_equal(out.reshape(y.shape), y)
+        assert m(x, out=out, keepdims=False) is out
+    table = np.zeros((2, 3, 4), np.float32)
+    m(x, out=table[..., 2])  # numbers that do not lie together
+    np.testing.assert_array_equal(table[..., 2], y[..., 0])
+    assert not table[..., [0, 1, 3]].any()
+    if torch is not None:
+        out = torch.zeros(2, 3)
+        assert m(torch.from_numpy(x), out=out) is out
+        np.testing.assert_array_equal(out.numpy(), y[..., 0])
+    with pytest.raises(ValueError, match="out overlaps x"):
+        m(x, out=x[..., 0])
+
+
+# cast
+
+
+def test_cast_takes_lists_integers_and_float64(weights, x):
+    w, b = weights
+    plain = model(weights)
+    m = rowfold.Model("linear | mul(@s) | logsumexp", K, N, cast=True)
+    m.load_weights(w.tolist(), b.astype(np.float64), {"s": [1] * N})
+    np.testing.assert_array_equal(m(x.tolist()), plain(x))
+    np.testing.assert_array_equal(m(x.astype(np.float64)), plain(x))
+    np.testing.assert_array_equal(m(x.astype(">f4")), plain(x))
+    np.testing.assert_array_equal(m(range(K) and list(range(K))), plain(np.arange(K, dtype=np.float32)))
+    np.testing.assert_array_equal(m(np.arange(K)), plain(np.arange(K, dtype=np.float32)))
+    np.testing.assert_array_equal(m(np.ones(K, bool)), plain(np.ones(K, np.float32)))
+    half = x.astype(np.float16)
+    np.testing.assert_array_equal(m(half), plain(half))  # which goes as it is
+    out = np.zeros((2, 3), np.float32)
+    assert m(x.tolist(), out=out) is out
+    np.testing.assert_array_equal(out, plain(x)[..., 0])
+
+
+def test_cast_into_other_types(weights, x):
+    w, b = weights
+    double = rowfold.Model("linear | sum", K, N, dtype="float64", cast=True).load_weights(w, b)
+    assert double(x).dtype == np.float64
+    half = rowfold.Model("linear | sum", K, N, dtype="float16", cast=True).load_weights(w, b)
+    assert half.info.dtype == "float16"
+    fixed = model(weights, x_dtype="float16", cast=True)
+    np.testing.assert_array_equal(fixed(x), fixed(x.astype(np.float16)))
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    short = rowfold.Model("linear | sum", K, N, dtype="bfloat16", cast=True).load_weights(w, b)
+    same = rowfold.Model("linear | sum", K, N, dtype="bfloat16").load_weights(w.astype(ml_dtypes.bfloat16), b)
+    np.testing.assert_array_equal(short(x), same(x))
+    bits = x.astype(ml_dtypes.bfloat16).view(np.uint16)
+    np.testing.assert_array_equal(short(bits), same(bits))  # not numbers
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (["a"] * K, TypeError, "x has dtype <U1; expected real numbers"),
+        ([1j] * K, TypeError, "x has dtype complex128; expected real numbers"),
+        ([[1, 2], [3]], ValueError, "x makes no array"),
+        ([None] * K, TypeError, "x has dtype object"),
+        ([1.0] * 4, ValueError, r"x has shape \(4,\); expected \(..., 5\)"),
+        (np.ma.masked_array(np.zeros(K), [True] * K), TypeError, "x is a masked array"),
+        (object(), TypeError, "x is a object; expected an array"),
+    ],
+)
+def test_cast_refuses_what_holds_no_numbers(weights, given, error, message):
+    with pytest.raises(error, match=message) as caught:
+        model(weights, cast=True)(given)
+    assert isinstance(caught.value, rowfold.Error)
+
+
+def test_without_cast_the_sentence_says_that_there_is_one(weights):
+    with pytest.raises(TypeError, match="x is a list; expected an array; .* or a Model with cast=True"):
+        model(weights)([1.0] * K)
+
+
+# Sizes that the weight says
+
+
+def test_sizes_are_the_weight_s(weights, x):
+    for given in ({}, {"in_features": K}, {"out_features": N}):
+        m = rowfold.Model("linear | logsumexp", **given)
+        assert "no weights yet" in repr(m)
+        assert not m.closed
+        for ask in (Model.info.fget, Model.explain, lambda it: it.workspace_size(1), lambda it: it(x)):
+            with pytest.raises(rowfold.NotLoadedError, match="its sizes are theirs to say; call load_weights first"):
+                ask(m)
+        with m:
+            m.load_weights(*weights)
+            np.testing.assert_array_equal(m(x), model(weights)(x))
+        assert m.closed
+
+
+def test_open_sizes_stay_open_after_an_error(weights, x):
+    w, b = weights
+    m = rowfold.Model(rowfold.ops.linear | rowfold.ops.max)
+    for wrong, message in (
+        ((w[0],), r"weight has shape \(5,\); expected \(out_features, in_features\)"),
+        (([1.0],), "weight is a list; expected"),
+        ((w[:3], b), r"bias has shape \(7,\); expected \(3,\)"),
+        ((w.astype(np.float64),), "weight has dtype float64"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            m.load_weights(*wrong)
+    m.load_weights(w, b)
+    assert m(x).shape == (2, 3, 1)
+    with pytest.raises(ValueError, match=r"weight has shape \(7, 5\); expected \(7, 4\)"):
+        rowfold.Model("linear | max", in_features=4).load_weights(w)
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"backend": "abacus"}, {"device": "tpu"}, {"x_dtype": "float64"}, {"chain": "linear | sun"}]
+)
+def test_what_is_wrong_besides_sizes_is_said_at_once(keywords):
+    with pytest.raises(rowfold.Error):
+        rowfold.Model(**{"chain": "linear | sum", **keywords})
+
+
+# Copies and pickles
+
+
+def copies(m):
+    return [copy.copy(m), copy.deepcopy(m), pickle.loads(pickle.dumps(m))]
+
+
+def test_models_of_files_are_copied(weights, x, tmp_path, monkeypatch):
+    w, b = weights
+    write(tmp_path / "model.safetensors", {"w": w, "b": b, "s": b})
+    np.savez(tmp_path / "model.npz", w=w, b=b, s=b)
+    monkeypatch.chdir(tmp_path)
+    chain = rowfold.ops.linear | rowfold.ops.mul("@s") | rowfold.ops.logsumexp
+    for name in ("model.safetensors", "model.npz"):
+        m = rowfold.Model.from_file(name, chain, weight="w", bias="b", vectors={"s": "s"}, threads=1)
+        monkeypatch.chdir("/")  # the path was told from where the model was made
+        for other in copies(m):
+            np.testing.assert_array_equal(other(x), m(x))
+            assert other.info.threads == 1
+        monkeypatch.chdir(tmp_path)
+        pickled = pickle.dumps(m)
+        (tmp_path / name).unlink()
+        with pytest.raises((OSError, ValueError), match=name):
+            pickle.loads(pickled)
+
+
+def test_models_that_keep_their_arrays_are_copied(weights, x):
+    w, b = weights
+    own = w.copy()
+    m = rowfold.Model("linear | mul(@s) | max", cast=True, simplify="none").load_weights(own, b, {"s": b}, keep=True)
+    expected = m(x)
+    own[:] = 0  # the caller's array is the caller's
+    np.testing.assert_array_equal(m(x), expected)
+    for other in copies(m):
+        np.testing.assert_array_equal(other(x), expected)
+        assert other.info.simplify == "none"
+        np.testing.assert_array_equal(copy.copy(other)(x.tolist()), expected)
+    state = rowfold.Model.from_state_dict({"w": w}, "linear | max", weight="w", keep=True)
+    np.testing.assert_array_equal(copy.copy(state)(x), state(x))
+    if torch is not None:
+        tensors = rowfold.Model("linear | max").load_weights(torch.from_numpy(w), keep=True)
+        np.testing.assert_array_equal(copy.copy(tensors)(x), tensors(x))
+
+
+def test_updated_models_are_copied_with_the_new_numbers(weights, x, tmp_path):
+    w, b = weights
+    write(tmp_path / "w.safetensors", {"w": w, "b": b})
+    of_file = Model.from_file(tmp_path / "w.safetensors", "linear | logsumexp", weight="w", bias="b")
+    of_arrays = rowfold.Model("linear | logsumexp", K, N).load_weights(w, b, keep=True)
+    for m in (of_file, of_arrays):
+        new = w * 2
+        m.update_weights(new, b, keep=True)
+        y = m(x)
+        new[:] = 0  # what is kept is a copy, which the library reads
+        for other in (copy.copy(m), pickle.loads(pickle.dumps(m)), m):
+            np.testing.assert_array_equal(other(x), y)
+        m.update_weights(w * 3, b)
+        with pytest.raises(TypeError, match="keep=True"):
+            pickle.dumps(m)
+
+
+def test_updates_are_cast_as_weights_are(weights, x):
+    w, b = weights
+    m = model(weights, cast=True)
+    m.update_weights((w * 2).astype(np.float64), b.tolist())
+    np.testing.assert_array_equal(m(x), model((w * 2, b))(x))
+    with pytest.raises(rowfold.NotLoadedError, match="call load_weights first"):
+        rowfold.Model("linear | logsumexp").update_weights(w, b)
+
+
+def test_models_without_weights_are_copied(weights, x):
+    for m in (rowfold.Model("linear | max", K, N), rowfold.Model("linear | max")):
+        other = pickle.loads(pickle.dumps(m)).load_weights(*weights)
+        np.testing.assert_array_equal(other(x), model(weights, "linear | max")(x))
+
+
+def test_other_models_say_how_they_would_be(weights):
+    with pytest.raises(
+        TypeError, match="Load or update them with keep=True, or make it from a file with Model.from_file"
+    ):
+        pickle.dumps(model(weights))
+    closed = model(weights)
+    closed.close()
+    with pytest.raises(rowfold.ClosedError):
+        copy.copy(closed)
+
+
+def _score(pair):
+    return pair[0](pair[1])
+
+
+def test_models_go_to_processes_that_are_spawned(weights, x):
+    m = rowfold.Model("linear | max", threads=1).load_weights(*weights, keep=True)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (y,) = pool.map(_score, [(m, x)])
+    np.testing.assert_array_equal(y, m(x))
+
+
+# What completion shows
+
+
+@pytest.mark.parametrize("module", [rowfold, rowfold.ops])
+def test_dir_has_what_is_for_users(module):
+    shown = {name for name in dir(module) if not name.startswith("_")}
+    for name in shown:
+        thing = getattr(module, name)
+        assert getattr(thing, "__module__", "rowfold").startswith("rowfold"), name
+    assert not shown & {"annotations", "ctypes", "np", "arrays", "arguments", "kinds", "inspect", "cache"}
+    assert {"Model", "ops", "presets"} <= set(dir(rowfold))
+    assert {"linear", "logsumexp", "operators", "Chain"} <= set(dir(rowfold.ops))
+
+
+# Sentences
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: Model("linear | sum", 5, 0), "out_features is 0; a layer without"),
+        (lambda: Model("linear(3, 4) | sum", 5), r"^in_features is 5, but the chain says 3$"),
+        (
+            lambda: Model("linear | sum", 2**41, 3),
+            r"^in_features is 2199023255552; expected 1 to 2\*\*40, or None for wh",
+        ),
+        (
+            lambda: Model("linear | sum", 2, 3, threads=100000),
+            r"^threads is 100000; expected None \(all cores\), or 1 to",
+        ),
+        (lambda: Model("linear | sum", 2, 3, x_dtype="float64"), "^x_dtype is float64 and dtype float32; float64 goes"),
+        (lambda: Model("linear | sum", 2, 3)(np.zeros((1, 2), np.float32)), "no weights yet; call load_weights first"),
+        (lambda: Model("linear | sum", 2, 3, device="tpu"), "^device is "),
+    ],
+)
+def test_sentences_have_python_s_names(attempt, message):
+    with pytest.raises(rowfold.Error, match=message) as caught:
+        attempt()
+    assert not re.search(r"\brf_|\bRF_|config|NULL", str(caught.value))
