@@ -114,7 +114,8 @@ def main() -> None:
     from cases import same_bits
 
     if args.store:
-        np.savez(args.store, **{key: y.view(f"u{y.dtype.itemsize}") for key, _, y in results(args)})
+        save: Any = np.savez
+        save(args.store, **{key: y.view(f"u{y.dtype.itemsize}") for key, _, y in results(args)})
         return
     expected, count, wrong = np.load(args.against), 0, 0
     for key, text, y in results(args):
