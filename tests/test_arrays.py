@@ -374,7 +374,7 @@ def test_out_of_torch_is_checked(model, x):
     cases = [
         (y.numpy(), TypeError, "out is a numpy.ndarray; expected a torch.Tensor, as x is one"),
         (y.double(), TypeError, "out has dtype torch.float64; expected float32, the model's y_dtype"),
-        (torch.zeros(3), ValueError, r"out has shape \(3,\); expected \(3, 1\)"),
+        (torch.zeros(2, 3), ValueError, r"out has shape \(2, 3\); expected \(3, 1\)"),
         (torch.zeros(1, 1).expand(3, 1), ValueError, "out has strides"),
         (torch.zeros(3, 1, device="meta"), ValueError, "out is on meta; expected x's device, cpu"),
         (torch.zeros(3, 1, requires_grad=True), ValueError, "out requires grad and grad mode is on"),

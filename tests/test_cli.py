@@ -367,7 +367,18 @@ def test_run_stays_within_its_memory(large):
 @pytest.mark.parametrize("times", [1, 200])
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_an_interrupted_run_leaves_no_half_file(large, signal_number, times):
-    files = ["--input", large / "x.npy", "--output", large / "y.npy", "--max-memory", "16K", "--threads", "1"]
+    files = [
+        "--input",
+        large / "x.npy",
+        "--output",
+        large / "y.npy",
+        "--max-memory",
+        "16K",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
     command = [sys.executable, "-m", "rowfold", "run", CHAIN, "--weights", large / "w.npz", *files]
     before = set(large.iterdir())
 
@@ -392,7 +403,18 @@ def test_an_interrupted_run_leaves_no_half_file(large, signal_number, times):
 
 def test_an_ignored_signal_stays_ignored(large):
     """As under nohup."""
-    files = ["--input", large / "x.npy", "--output", large / "y.npy", "--max-memory", "16K", "--threads", "1"]
+    files = [
+        "--input",
+        large / "x.npy",
+        "--output",
+        large / "y.npy",
+        "--max-memory",
+        "16K",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
     command = [sys.executable, "-m", "rowfold", "run", CHAIN, "--weights", large / "w.npz", *files, "--quiet"]
     before = set(large.iterdir())
     with subprocess.Popen(
