@@ -98,7 +98,7 @@ int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out
     for (int i = 0; i < count; i++) {
         rfi_cuda_affine one;
         part at;
-        if (!affine_of(&steps[i], &one, &at)) return 0;
+        if (steps[i].row || !affine_of(&steps[i], &one, &at)) return 0;
         if (current && one.addend == RFI_CUDA_ADDS_SAVED) one = IDENTITY, one.a = 2; /* v + v */
         current = at == MEMORY;
         if (!used || at <= last) {

@@ -64,21 +64,18 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    if (spec->plan.num_branches > 1)
-        return rfi_error(
-            RF_UNSUPPORTED, "the chain has %d results; the CUDA kernels compute one", spec->plan.num_branches);
-    if (spec->plan.num_rows)
-        return rfi_error(
-            RF_UNSUPPORTED, "the chain has the row input #%s; the CUDA kernels take none", spec->plan.rows[0].name);
-    const rfi_branch *branch = &spec->plan.branches[0];
-    const int steps = spec->plan.trunk.count + branch->pre.count + branch->post.count;
-    if (steps > RF_MAX_OPS)
-        return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d", steps, RF_MAX_OPS);
+    rfi_cuda_passes passes;
+    rfi_cuda_passes_of(&spec->plan, &passes);
+    for (int i = 0; i < passes.count; i++) {
+        const int steps = rfi_cuda_num_steps(&spec->plan, &passes.at[i]);
+        if (steps > RF_MAX_OPS)
+            return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d", steps, RF_MAX_OPS);
+    }
     return RF_OK;
 }
 
-rfi_cuda_problem rfi_cuda_problem_of(
-    const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype) {
+rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, const rfi_cuda_pass *pass,
+    int64_t batch, rf_dtype x_dtype) {
     const int w_terms =
         prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     rfi_cuda_problem problem = {
@@ -91,9 +88,8 @@ rfi_cuda_problem rfi_cuda_problem_of(
         .w_terms = w_terms,
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
-        .reduction = spec->plan.branches[0].reduction,
-        .special_states = rfi_reduction_words(spec->plan.branches[0].reduction) > 2 ||
-            rfi_reduction_flags(spec->plan.branches[0].reduction) & (RFI_RF_INDEX | RFI_RF_COLUMN),
+        .reduction = pass->reduction,
+        .states = pass->states,
         .batch_invariant = spec->batch_invariant,
     };
     if (!prepared || !prepared->w_nonfinite)
@@ -120,12 +116,24 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     rfi_cuda_figures figures;
     rf_status status = rfi_cuda_get_figures(spec->device, &figures);
     if (status) return status;
-    rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, batch, spec->x_dtype);
-    if (!p)
-        problem.w_panel =
-            rfi_cuda_weight_panel(&problem, &figures, -1); /* as they will be loaded, unless they are lent */
-    rfi_cuda_choice c;
-    rfi_cuda_choose(&problem, &figures, p ? p->forced : -1, &c);
+    rfi_cuda_passes passes;
+    rfi_cuda_passes_of(&spec->plan, &passes);
+    const int forced = p ? p->forced : -1;
+    /* As they will be loaded, unless they are lent. */
+    int panel = 0;
+    if (!p) {
+        const rfi_cuda_problem hardest =
+            rfi_cuda_problem_of(spec, p, rfi_cuda_hardest_pass(&passes), batch, spec->x_dtype);
+        panel = rfi_cuda_weight_panel(&hardest, &figures, forced);
+    }
+    rfi_cuda_choice c = {0}, one;
+    for (int i = passes.count - 1; i >= 0; i--) {
+        rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
+        if (!p) problem.w_panel = panel;
+        rfi_cuda_choose(&problem, &figures, forced, &one);
+        one.seconds += c.seconds, one.flops += c.flops, one.bytes += c.bytes;
+        c = one; /* of the first pass, but for the sums */
+    }
     *out = (rfi_estimate){
         .flops_per_second = c.flops_per_second,
         .bytes_per_second = c.bytes_per_second,
@@ -145,6 +153,9 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
             out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
         if (c.splits > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K in %d parts", c.splits);
+        if (passes.count > 1)
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                ", the first of %d passes: not all results can be read from one state", passes.count);
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
@@ -153,9 +164,9 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         rfi_number_fixed(figures.clock_hz * 1e-9, 2, clock),
         rfi_number_fixed(figures.memory_bytes_per_second * 1e-12, 2, memory));
     /* Unfused, the logits are written and every operator reads and writes them. */
-    double passes = 1 + 2.0 * spec->plan.trunk.count + (spec->plan.branches[0].reduction ? 1 : 0);
+    double sweeps = 1 + 2.0 * spec->plan.trunk.count + (spec->plan.branches[0].reduction ? 1 : 0);
     double logits = (double)batch * (double)spec->plan.out_features * (double)rfi_dtype_size(spec->compute_dtype);
-    out->unfused_seconds = c.seconds + passes * logits / figures.memory_bytes_per_second;
+    out->unfused_seconds = c.seconds + sweeps * logits / figures.memory_bytes_per_second;
     return RF_OK;
 }
 

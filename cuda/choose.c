@@ -30,6 +30,10 @@ static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
 
+/* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where plain multiply-adds load
+ * them one by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
+static const double LOADED_VALUE[] = {0.5e-9, 0.2e-9, 0.4e-9};
+
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
 /* Bytes of shared memory that the stages of portable_mma.cu take, and a little for what else a block keeps there. */
@@ -63,14 +67,30 @@ static int stage_columns(const rfi_cuda_problem *p) {
     return p->w_terms == 3 ? 16 : p->w_terms <= 1 && p->x_terms < 3 ? 64 : 32;
 }
 
-static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+static int on_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features &&
-        p->in_features && !p->special_states && (!p->w_panel || p->w_panel == stage_columns(p));
+        p->in_features && (!p->w_panel || p->w_panel == stage_columns(p));
+}
+
+static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
+}
+
+static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
 }
 
 /* Three terms of x are three times as wide. */
+static int is_small(const rfi_cuda_problem *p) {
+    return p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
+}
+
 static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
+    return runs_hopper(p, f) && is_small(p);
+}
+
+static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_answers(p, f) && is_small(p);
 }
 #endif
 
@@ -252,6 +272,9 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double x_item = (double)(c->uses_terms ? 2 * (size_t)p->x_terms : item(p->x_dtype));
     if (k->tile_columns <= 64)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
+    const size_t x_size = item(p->x_dtype);
+    if ((family->unit == FMA32 || family->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
+        arithmetic = larger(arithmetic, rounds * (rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
     double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
@@ -311,7 +334,9 @@ int rfi_cuda_products(int x_terms, int w_terms) {
 
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {
 #ifdef RFI_BUILD_HOPPER
-    if (!runs_hopper(problem, figures) || (forced >= 0 && kernels[forced].family->unit != WGMMA)) return 0;
+    if (!on_hopper(problem, figures) || problem->states == RFI_CUDA_OTHER_STATES ||
+        (forced >= 0 && kernels[forced].family->unit != WGMMA))
+        return 0;
     /* With W as it is stored the width of a stage depends on x, which may have another type with every call. */
     return problem->w_terms ? stage_columns(problem) : problem->x_terms ? 0 : 64;
 #else

@@ -26,6 +26,16 @@ typedef struct rfi_cuda_figures {
     size_t l2_bytes, shared_per_block;
 } rfi_cuda_figures;
 
+/* In place of a reduction: the state from which several results are read, see rfi_answers in states.cuh. */
+#define RFI_CUDA_ANSWERS (-1)
+
+/* What the state of a row is made of. */
+typedef enum rfi_cuda_states {
+    RFI_CUDA_PAIRS,         /* a peak and a sum; or there is none, and the result is (batch, N) */
+    RFI_CUDA_ANSWER_STATES, /* that of RFI_CUDA_ANSWERS, or of what else reads row inputs and can be read from it */
+    RFI_CUDA_OTHER_STATES   /* which the kernels of sm_90a have no registers for */
+} rfi_cuda_states;
+
 typedef struct rfi_cuda_problem {
     int64_t batch, in_features, out_features;
     rf_dtype compute_dtype; /* RF_FLOAT32 or RF_FLOAT64 */
@@ -33,11 +43,10 @@ typedef struct rfi_cuda_problem {
     int w_terms;         /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
     int x_terms;         /* and that x is brought to; 0: as it is stored */
     rf_dtype term_dtype; /* of x's */
-    int w_panel;        /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
-    int num_vectors;    /* per-feature vectors of the chain */
-    int reduction;      /* rf_op_kind, RF_OP_NONE: the result is (batch, N) */
-    int special_states; /* of the reduction: more than a peak and a sum, or columns, which the kernels of sm_90a have no
-                           registers for */
+    int w_panel;     /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
+    int num_vectors; /* per-feature vectors of the chain */
+    int reduction;   /* as in rfi_cuda_chain; RF_OP_NONE: the result is (batch, N) */
+    rfi_cuda_states states;
     int batch_invariant;
 } rfi_cuda_problem;
 

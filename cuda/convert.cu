@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Values of one type as another, on the device: a model's bias and vectors, which the caller has there. */
+/* Values of one type as another, on the device: a model's bias and vectors, and what calls bring for each row. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -16,7 +16,7 @@ template <> __device__ double converted<double, __nv_bfloat16>(__nv_bfloat16 val
 
 template <class To, class From> static __global__ void convert(const __grid_constant__ rfi_cuda_convert c) {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < c.count) ((To *)c.to)[i] = converted<To, From>(((const From *)c.from)[i]);
+    if (i < c.count) ((To *)c.to)[i] = converted<To, From>(((const From *)c.from)[i * c.ld]);
 }
 
 template <class To> static void (*kernel_for(int dtype))(rfi_cuda_convert) {
@@ -31,6 +31,8 @@ cudaError_t rfi_cuda_launch_convert(const rfi_cuda_convert *convert, cudaStream_
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!blocks) return cudaSuccess;
     auto kernel = convert->to_dtype == RF_FLOAT64 ? kernel_for<double>(convert->from_dtype)
-                                                  : kernel_for<float>(convert->from_dtype);
+        : convert->to_dtype == RF_FLOAT32         ? kernel_for<float>(convert->from_dtype)
+        : convert->from_dtype == RF_INT32         ? ::convert<int64_t, int32_t>
+                                                  : ::convert<int64_t, int64_t>;
     return rfi_launch(kernel, convert, dim3((unsigned)blocks), THREADS, 0, stream);
 }

@@ -115,7 +115,7 @@ template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows >
     if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD)) return;
     constexpr int AT_ONCE = sizeof(T) == 4 ? S::rows / 32 : 1; /* a warp then takes all its rows together */
     rfi_fold_tile<T, AT_ONCE>(p, (const T *)tile, TILE_LD, row0, rows, column0, RFI_FOLD_COLUMNS);
-    if (p.tickets) rfi_finish_rows<T>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
+    if (p.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 template <class S, class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {

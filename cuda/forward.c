@@ -17,9 +17,9 @@ static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 /* Rows on the device, of one piece of a call or of all of it. */
 typedef struct piece {
     const void *x;
-    void *y;
-    int64_t rows, ldx, ldy;
-    int padded; /* what follows a row up to whole 16 bytes is the library's memory, written */
+    rfi_output outputs[RF_MAX_RESULTS];
+    int64_t first, rows, ldx; /* `first` among the call's */
+    int padded;               /* what follows a row up to whole 16 bytes is the library's memory, written */
 } piece;
 
 /* Clears the tickets and prepares x. */
@@ -87,9 +87,39 @@ static rf_status prepare(const rfi_cuda_prepared *p, const rfi_cuda_layout *l, c
     return status;
 }
 
-static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_layout *l,
+/* Row input `index` of a piece in the form that kernels read, to the workspace. */
+static rf_status bring_row_input(const rfi_spec *spec, const rfi_cuda_layout *l, const rfi_forward *call, int index,
+    const piece *piece, char *workspace) {
+    const rfi_row_values *values = &call->rows[index];
+    const int is_column = spec->plan.rows[index].is_column;
+    const size_t item = is_column ? rfi_index_size(values->dtype) : rfi_dtype_size(values->dtype);
+    const rf_dtype to_dtype = is_column ? RF_INT64 : spec->compute_dtype;
+    const size_t to_item = is_column ? sizeof(int64_t) : rfi_dtype_size(to_dtype);
+    rfi_cuda_convert convert = {
+        .from = (const char *)values->data + (size_t)(piece->first * values->ld) * item,
+        .to = workspace + (is_column ? l->row_columns : l->row_numbers) + (size_t)(index * piece->rows) * to_item,
+        .count = piece->rows,
+        .ld = values->ld,
+        .from_dtype = values->dtype,
+        .to_dtype = to_dtype,
+    };
+    rf_status status = RF_OK;
+    if (values->memory == RF_MEMORY_HOST) {
+        char *given = workspace + l->row_given + (size_t)(index * piece->rows) * sizeof(int64_t);
+        status = rfi_cuda_status(cudaMemcpy2DAsync(given, item, convert.from, (size_t)values->ld * item, item,
+                                     (size_t)piece->rows, cudaMemcpyHostToDevice, call->stream),
+            "copying a row input to the device");
+        convert.from = given;
+        convert.ld = 1;
+    }
+    return status ? status : rfi_cuda_status(rfi_cuda_launch_convert(&convert, call->stream), "converting a row input");
+}
+
+static rf_status run_pass(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_layout *l, int pass,
     const rfi_forward *call, const piece *piece, char *workspace) {
     cudaStream_t stream = call->stream;
+    const rfi_cuda_pass *what = &p->passes.at[pass];
+    const rfi_output *y = &piece->outputs[what->branches[0]];
     rfi_cuda_fold fold = {
         .x = {.data = piece->x, .ld = piece->ldx, .dtype = call->x_dtype},
         .w = p->w,
@@ -99,22 +129,36 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
         .bias = p->columns,
         .vectors = p->vectors,
         .num_vectors = spec->plan.num_vectors,
-        .y = piece->y,
-        .ldy = piece->ldy,
-        .y_dtype = call->y_dtype,
+        .y = y->data,
+        .ldy = y->ld,
+        .y_dtype = y->dtype,
         .fold_columns = l->choice.fold_columns,
         .partials = workspace + l->partials,
         .num_partials = l->num_partials,
+        .row_inputs = workspace + l->row_numbers,
+        .picked = workspace + l->picked,
         .shared_per_block = (int32_t)p->figures.shared_per_block,
         .tickets = l->split_tickets ? (unsigned *)(workspace + l->tickets) : NULL,
+        .groups = l->groups,
         .splits = l->choice.splits,
         .split_depth = l->choice.split_depth,
         .split_sums = workspace + l->split_sums,
         .split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets,
         .overlaps = p->overlaps,
         .w_borrowed = !p->weight,
-        .chain = p->chain,
+        .chain = p->programs[pass].chain,
     };
+    if (what->column >= 0) fold.columns = (const int64_t *)(workspace + l->row_columns) + what->column * piece->rows;
+    if (what->reduction == RFI_CUDA_ANSWERS) {
+        fold.num_results = what->num_branches;
+        for (int i = 0; i < what->num_branches; i++) {
+            const rfi_output *out = &piece->outputs[what->branches[i]];
+            fold.results[i] = p->programs[pass].results[i];
+            fold.results[i].y = out->data;
+            fold.results[i].ldy = out->ld;
+            fold.results[i].y_dtype = out->dtype;
+        }
+    }
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (fold.tickets) {
         fold.next_tile = fold.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
@@ -125,58 +169,97 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     return status;
 }
 
-/* Host buffers pass through the device in pieces; what is on the device already is used as it is. The kernel is the
- * same for all pieces. */
-static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_layout *l,
-    const rfi_forward *call, char *workspace, const rfi_cuda_stage *s, char *staging) {
-    const rfi_plan *plan = &spec->plan;
-    int host_x = call->x_memory == RF_MEMORY_HOST, host_y = call->y_memory == RF_MEMORY_HOST;
-    size_t x_item = rfi_dtype_size(call->x_dtype),
-           y_item = rfi_dtype_size(call->y_dtype) + rfi_index_size(call->y_dtype);
-    size_t x_width = (size_t)plan->in_features * x_item, y_width = (size_t)plan->width * y_item;
-    int64_t step = host_x || host_y ? s->rows : call->batch;
+/* The passes one behind the other, in the same workspace. */
+static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_layout *layouts,
+    const rfi_forward *call, const piece *piece, char *workspace) {
     rf_status status = RF_OK;
-    for (int64_t first = 0; first < call->batch && !status; first += step) {
-        piece piece = {
-            .x = (const char *)call->x + (size_t)(first * call->ldx) * x_item,
-            .y = (char *)call->y + (size_t)(first * call->ldy) * y_item,
-            .rows = call->batch - first < step ? call->batch - first : step,
-            .ldx = call->ldx,
-            .ldy = call->ldy,
-        };
-        const void *from = piece.x;
-        void *to = piece.y;
-        if (host_x) {
-            piece.x = staging + s->x;
-            piece.ldx = rfi_cuda_staged_ld(spec);
-            piece.padded = 1;
-            /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that
-             * nothing unwritten is ever read. */
-            if (piece.ldx != plan->in_features)
-                status = rfi_cuda_status(
-                    cudaMemsetAsync(staging + s->x, 0, (size_t)(piece.rows * piece.ldx) * x_item, call->stream),
-                    "clearing x's place");
-            if (x_width && !status)
-                status = rfi_cuda_status(
-                    cudaMemcpy2DAsync(staging + s->x, (size_t)piece.ldx * x_item, from, (size_t)call->ldx * x_item,
-                        x_width, (size_t)piece.rows, cudaMemcpyHostToDevice, call->stream),
-                    "copying x to the device");
-        }
-        if (host_y) {
-            piece.y = staging + s->y;
-            piece.ldy = plan->width;
-        }
-        if (!status) status = run_piece(spec, p, l, call, &piece, workspace);
-        if (host_y && !status)
-            status = rfi_cuda_status(cudaMemcpy2DAsync(to, (size_t)call->ldy * y_item, piece.y, y_width, y_width,
-                                         (size_t)piece.rows, cudaMemcpyDeviceToHost, call->stream),
-                "copying y to the host");
-    }
-    if (host_x || host_y) {
-        rf_status drained = rfi_cuda_status(cudaStreamSynchronize(call->stream), "waiting for the result");
-        if (!status) status = drained;
+    for (int pass = 0; pass < p->passes.count && !status; pass++) {
+        for (int i = 0; i < spec->plan.num_rows && !status; i++)
+            status = bring_row_input(spec, &layouts[pass], call, i, piece, workspace);
+        if (!status) status = run_pass(spec, p, &layouts[pass], pass, call, piece, workspace);
     }
     return status;
+}
+
+static size_t item_of(const rfi_output *output) {
+    return rfi_dtype_size(output->dtype) + rfi_index_size(output->dtype);
+}
+
+static rf_status bring_x(const rfi_spec *spec, const rfi_forward *call, char *to, piece *piece) {
+    const size_t item = rfi_dtype_size(call->x_dtype), width = (size_t)spec->plan.in_features * item;
+    const void *from = piece->x;
+    piece->x = to;
+    piece->ldx = rfi_cuda_staged_ld(spec);
+    piece->padded = 1;
+    rf_status status = RF_OK;
+    /* What a kernel reads beside the last column in the same 16 bytes is not used, but it is written, so that nothing
+     * unwritten is ever read. */
+    if (piece->ldx != spec->plan.in_features)
+        status = rfi_cuda_status(
+            cudaMemsetAsync(to, 0, (size_t)(piece->rows * piece->ldx) * item, call->stream), "clearing x's place");
+    if (width && !status)
+        status = rfi_cuda_status(cudaMemcpy2DAsync(to, (size_t)piece->ldx * item, from, (size_t)call->ldx * item, width,
+                                     (size_t)piece->rows, cudaMemcpyHostToDevice, call->stream),
+            "copying x to the device");
+    return status;
+}
+
+/* Host buffers pass through the device in pieces; what is on the device already is used as it is. The kernel is the
+ * same for all pieces. */
+static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_layout *layouts,
+    const rfi_forward *call, char *workspace, const rfi_cuda_stage *s, char *staging) {
+    const rfi_plan *plan = &spec->plan;
+    const size_t x_item = rfi_dtype_size(call->x_dtype);
+    rf_status status = RF_OK;
+    for (int64_t first = 0; first < call->batch && !status; first += s->rows) {
+        piece piece = {
+            .x = (const char *)call->x + (size_t)(first * call->ldx) * x_item,
+            .first = first,
+            .rows = call->batch - first < s->rows ? call->batch - first : s->rows,
+            .ldx = call->ldx,
+        };
+        rfi_output to[RF_MAX_RESULTS];
+        for (int b = 0; b < plan->num_branches; b++) {
+            to[b] = piece.outputs[b] = call->outputs[b];
+            to[b].data = piece.outputs[b].data =
+                (char *)call->outputs[b].data + (size_t)(first * call->outputs[b].ld) * item_of(&to[b]);
+            if (to[b].memory != RF_MEMORY_HOST) continue;
+            piece.outputs[b].data = staging + s->results[b];
+            piece.outputs[b].ld = plan->branches[b].width;
+        }
+        if (call->x_memory == RF_MEMORY_HOST) status = bring_x(spec, call, staging + s->x, &piece);
+        if (!status) status = run_piece(spec, p, layouts, call, &piece, workspace);
+        for (int b = 0; b < plan->num_branches && !status; b++) {
+            const size_t item = item_of(&to[b]), width = (size_t)plan->branches[b].width * item;
+            if (to[b].memory == RF_MEMORY_HOST)
+                status = rfi_cuda_status(cudaMemcpy2DAsync(to[b].data, (size_t)to[b].ld * item, piece.outputs[b].data,
+                                             width, width, (size_t)piece.rows, cudaMemcpyDeviceToHost, call->stream),
+                    "copying y to the host");
+        }
+    }
+    return status;
+}
+
+/* Whether the call reads or writes the host's memory, which is the caller's again when it returns. */
+static int uses_host(const rfi_spec *spec, const rfi_forward *call) {
+    int host = call->x_memory == RF_MEMORY_HOST;
+    for (int b = 0; b < spec->plan.num_branches; b++) host |= call->outputs[b].memory == RF_MEMORY_HOST;
+    for (int i = 0; i < spec->plan.num_rows; i++) host |= call->rows[i].memory == RF_MEMORY_HOST;
+    return host;
+}
+
+/* Kernels read and write all of it. */
+static rf_status check_pointers(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call) {
+    rf_status status = RF_OK;
+    if (call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
+    for (int b = 0; b < spec->plan.num_branches && !status; b++)
+        if (call->outputs[b].memory == RF_MEMORY_DEVICE)
+            status = rfi_cuda_check_pointer(
+                spec->plan.num_branches > 1 ? spec->plan.branches[b].name : "y", call->outputs[b].data, p->device);
+    for (int i = 0; i < spec->plan.num_rows && !status; i++)
+        if (call->rows[i].memory == RF_MEMORY_DEVICE)
+            status = rfi_cuda_check_pointer(spec->plan.rows[i].name, call->rows[i].data, p->device);
+    return status ? status : rfi_cuda_check_pointer("workspace", call->workspace, p->device);
 }
 
 /* From the device's pool, in the order of the call's stream. */
@@ -200,18 +283,23 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     int before;
     rf_status status = rfi_cuda_enter(p->device, &before);
     if (status) return status;
-    rfi_cuda_layout l;
-    const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call);
-    rfi_cuda_lay_out(spec, p, &shape, &l);
-    if (call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
-    if (!status && call->y_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("y", call->y, p->device);
-    if (!status) status = rfi_cuda_check_pointer("workspace", call->workspace, p->device);
-    const int host = call->x_memory == RF_MEMORY_HOST || call->y_memory == RF_MEMORY_HOST;
-    const rfi_cuda_stage s = host ? rfi_cuda_lay_out_stage(spec, call->batch) : (rfi_cuda_stage){0};
+    rfi_cuda_layout layouts[RF_MAX_RESULTS];
+    size_t total = 0;
+    for (int pass = 0; pass < p->passes.count; pass++) {
+        const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call, pass);
+        rfi_cuda_lay_out(spec, p, &shape, &layouts[pass]);
+        if (layouts[pass].total > total) total = layouts[pass].total;
+    }
+    status = check_pointers(spec, p, call);
+    const rfi_cuda_stage s = rfi_cuda_lay_out_stage(spec, call);
     void *own = NULL, *staging = NULL;
-    if (!status && !call->workspace) status = allocate(p, l.total, call, "memory for a workspace", &own);
+    if (!status && !call->workspace) status = allocate(p, total, call, "memory for a workspace", &own);
     if (!status) status = allocate(p, s.total, call, "memory for host rows on the device", &staging);
-    if (!status) status = run(spec, p, &l, call, own ? own : call->workspace, &s, staging);
+    if (!status) status = run(spec, p, layouts, call, own ? own : call->workspace, &s, staging);
+    if (uses_host(spec, call)) {
+        rf_status drained = rfi_cuda_status(cudaStreamSynchronize(call->stream), "waiting for the result");
+        if (!status) status = drained;
+    }
     release(staging, call, &status);
     release(own, call, &status);
     rfi_cuda_leave(before);

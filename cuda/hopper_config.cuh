@@ -10,6 +10,7 @@
 #include "hopper_ptx.cuh"
 #include "kernels.h"
 #include "launch.cuh"
+#include "states.cuh"
 
 namespace hopper {
 
@@ -35,7 +36,9 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_> struct Config {
+/* ANSWERS: for states of rfi_answers and row inputs, in place of pairs. */
+template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_, bool ANSWERS_>
+struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
@@ -43,8 +46,11 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_
     static constexpr int ORDER =
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */
     static constexpr int PRODUCTS = X_TERMS == 3 && W_TERMS == 3 ? 6 : X_TERMS + W_TERMS - 1;
+    static constexpr bool ROW_INPUTS = ANSWERS_;
+    static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
     static constexpr bool PROMOTE =
-        PRODUCTS > 1; /* what a stage gives is added to float32 registers: the tensor cores truncate when they add */
+        PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when
+                                     they add, which a result shows that is one logit */
 
     static constexpr int K = PRODUCTS > 3 ? 16
         : W_TERMS == 1 && X_TERMS < 3     ? 64

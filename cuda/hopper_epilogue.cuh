@@ -7,8 +7,8 @@
 #ifndef ROWFOLD_CUDA_HOPPER_EPILOGUE_CUH
 #define ROWFOLD_CUDA_HOPPER_EPILOGUE_CUH
 
+#include "epilogue.cuh"
 #include "hopper_config.cuh"
-#include "states.cuh"
 
 namespace hopper {
 
@@ -52,8 +52,8 @@ template <class C, int N> __device__ __forceinline__ void scale_and_shift(
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const float a = v[4 * g + 2 * r], b = v[4 * g + 2 * r + 1];
-                v[4 * g + 2 * r] = fmaf(C::PROMOTE ? rfi_unbiased(a) : a, scale.x * row_scale[r], bias.x);
-                v[4 * g + 2 * r + 1] = fmaf(C::PROMOTE ? rfi_unbiased(b) : b, scale.y * row_scale[r], bias.y);
+                v[4 * g + 2 * r] = fmaf(C::PRODUCTS > 1 ? rfi_unbiased(a) : a, scale.x * row_scale[r], bias.x);
+                v[4 * g + 2 * r + 1] = fmaf(C::PRODUCTS > 1 ? rfi_unbiased(b) : b, scale.y * row_scale[r], bias.y);
             }
         }
     } else {
@@ -66,8 +66,24 @@ template <class C, int N> __device__ __forceinline__ void scale_and_shift(
     }
 }
 
-template <class C, int SIZE>
-__device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[SIZE], int c, const float *table) {
+/* A step whose parameter is a row input. Of these there are versions of their own, as of states with more words: what
+ * the others keep in registers stays as it is. */
+template <int SIZE> __device__ __forceinline__ void apply_row_step(
+    const rfi_cuda_fold &f, const rfi_cuda_step &step, float (&v)[SIZE], int64_t row) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float part[SIZE / 2];
+        const float a = ((const float *)f.row_inputs)[step.row * f.batch + min(row + 8 * r, f.batch - 1)];
+#pragma unroll
+        for (int j = 0; j < SIZE / 2; j++) part[j] = v[j / 2 * 4 + 2 * r + j % 2];
+        rfi_apply_row_step(step, part, a);
+#pragma unroll
+        for (int j = 0; j < SIZE / 2; j++) v[j / 2 * 4 + 2 * r + j % 2] = part[j];
+    }
+}
+
+template <class C, int SIZE> __device__ __forceinline__ void apply_steps(
+    const rfi_cuda_fold &f, float (&v)[SIZE], int c, int64_t row, const float *table) {
     float saved[SIZE] = {};
     int op = f.chain.steps[0].op, vector = f.chain.steps[0].vector;
     float a0 = f.chain.steps[0].a32, b0 = f.chain.steps[0].b32;
@@ -82,6 +98,12 @@ __device__ __forceinline__ void apply_steps(const rfi_cuda_fold &f, float (&v)[S
         const rfi_cuda_step &next =
             f.chain.steps[min(i + 1, f.chain.num_pre - 1)]; /* on its way while this one is computed */
         op = next.op, vector = next.vector, a0 = next.a32, b0 = next.b32;
+        if constexpr (C::ROW_INPUTS) {
+            if (f.chain.steps[i].row >= 0) {
+                apply_row_step(f, f.chain.steps[i], v, row);
+                continue;
+            }
+        }
         switch (now) {
 #define RFI_OP(id, number, name, params, flags, formula, doc)                  \
     case RFI_CUDA_OP_##id:                                                     \
@@ -140,10 +162,42 @@ __device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[
     }
 }
 
+__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) {
+    return f.irregular && f.irregular[row];
+}
+
+/* Calls f with the reduction, one of those whose states have TOTALS totals here: pairs, or rfi_answers. */
+template <int TOTALS, class F> __device__ __forceinline__ void with_reduction(int reduction, F f) {
+    if constexpr (TOTALS == rfi_answers::TOTALS) {
+        f(rfi_answers());
+    } else {
+        switch (reduction) {
+#define RFI_REDUCTION(id, number, ...)                                          \
+    case number:                                                                \
+        if constexpr (rfi_is_pair<rfi_reduction_##id>) f(rfi_reduction_##id()); \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+        }
+    }
+}
+
+template <int TOTALS> using State = rfi_state_of<float, TOTALS>;
+
+/* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns. */
+template <int N> __device__ __forceinline__ void pick_column(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int r) {
+    const int64_t asked = rfi_asked(f, row), offset = asked - column;
+    if (row >= f.batch || asked >= f.out_features || offset < 0 || offset >= 2 * N || is_irregular(f, row)) return;
+#pragma unroll
+    for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
+        if (offset == j / 4 * 8 + j % 2) ((float *)f.picked)[row] = v[j];
+}
+
 /* Folds columns of this thread into the state of each of its two rows, `row` and `row` + 8; the first of its columns is
  * `column`. RAGGED: `width` columns are real, counted from that one. */
 template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_columns_of(
-    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, rfi_state_f32 (&state)[2]) {
+    const float (&v)[N], int64_t column, int width, State<R::TOTALS> (&state)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float m = state[r].m;
@@ -151,31 +205,28 @@ template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_colu
         for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
             if (!RAGGED || j / 4 * 8 + j % 2 < width) m = R::peak(m, v[j]);
         rfi_carry<R>(state[r], m);
-        const int32_t q = (int32_t)rfi_asked<R>(f, row + 8 * r);
-        float t = state[r].t[0];
+        State<R::TOTALS> s = state[r];
 #pragma unroll
         for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
             if (!RAGGED || j / 4 * 8 + j % 2 < width)
-                t = R::join(0, t, R::term(0, m, v[j], (int32_t)column + j / 4 * 8 + j % 2, q));
-        state[r].t[0] = t;
+#pragma unroll
+                for (int i = 0; i < R::TOTALS; i++)
+                    s.t[i] = R::join(i, s.t[i],
+                        R::term(i, m, v[j], (int32_t)column + j / 4 * 8 + j % 2, (int32_t)RFI_COLUMN_OUTSIDE));
+        state[r] = s;
     }
 }
 
-template <bool RAGGED, int N> __device__ __forceinline__ void fold_columns(
-    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, rfi_state_f32 (&state)[2]) {
-    switch (f.chain.reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                    \
-    case number:                                                                          \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>)                                    \
-            fold_columns_of<rfi_reduction_##id, RAGGED>(f, v, row, column, width, state); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
+template <bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, State<TOTALS> (&state)[2]) {
+    with_reduction<TOTALS>(
+        f.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
+    if constexpr (TOTALS == rfi_answers::TOTALS) {
+        if (f.columns) {
+            pick_column(f, v, row, column, 0);
+            pick_column(f, v, row + 8, column, 1);
+        }
     }
-}
-
-__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) {
-    return f.irregular && f.irregular[row];
 }
 
 /* Two neighbouring values of y, in one store where `paired`. */
@@ -217,62 +268,50 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
 }
 
 /* The empty state of a reduction that this family takes. */
-__device__ __forceinline__ rfi_state_f32 empty_state(int reduction) {
-    rfi_state_f32 state = {};
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                             \
-    case number:                                                                                   \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_empty_state<rfi_reduction_##id>(state); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+template <int TOTALS> __device__ __forceinline__ State<TOTALS> empty_state(int reduction) {
+    State<TOTALS> state = {};
+    with_reduction<TOTALS>(reduction, [&](auto of) { rfi_empty_state<decltype(of)>(state); });
     return state;
 }
 
 /* Joins the states of LANES neighbouring lanes, a power of two, for each of ROWS rows. All get the same bits. */
-template <int LANES, int ROWS> __device__ __forceinline__ void join_lanes(int reduction, rfi_state_f32 (&state)[ROWS]) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                   \
-    case number:                                                                                         \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_join_lanes<rfi_reduction_##id, LANES>(state); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+template <int LANES, int TOTALS, int ROWS>
+__device__ __forceinline__ void join_lanes(int reduction, State<TOTALS> (&state)[ROWS]) {
+    with_reduction<TOTALS>(reduction, [&](auto of) { rfi_join_lanes<decltype(of), LANES>(state); });
 }
 
 /* Joins the first `count` of BLOCK states to one. */
-template <int BLOCK> __device__ __forceinline__ void join_some(
-    int reduction, rfi_state_f32 &state, const rfi_state_f32 (&block)[BLOCK], int count) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                         \
-    case number:                                                                                               \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_join_some<rfi_reduction_##id>(state, block, count); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+template <int TOTALS, int BLOCK> __device__ __forceinline__ void join_some(
+    int reduction, State<TOTALS> &state, const State<TOTALS> (&block)[BLOCK], int count) {
+    with_reduction<TOTALS>(reduction, [&](auto of) { rfi_join_some<decltype(of)>(state, block, count); });
 }
 
 /* Joins states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result.
  * All loads of a round are on their way at once. */
-__device__ __forceinline__ rfi_state_f32 combine_states(
-    const rfi_cuda_fold &f, const float2 *states, int first, int count) {
-    constexpr int BLOCK = GROUP / 2;
+template <int TOTALS> __device__ __forceinline__ State<TOTALS> combine_states(
+    const rfi_cuda_fold &f, const State<TOTALS> *states, int first, int count) {
+    constexpr int BLOCK = TOTALS == 1 ? GROUP / 2 : GROUP / 8;
     const int half = threadIdx.x % 2;
-    rfi_state_f32 state[1] = {empty_state(f.chain.reduction)};
+    State<TOTALS> state[1] = {empty_state<TOTALS>(f.chain.reduction)};
 #pragma unroll 1
     for (int done = 0; done < count; done += 2 * BLOCK) {
         const int mine = min(max(count - done - half * BLOCK, 0), BLOCK);
-        const float4 *from = reinterpret_cast<const float4 *>(states + first + done + half * BLOCK);
-        rfi_state_f32 block[BLOCK];
+        const State<TOTALS> *from = states + first + done + half * BLOCK;
+        State<TOTALS> block[BLOCK];
+        if constexpr (TOTALS == 1) {
 #pragma unroll
-        for (int i = 0; i < BLOCK; i += 2) {
-            float4 pair = {};
-            if (i + 1 < mine) pair = __ldcg(from + i / 2);
-            else if (i < mine) *(float2 *)&pair = __ldcg((const float2 *)(from + i / 2));
-            block[i] = {pair.x, {pair.y}}, block[i + 1] = {pair.z, {pair.w}};
+            for (int i = 0; i < BLOCK; i += 2) {
+                float4 pair = {};
+                if (i + 1 < mine) pair = __ldcg((const float4 *)(from + i));
+                else if (i < mine) *(float2 *)&pair = __ldcg((const float2 *)(from + i));
+                block[i] = {pair.x, {pair.y}}, block[i + 1] = {pair.z, {pair.w}};
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < BLOCK; i++) {
+                block[i] = {};
+                if (i < mine) block[i] = rfi_read_state<float, TOTALS>(from, i);
+            }
         }
         join_some(f.chain.reduction, state[0], block, mine);
     }
@@ -290,18 +329,12 @@ __device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
 }
 
 /* One copy of the steps behind the reduction for all reductions, in its place: a call would spill. */
-__device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, const rfi_state_f32 &state) {
+template <int TOTALS>
+__device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, const State<TOTALS> &state) {
     float v = 0;
     bool there = false;
     const auto keep = [&](const rfi_cuda_fold &, int64_t, float number) { v = number, there = true; };
-    switch (f.chain.reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                            \
-    case number:                                                                                                  \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>) rfi_finish_state<rfi_reduction_##id>(f, row, state, keep); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+    with_reduction<TOTALS>(f.chain.reduction, [&](auto of) { rfi_finish_state<decltype(of)>(f, row, state, keep); });
     if (there) rfi_store_number(f, row, v);
 }
 
@@ -334,16 +367,16 @@ __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Sl
  * group's, the last to finish a group merges the groups', always in the order of the columns: the result does not
  * depend on who is last, and nobody has many to merge. */
 template <class C> __device__ __forceinline__ void write_states(
-    const Parameters &p, const Place &at, const Slot &s, rfi_state_f32 (&state)[2], const Shared<C> &sh) {
+    const Parameters &p, const Place &at, const Slot &s, State<C::TOTALS> (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
-    float2 *states = (float2 *)f.partials + s.first_row * f.num_partials;
+    State<C::TOTALS> *states = (State<C::TOTALS> *)f.partials + s.first_row * f.num_partials;
     join_lanes<4>(f.chain.reduction, state);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = at.row + r * 8;
         if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch &&
             !(*sh.irregular && is_irregular(f, s.first_row + row)))
-            states[row * f.num_partials + s.slot] = {state[r].m, state[r].t[0]};
+            rfi_write_state(states, row * f.num_partials + s.slot, state[r]);
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
@@ -374,10 +407,10 @@ template <class C> __device__ __forceinline__ void finish_tile(
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
     const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row)), mine = there && thread % 2 == 0;
-    float2 *states = (float2 *)f.partials + row * f.num_partials;
-    rfi_state_f32 all = combine_states(f, states, s.first, there ? s.count : 0);
+    State<C::TOTALS> *states = (State<C::TOTALS> *)f.partials + row * f.num_partials;
+    State<C::TOTALS> all = combine_states(f, states, s.first, there ? s.count : 0);
     if (s.groups > 1) {
-        if (mine) states[p.group_slot + s.group] = {all.m, all.t[0]};
+        if (mine) rfi_write_state(states, p.group_slot + s.group, all);
         barrier_sync(own_barrier(at.warpgroup), 128);
         uint32_t *last = sh.last + 2 * CONSUMERS + at.warpgroup;
         if (thread == 0) *last = draw(tickets_of(f, s) + s.groups, s.groups);
@@ -392,7 +425,7 @@ template <class C> __device__ __forceinline__ void finish_tile(
 /* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its
  * first column. */
 template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N],
-    int64_t row, int64_t column, const float *table, rfi_state_f32 (&state)[2]) {
+    int64_t row, int64_t column, const float *table, State<C::TOTALS> (&state)[2]) {
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.chain.reduction;
     float row_scale[2] = {1, 1};
@@ -400,7 +433,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         row_scale[0] = row < f.batch ? f.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
     }
-    state[0] = state[1] = empty_state(reduction);
+    state[0] = state[1] = empty_state<C::TOTALS>(reduction);
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
     if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE &&
         column / 8 * 8 + 2 * N <= f.out_features) {
@@ -415,7 +448,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         float v[SIZE];
         take_chunk(total, c, v);
         scale_and_shift<C>(f, v, c, table, row_scale);
-        apply_steps<C>(f, v, c, table);
+        apply_steps<C>(f, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
         else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<false>(f, v, row, from, 0, state);

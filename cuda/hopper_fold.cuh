@@ -284,7 +284,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         const int first =
             (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
         const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * C::BN + first;
-        rfi_state_f32 state[2];
+        State<C::TOTALS> state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
@@ -297,7 +297,8 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     if (walk.count && p.fold.chain.reduction != RF_OP_NONE)
         finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    if (*sh.irregular) compute_irregular(p.fold, sh.ring(), at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+    if (*sh.irregular)
+        compute_irregular<C::TOTALS>(p.fold, sh.ring(), at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {

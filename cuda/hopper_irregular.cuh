@@ -18,30 +18,21 @@ __device__ __forceinline__ bool sees_irregular(const rfi_cuda_fold &f, int threa
 }
 
 /* Joins the states of a row by a warp, and finishes it. */
-template <class R>
-__device__ __forceinline__ void combine_irregular(const rfi_cuda_fold &f, int64_t row, int lane, rfi_state_f32 &all) {
-    const float2 *states = (const float2 *)f.partials + row * f.num_partials;
-    rfi_state_f32 state[1];
-    rfi_empty_state<R>(state[0]);
-    for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32) {
-        const rfi_state_f32 next[1] = {rfi_read_state<float, 1>(states, i)};
-        rfi_join_states<R>(state[0], next);
-    }
-    __syncwarp();
-    rfi_join_lanes<R, 32>(state);
-    all = state[0];
-}
-
-__device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t row, int lane) {
-    rfi_state_f32 all = {};
-    switch (f.chain.reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                                           \
-    case number:                                                                                                 \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>) combine_irregular<rfi_reduction_##id>(f, row, lane, all); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t row, int lane) {
+    const State<TOTALS> *states = (const State<TOTALS> *)f.partials + row * f.num_partials;
+    State<TOTALS> all = {};
+    with_reduction<TOTALS>(f.chain.reduction, [&](auto of) {
+        typedef decltype(of) R;
+        State<TOTALS> state[1];
+        rfi_empty_state<R>(state[0]);
+        for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32) {
+            const State<TOTALS> next[1] = {rfi_read_state<float, TOTALS>(states, i)};
+            rfi_join_states<R>(state[0], next);
+        }
+        __syncwarp();
+        rfi_join_lanes<R, 32>(state);
+        all = state[0];
+    });
     if (lane == 0) finish_row(f, row, all);
 }
 
@@ -51,7 +42,7 @@ static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 /* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
  * finish merges the states. `shared` is memory that nothing uses any more, `barrier` one by name that those threads may
  * use. */
-static __device__ __noinline__ void compute_irregular(
+template <int TOTALS> static __device__ __noinline__ void compute_irregular(
     const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
     constexpr int ROWS = fma_tile::ROWS, COLUMNS = fma_tile::COLUMNS, WINDOW = fma_tile::WINDOW;
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
@@ -76,7 +67,8 @@ static __device__ __noinline__ void compute_irregular(
     if (!last) return;
     for (int64_t window = 0; window < f.batch; window += WINDOW) {
         const int count = fma_tile::list_irregular(f, window, list, counts, thread, sync);
-        for (int i = thread / 32; i < count; i += IRREGULAR_THREADS / 32) finish_irregular(f, list[i], thread % 32);
+        for (int i = thread / 32; i < count; i += IRREGULAR_THREADS / 32)
+            finish_irregular<TOTALS>(f, list[i], thread % 32);
     }
 }
 

@@ -38,7 +38,7 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struct Config {
+template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool ANSWERS_> struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
@@ -46,6 +46,7 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
     static constexpr int ROWS = ROWS_; /* of x, a multiple of 8: those behind the batch are multiplied as they are, and
                                           nobody reads the result */
     static constexpr int CLUSTER = CLUSTER_;
+    static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
     static constexpr int PIECES =
         W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
     static constexpr int K = PIECES * BOX;
@@ -71,15 +72,15 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_> struc
 /* Barriers and stages by address. */
 struct Shared {
     uint32_t ring, full, empty;
-    float *x_scale;      /* (ROWS) */
-    float *ratio;        /* (ROWS), of the levels: see rfi_cuda_levels */
-    uint32_t known;      /* the barrier of `wide` */
-    bool *wide;          /* whether a row has two levels */
-    float *tile;         /* (ROWS, TILE_LD) */
-    bool *last;          /* whether this block is the last to finish */
-    bool *irregular;     /* whether there are rows for compute_irregular */
-    float2 *states;      /* (2, ROWS): of each row this block's, and that of the block behind it in the cluster */
-    uint32_t theirs;     /* the barrier of the second */
+    float *x_scale;  /* (ROWS) */
+    float *ratio;    /* (ROWS), of the levels: see rfi_cuda_levels */
+    uint32_t known;  /* the barrier of `wide` */
+    bool *wide;      /* whether a row has two levels */
+    float *tile;     /* (ROWS, TILE_LD) */
+    bool *last;      /* whether this block is the last to finish */
+    bool *irregular; /* whether there are rows for compute_irregular */
+    void *states;    /* (2, ROWS) of State: of each row this block's, and that of the block behind it in the cluster */
+    uint32_t theirs; /* the barrier of the second */
     rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the
                             first time no slower */
 };
@@ -294,19 +295,21 @@ template <int SUMS> __device__ __forceinline__ void store_tile(
 
 /* Copies of each row the states first, first + step, ..., `count` of them, to where the ring was. One after the other,
  * they may be another block's: past the first-level cache. Those further apart are this block's own. */
-__device__ __forceinline__ void fetch_states(
-    const rfi_cuda_fold &f, const Shared &sh, rfi_state_f32 *kept, int first, int count, int step) {
-    const int width = step == 1 ? 2 : 1; /* of a copy */
+template <int TOTALS> __device__ __forceinline__ void fetch_states(
+    const rfi_cuda_fold &f, const Shared &sh, State<TOTALS> *kept, int first, int count, int step) {
+    constexpr int BYTES = sizeof(State<TOTALS>);
+    const int width = TOTALS == 1 && step == 1 ? 2 : 1; /* of a copy */
     const bool irregular = *sh.irregular;
     for (int row = threadIdx.x / 32; row < (int)f.batch;
         row += CONSUMER_THREADS / 32) { /* a warp a row: no division, and no copy of what is not there */
         if (irregular && is_irregular(f, row)) continue;
         const uint32_t to = rfi_shared_address(kept + row * STATES_LD);
-        const float2 *from = (const float2 *)f.partials + row * f.num_partials + first;
+        const State<TOTALS> *from = (const State<TOTALS> *)f.partials + row * f.num_partials + first;
 #pragma unroll 1
         for (int i = threadIdx.x % 32 * width; i < count; i += 32 * width) {
-            if (width == 2) rfi_copy_async_16(to + i * 8, from + i, min(count - i, 2) * 8);
-            else rfi_copy_async_8(to + i * 8, from + (int64_t)i * step, 8);
+            if (width == 2) rfi_copy_async_16(to + i * BYTES, from + i, min(count - i, 2) * BYTES);
+            else if (TOTALS == 1) rfi_copy_async_8(to + i * BYTES, from + (int64_t)i * step, 8);
+            else rfi_copy_async_16(to + i * BYTES, from + (int64_t)i * step, 16);
         }
     }
     rfi_copy_commit();
@@ -314,17 +317,10 @@ __device__ __forceinline__ void fetch_states(
 }
 
 /* Joins to a state every LANES-th of `count`, from the thread's own on. */
-template <int LANES>
-__device__ __forceinline__ void join_kept(int reduction, rfi_state_f32 &state, const rfi_state_f32 *kept, int count) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...)                                                         \
-    case number:                                                                               \
-        if constexpr (rfi_is_pair<rfi_reduction_##id>)                                         \
-            rfi_join_kept<rfi_reduction_##id, LANES>(state, kept, count, threadIdx.x % LANES); \
-        break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
+template <int LANES, int TOTALS>
+__device__ __forceinline__ void join_kept(int reduction, State<TOTALS> &state, const State<TOTALS> *kept, int count) {
+    with_reduction<TOTALS>(
+        reduction, [&](auto of) { rfi_join_kept<decltype(of), LANES>(state, kept, count, threadIdx.x % LANES); });
 }
 
 /* Merges of each row the states first, first + step, ... before `end`, in an order that depends on their number and
@@ -335,11 +331,11 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
     constexpr int LANES = C::ROWS > 32 ? 4 : 8;
     static_assert(C::ROWS <= CONSUMER_THREADS / LANES, "one round");
     static_assert(
-        C::ROWS * STATES_LD * (int)sizeof(rfi_state_f32) <= C::STAGES * C::STAGE, "states fit where the ring was");
-    rfi_state_f32 *kept = (rfi_state_f32 *)((uint8_t *)sh.tile - C::STAGES * C::STAGE);
+        C::ROWS * STATES_LD * (int)sizeof(State<C::TOTALS>) <= C::STAGES * C::STAGE, "states fit where the ring was");
+    State<C::TOTALS> *kept = (State<C::TOTALS> *)((uint8_t *)sh.tile - C::STAGES * C::STAGE);
     const int row = threadIdx.x / LANES;
     const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row));
-    rfi_state_f32 all[1] = {empty_state(f.chain.reduction)};
+    State<C::TOTALS> all[1] = {empty_state<C::TOTALS>(f.chain.reduction)};
 #pragma unroll 1
     for (int at = first; at < end; at += MOST_STATES * step) {
         const int count = min((end - at + step - 1) / step, MOST_STATES);
@@ -354,13 +350,13 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
 }
 
 /* Where the fold of a tile leaves its states: with one tile a block they stay here. */
-struct Put {
-    float2 *states;
+template <int TOTALS> struct Put {
+    State<TOTALS> *states;
     bool single;
     template <int N> __device__ __forceinline__ void operator()(
         const rfi_cuda_fold &f, int64_t row, int64_t index, const rfi_state_of<float, N> &s) const {
-        if constexpr (N == 1) {
-            if (single) states[row] = {s.m, s.t[0]};
+        if constexpr (N == TOTALS) {
+            if (single) states[row] = s;
             else rfi_to_partials()(f, row, index, s);
         }
     }
@@ -372,17 +368,22 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
     const rfi_cuda_fold &f = p.fold;
     const bool single = p.tiles <= gridDim.x;
     const int row = threadIdx.x, clusters = gridDim.x / C::CLUSTER;
+    State<C::TOTALS> *const states = (State<C::TOTALS> *)sh.states;
     const int merged = single ? 0
                               : (p.tiles + 1) / 2 *
             2; /* where the states of clusters go: not in the place of a tile's, which its block may have to read yet */
     if (!single) {
         merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x,
-            [=, &sh](int row, rfi_state_f32 state) { sh.states[row] = {state.m, state.t[0]}; });
+            [=](int row, const State<C::TOTALS> &state) { states[row] = state; });
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (C::CLUSTER > 1 && rank > 0) {
-        if (row < f.batch && blockIdx.x < p.tiles)
-            store_remote(shared_address(sh.states + C::ROWS + row), *(const uint64_t *)&sh.states[row], sh.theirs, 0);
+        if (row < f.batch && blockIdx.x < p.tiles) {
+            const uint64_t *words = (const uint64_t *)&states[row];
+            const uint32_t to = shared_address(&states[C::ROWS + row]);
+#pragma unroll
+            for (int i = 0; i < (int)sizeof *states / 8; i++) store_remote(to + 8 * i, words[i], sh.theirs, 0);
+        }
         return;
     }
     const bool paired = C::CLUSTER > 1 && blockIdx.x + 1 < p.tiles;
@@ -390,26 +391,27 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
         mbarrier_wait(
             sh.theirs, 0); /* whatever the rows are: this block must not leave while states are on their way to it */
     if (row < f.batch && !(*sh.irregular && is_irregular(f, row))) {
-        rfi_state_f32 state = {sh.states[row].x, {sh.states[row].y}};
-        if (paired) join_kept<1>(f.chain.reduction, state, (const rfi_state_f32 *)sh.states + C::ROWS + row, 1);
-        ((rfi_state_f32 *)f.partials)[row * f.num_partials + merged + blockIdx.x / C::CLUSTER] = state;
+        State<C::TOTALS> state = states[row];
+        if (paired) join_kept<1>(f.chain.reduction, state, states + C::ROWS + row, 1);
+        rfi_write_state(f.partials, row * f.num_partials + merged + blockIdx.x / C::CLUSTER, state);
     }
     barrier_sync(1, CONSUMER_THREADS);
     if (threadIdx.x == 0) *sh.last = draw(f.tickets, clusters);
     barrier_sync(1, CONSUMER_THREADS);
     const int count = min((p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters);
     if (*sh.last)
-        merge_rows<C>(
-            f, sh, merged, merged + count, 1, [&f](int row, rfi_state_f32 state) { finish_row(f, row, state); });
+        merge_rows<C>(f, sh, merged, merged + count, 1,
+            [&f](int row, const State<C::TOTALS> &state) { finish_row(f, row, state); });
 }
 
 /* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp
- * reads one at a time. */
+ * reads one at a time. All but the results, which a fold does not write. */
 __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to) {
     const uint64_t *from = (const uint64_t *)&f;
     asm volatile("" : "+l"(from));
-    static_assert(sizeof f % sizeof *from == 0, "whole words");
-    for (int i = threadIdx.x; i < (int)(sizeof f / sizeof *from); i += CONSUMER_THREADS) ((uint64_t *)to)[i] = from[i];
+    constexpr int WORDS = offsetof(rfi_cuda_fold, num_results) / sizeof *from;
+    static_assert(offsetof(rfi_cuda_fold, num_results) % sizeof *from == 0, "whole words");
+    for (int i = threadIdx.x; i < WORDS; i += CONSUMER_THREADS) ((uint64_t *)to)[i] = from[i];
 }
 
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
@@ -449,13 +451,14 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f, sh, total, warpgroup, w_scale);
-        rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put>(*sh.fold, (const float *)sh.tile, TILE_LD, 0, (int)f.batch,
-            column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32, {sh.states, p.tiles <= gridDim.x});
+        rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
+            (int)f.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
+            {(State<C::TOTALS> *)sh.states, p.tiles <= gridDim.x});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
     if (f.tickets) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    if (*sh.irregular) compute_irregular(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
+    if (*sh.irregular) compute_irregular<C::TOTALS>(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 
 template <class C>
@@ -463,7 +466,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
-    __shared__ float2 states[2 * C::ROWS];
+    __shared__ State<C::TOTALS> states[2 * C::ROWS];
     __shared__ uint64_t theirs, known;
     __shared__ bool last, irregular, wide;
     __shared__ rfi_cuda_fold fold;
@@ -484,7 +487,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
         }
         mbarrier_init(sh.theirs, 1);
         mbarrier_init_fence();
-        mbarrier_arrive_expect(sh.theirs, (int)p.fold.batch * 8);
+        mbarrier_arrive_expect(sh.theirs, (int)p.fold.batch * (int)sizeof(State<C::TOTALS>));
     }
     __syncthreads();
     if (produces && elect_lane()) load_ahead<C>(p, sh, rank);

@@ -19,6 +19,11 @@ extern "C" {
 /* Features in a partial state of the portable kernels, and the unit in which room for them is counted. */
 #define RFI_FOLD_COLUMNS 64
 
+/* Blocks side by side along the columns whose states a portable kernel combines first, where a row of tiles has more
+ * than RFI_UNGROUPED_BLOCKS: one block would have many to combine while all others are done. */
+#define RFI_GROUP_BLOCKS 32
+#define RFI_UNGROUPED_BLOCKS 64
+
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
 #define RFI_OP(id, number, name, params, flags, formula, doc) RFI_CUDA_OP_##id,
@@ -29,18 +34,19 @@ typedef enum rfi_cuda_op {
 /* One step of the chain, its parameters in both compute types so that no kernel converts. */
 typedef struct rfi_cuda_step {
     int8_t op;      /* rfi_cuda_op */
+    int8_t row;     /* index of the row input that replaces a, or -1 */
     int16_t kind;   /* rf_op_kind */
     int16_t vector; /* index of the per-feature vector that replaces a, or -1 */
     float a32, b32;
     double a64, b64;
 } rfi_cuda_step;
 
-/* The plan as kernels run it. Passed by value: steps are read from the constant bank. */
+/* The plan, or a pass of it, as kernels run it. Passed by value: steps are read from the constant bank. */
 typedef struct rfi_cuda_chain {
     int32_t num_pre, num_post; /* steps[0 .. num_pre) on logits, then num_post on the number of a row */
     int32_t num_affine;        /* the steps on logits once more, as these; 0 if there are none, or others among them */
     int32_t affine_saves;      /* whether one of these remembers its value */
-    int32_t reduction;         /* rf_op_kind, or RF_OP_NONE */
+    int32_t reduction;         /* rf_op_kind, RF_OP_NONE or RFI_CUDA_ANSWERS */
     rfi_cuda_step steps[RF_MAX_OPS];
     rfi_cuda_affine affine[RF_MAX_OPS];
 } rfi_cuda_chain;
@@ -98,6 +104,14 @@ typedef struct rfi_cuda_levels {
 
 #define RFI_LEVEL_ROWS 256
 
+/* One result that is read from a state of RFI_CUDA_ANSWERS. */
+typedef struct rfi_cuda_result {
+    void *y;
+    int64_t ldy, ignore; /* `ignore` as in rfi_branch */
+    int32_t y_dtype, reduction;
+    int32_t first_step, num_steps; /* of the chain's: those behind the reduction */
+} rfi_cuda_result;
+
 /* One forward, as every fold kernel gets it.
  *
  * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
@@ -117,10 +131,14 @@ typedef struct rfi_cuda_fold {
     void *partials; /* (batch, num_partials) states. The state of features j * fold_columns and on is the j-th of its
                        row. Irregular rows that a Hopper kernel leaves out have states of RFI_FOLD_COLUMNS features */
     int64_t num_partials;
-    const int64_t *columns;   /* (batch): the column that each row asks for, or RFI_COLUMN_*; NULL: the reduction needs
-                                 none */
+    const void *row_inputs;   /* (number, batch) of the compute type: what steps with `row` read */
+    const int64_t *columns;   /* (batch): the column that each row asks for, or any other number; NULL: none is asked
+                                 for */
+    void *picked;             /* (batch) of the compute type: the logit there, written where there is such a column */
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
-    unsigned *tickets;        /* one for each row of tiles, zero before the launch; NULL without a reduction */
+    unsigned *tickets;        /* for each row of tiles one, and one for each group; zero before the launch; NULL without
+                                 a reduction */
+    int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
     unsigned *next_tile;      /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each
                                  block has a fixed share of them */
     rfi_cuda_levels levels;   /* of x */
@@ -137,6 +155,8 @@ typedef struct rfi_cuda_fold {
     int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
                            and does not change */
     rfi_cuda_chain chain;
+    int32_t num_results; /* of RFI_CUDA_ANSWERS; y is then none of them */
+    rfi_cuda_result results[RF_MAX_RESULTS];
 } rfi_cuda_fold;
 
 /* Words that a kernel in front of a fold clears for it, and when either may begin. */
@@ -202,12 +222,12 @@ typedef struct rfi_cuda_pack {
     int32_t panel;
 } rfi_cuda_pack;
 
-/* Brings values to a compute type. */
+/* Brings values to a compute type, or columns to int64. */
 typedef struct rfi_cuda_convert {
     const void *from;
     void *to;
-    int64_t count;
-    int32_t from_dtype, to_dtype; /* to_dtype: RF_FLOAT32 or RF_FLOAT64 */
+    int64_t count, ld;            /* `ld` values from one to the next */
+    int32_t from_dtype, to_dtype; /* to_dtype: RF_FLOAT32, RF_FLOAT64 or RF_INT64 */
 } rfi_cuda_convert;
 
 /* A collapsed sum, see lib/collapse.h; weight_sum and sign are on the device, the first with zeros up to a multiple
@@ -264,6 +284,11 @@ cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t
 cudaError_t rfi_cuda_fold_hopper_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_hopper_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_hopper_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* The same for states of RFI_CUDA_ANSWERS, and for steps that read row inputs. */
+cudaError_t rfi_cuda_fold_hopper_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_hopper_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_hopper_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

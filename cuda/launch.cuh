@@ -42,6 +42,8 @@ template <class Parameters> static cudaError_t rfi_launch(void (*kernel)(Paramet
     return cudaLaunchKernelExC(&config, (const void *)kernel, arguments);
 }
 
-static inline int64_t rfi_tiles(int64_t size, int64_t tile) { return size > tile ? (size + tile - 1) / tile : 1; }
+static __host__ __device__ inline int64_t rfi_tiles(int64_t size, int64_t tile) {
+    return size > tile ? (size + tile - 1) / tile : 1;
+}
 
 #endif

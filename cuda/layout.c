@@ -10,7 +10,6 @@
 #include "dtype.h"
 #include "error.h"
 #include "sizes.h"
-#include "states.h"
 
 enum {
     STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
@@ -39,7 +38,8 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
 }
 
 /* What a fold kernel needs. */
-static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
+static void lay_out_fold(
+    const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_choice *c = &l->choice;
     int64_t n = spec->plan.out_features, batch = shape->batch;
     l->depth = round_up(spec->plan.in_features, DEPTH_ALIGN);
@@ -50,12 +50,16 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_shape *shape, rfi_
         if (l->num_partials < needed) l->num_partials = needed;
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
-        l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows;
+        const int64_t blocks = (n + c->tile_columns - 1) / c->tile_columns;
+        if (!c->irregular && blocks > RFI_UNGROUPED_BLOCKS)
+            l->groups = (int32_t)((blocks + RFI_GROUP_BLOCKS - 1) / RFI_GROUP_BLOCKS);
+        l->num_partials += l->groups; /* behind those of the columns */
+        l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows * (l->groups + 1);
     }
     if (c->irregular)
         l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
     l->num_tickets += RFI_CUDA_COUNTERS;
-    if (!spec->plan.branches[0].reduction) l->num_tickets = 0;
+    if (!pass->reduction) l->num_tickets = 0;
     l->split_tickets = l->num_tickets;
     if (c->splits > 1) {
         const int64_t tiles = (batch + c->tile_rows - 1) / c->tile_rows * ((n + c->tile_columns - 1) / c->tile_columns);
@@ -76,16 +80,23 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_shape *shape, rfi_
         for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
     }
     if (c->aligned_x && shape->copies_x) l->copy = take(&l->total, batch, l->depth * 2);
-    if (spec->plan.branches[0].reduction)
+    if (pass->reduction)
         l->partials = take(&l->total, batch,
-            l->num_partials * rfi_reduction_words(spec->plan.branches[0].reduction) *
-                (int64_t)rfi_dtype_size(spec->compute_dtype));
+            l->num_partials * rfi_cuda_state_words(pass) * (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
-    *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, shape->batch, shape->x_dtype)};
+    const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
+    *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
-    if (!p->collapsed) lay_out_fold(spec, shape, l);
+    if (!p->collapsed) lay_out_fold(spec, pass, shape, l);
+    const int64_t rows = spec->plan.num_rows;
+    if (rows) {
+        l->row_numbers = take(&l->total, shape->batch, rows * (int64_t)rfi_dtype_size(spec->compute_dtype));
+        l->row_columns = take(&l->total, shape->batch, rows * (int64_t)sizeof(int64_t));
+        l->row_given = take(&l->total, shape->batch, rows * (int64_t)sizeof(int64_t));
+    }
+    if (pass->column >= 0) l->picked = take(&l->total, shape->batch, (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 rfi_cuda_layouts *rfi_cuda_layouts_create(void) {
@@ -102,7 +113,7 @@ void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts) {
 }
 
 static int same_shape(const rfi_cuda_shape *a, const rfi_cuda_shape *b) {
-    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->copies_x == b->copies_x;
+    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->copies_x == b->copies_x;
 }
 
 void rfi_cuda_lay_out(
@@ -127,23 +138,31 @@ void rfi_cuda_lay_out(
     pthread_mutex_unlock(&known->mutex);
 }
 
-rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call) {
+rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call, int pass) {
     const size_t item = rfi_dtype_size(call->x_dtype);
     const int readable = call->x_memory == RF_MEMORY_HOST /* copied to aligned rows on its way to the device */
         || (call->x && rfi_cuda_in_pieces(call->x, call->ldx, spec->plan.in_features, item, 0));
-    return (rfi_cuda_shape){call->batch, call->x_dtype, !readable};
+    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, !readable};
 }
 
-rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, int64_t batch) {
+rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call) {
     rfi_cuda_stage s = {0};
-    int64_t x_row = rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype),
-            y_row = spec->plan.width * (int64_t)sizeof(double);
-    s.rows = STAGE_BYTES / (x_row + y_row + 1);
+    int64_t x_row =
+        call->x_memory == RF_MEMORY_HOST ? rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype) : 0;
+    int64_t results[RF_MAX_RESULTS] = {0}, all = x_row;
+    for (int b = 0; b < spec->plan.num_branches; b++) {
+        if (call->outputs[b].memory == RF_MEMORY_HOST)
+            results[b] = spec->plan.branches[b].width * (int64_t)sizeof(double);
+        all += results[b];
+    }
+    s.rows = call->batch;
+    if (!all) return s;
+    s.rows = STAGE_BYTES / (all + 1);
     if (s.rows >= STAGE_ROWS) s.rows = s.rows / STAGE_ROWS * STAGE_ROWS;
     if (s.rows < 1) s.rows = 1;
-    if (s.rows > batch) s.rows = batch;
+    if (s.rows > call->batch) s.rows = call->batch;
     s.x = take(&s.total, s.rows, x_row);
-    s.y = take(&s.total, s.rows, y_row);
+    for (int b = 0; b < spec->plan.num_branches; b++) s.results[b] = take(&s.total, s.rows, results[b]);
     return s;
 }
 
@@ -152,12 +171,13 @@ static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, i
     static const rf_dtype single[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16}, twofold[] = {RF_FLOAT64};
     int wide = spec->compute_dtype == RF_FLOAT64;
     size_t most = 0;
-    for (int i = 0; i < (wide ? 1 : 3); i++) {
-        rfi_cuda_layout l;
-        const rfi_cuda_shape shape = {batch, wide ? twofold[i] : single[i], 1};
-        lay_out(spec, p, &shape, &l);
-        if (l.total > most) most = l.total;
-    }
+    for (int i = 0; i < (wide ? 1 : 3); i++)
+        for (int pass = 0; pass < p->passes.count; pass++) {
+            rfi_cuda_layout l;
+            const rfi_cuda_shape shape = {batch, wide ? twofold[i] : single[i], pass, 1};
+            lay_out(spec, p, &shape, &l);
+            if (l.total > most) most = l.total;
+        }
     return most;
 }
 
@@ -166,12 +186,14 @@ static rf_status most_for_any_weights(const rfi_spec *spec, int64_t batch, size_
     rfi_cuda_prepared plain = {.forced = -1};
     rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
     if (status) return status;
+    rfi_cuda_passes_of(&spec->plan, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     for (int wide = 0; wide <= (tame > 0); wide++) {
         plain.w_terms = wide ? 3 : tame;
         plain.w.panel = 0;
         const size_t rows = most_workspace(spec, &plain, batch);
-        const rfi_cuda_problem problem = rfi_cuda_problem_of(spec, &plain, batch, spec->x_dtype);
+        const rfi_cuda_problem problem =
+            rfi_cuda_problem_of(spec, &plain, rfi_cuda_hardest_pass(&plain.passes), batch, spec->x_dtype);
         plain.w.panel = rfi_cuda_weight_panel(&problem, &plain.figures, plain.forced);
         const size_t panels = most_workspace(spec, &plain, batch);
         if (rows > *most) *most = rows;
@@ -189,10 +211,12 @@ rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, co
     } else if (!call->x_dtype) {
         most = most_workspace(spec, p, call->batch);
     } else {
-        rfi_cuda_layout l;
-        const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call);
-        rfi_cuda_lay_out(spec, p, &shape, &l);
-        most = l.total;
+        for (int pass = 0; pass < p->passes.count; pass++) {
+            rfi_cuda_layout l;
+            const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call, pass);
+            rfi_cuda_lay_out(spec, p, &shape, &l);
+            if (l.total > most) most = l.total;
+        }
     }
     if (most == SIZE_MAX)
         return rfi_error(

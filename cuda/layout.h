@@ -10,6 +10,7 @@
 typedef struct rfi_cuda_shape {
     int64_t batch;
     rf_dtype x_dtype;
+    int pass;     /* index into the passes of the model */
     int copies_x; /* x as it lies cannot be read in 16-byte pieces: a kernel that does so gets a copy */
 } rfi_cuda_shape;
 
@@ -19,15 +20,19 @@ typedef struct rfi_cuda_layout {
     rfi_cuda_problem problem;
     int64_t num_partials, depth; /* columns of x that are prepared, of a level */
     int64_t num_tickets;
+    int32_t groups;        /* as in rfi_cuda_fold */
     int levels;            /* of x */
     int64_t split_tickets; /* behind the others */
     size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
+    size_t row_numbers, row_columns, row_given; /* (num_rows, batch) of the compute type, of int64, and as they came
+                                                   from the host */
+    size_t picked;
 } rfi_cuda_layout;
 
 /* Host rows on the device. */
 typedef struct rfi_cuda_stage {
-    int64_t rows; /* at a time */
-    size_t x, y, total;
+    int64_t rows;                             /* at a time */
+    size_t x, results[RF_MAX_RESULTS], total; /* of results those that are in host memory */
 } rfi_cuda_stage;
 
 enum { RFI_CUDA_COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */ };
@@ -38,12 +43,12 @@ rfi_cuda_layouts *rfi_cuda_layouts_create(void); /* NULL: no memory */
 void rfi_cuda_layouts_clear(rfi_cuda_layouts *layouts);
 void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts);
 
-rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call);
+rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call, int pass);
 void rfi_cuda_lay_out(
     const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l);
 
 /* Host buffers pass through in pieces. */
-rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, int64_t batch);
+rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call);
 
 /* Values from one row to the next of x that was brought to the device. */
 static inline int64_t rfi_cuda_staged_ld(const rfi_spec *spec) { return (spec->plan.in_features + 7) / 8 * 8; }

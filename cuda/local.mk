@@ -6,7 +6,7 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
-	cuda/weights.c
+	cuda/passes.c cuda/weights.c
 cuda_cu = \
 	cuda/collapse.cu \
 	cuda/convert.cu \
@@ -29,11 +29,13 @@ cuda_h = \
 	cuda/hopper_launch.cuh \
 	cuda/hopper_ptx.cuh \
 	cuda/hopper_small.cuh \
+	cuda/hopper_small_launch.cuh \
 	cuda/hopper_wgmma.cuh \
 	cuda/kernels.def \
 	cuda/kernels.h \
 	cuda/launch.cuh \
 	cuda/layout.h \
+	cuda/passes.h \
 	cuda/pieces.cuh \
 	cuda/prepared.h \
 	cuda/primitives.cuh \
@@ -43,6 +45,7 @@ cuda_h = \
 	cuda/states.cuh \
 	cuda/typed.cuh
 cuda_hopper_cu = cuda/hopper_128x256.cu cuda/hopper_128x128.cu cuda/hopper_64x128.cu cuda/hopper_64x64.cu \
+	cuda/hopper_answers_128x256.cu cuda/hopper_answers_64x128.cu cuda/hopper_answers_small.cu \
 	cuda/hopper_small.cu
 cuda_stub = cuda/stub.c
 

@@ -359,7 +359,7 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
         rfi_fold_tile(
             p, (const float *)shared, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
     }
-    if (p.tickets) rfi_finish_rows<float>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
+    if (p.tickets) rfi_finish_rows<float>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 /* Whether a device has room for as many blocks of these on a multiprocessor as they are made for. A block takes 1 KB

@@ -142,7 +142,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (p.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p, tile, TILE_LD)) return;
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
     rfi_fold_tile(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
-    if (p.tickets) rfi_finish_rows<double>(p, &p.tickets[blockIdx.x], gridDim.y, row0, rows);
+    if (p.tickets) rfi_finish_rows<double>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 } // namespace

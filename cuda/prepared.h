@@ -6,6 +6,13 @@
 #include "backend.h"
 #include "choose.h"
 #include "kernels.h"
+#include "passes.h"
+
+/* A pass as kernels get it. */
+typedef struct rfi_cuda_program {
+    rfi_cuda_chain chain;
+    rfi_cuda_result results[RF_MAX_RESULTS]; /* but for where they go */
+} rfi_cuda_program;
 
 typedef struct rfi_cuda_prepared {
     int device;
@@ -22,8 +29,9 @@ typedef struct rfi_cuda_prepared {
     void *weight;  /* owned: W in either form, with its scales; NULL if W is borrowed */
     void *columns; /* owned: bias, then the vectors */
     void *vectors; /* within columns */
-    rfi_cuda_chain chain;
-    int collapsed; /* the chain is a dot product a row: `collapse` but for its fold */
+    rfi_cuda_passes passes;
+    rfi_cuda_program *programs; /* owned: of each pass */
+    int collapsed;              /* the chain is a dot product a row: `collapse` but for its fold */
     rfi_cuda_collapse collapse;
     void *sums;                       /* owned: what `collapse` points to */
     cudaMemPool_t pool;               /* the device's, held: workspaces of calls that bring none */
@@ -40,9 +48,9 @@ rf_status rfi_cuda_update(
 rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights);
 rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* The problem that a forward of `batch` rows is. `prepared` may be NULL. */
-rfi_cuda_problem rfi_cuda_problem_of(
-    const rfi_spec *spec, const rfi_cuda_prepared *prepared, int64_t batch, rf_dtype x_dtype);
+/* The problem that a pass of a forward of `batch` rows is. `prepared` may be NULL. */
+rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, const rfi_cuda_pass *pass,
+    int64_t batch, rf_dtype x_dtype);
 
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);

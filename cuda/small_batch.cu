@@ -150,7 +150,7 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
     }
     __syncthreads(); /* the tile is written */
     rfi_fold_tile(p, (const float *)tile, TILE_LD, 0, (int)p.batch, column0, COLUMNS);
-    if (p.tickets) rfi_finish_rows<float>(p, p.tickets, gridDim.x, 0, (int)p.batch);
+    if (p.tickets) rfi_finish_rows<float>(p, 0, blockIdx.x, gridDim.x, 0, (int)p.batch);
 }
 
 template <class E, int TERMS, int ROWS> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {

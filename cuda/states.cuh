@@ -8,17 +8,20 @@
  *     row r, from state r * num_partials on    | m t0 t1 | m t0 t1 | ...
  *
  * Portable kernels and hopper_small write one for every RFI_FOLD_COLUMNS columns. The Hopper kernels write one for each
- * of their `fold_columns`, and behind those of the columns what groups of them come to; hopper_small what blocks come
- * to. Those two families take reductions of a peak and one total that need no columns: pairs of words.
+ * of their `fold_columns`. Behind those of the columns is what groups of them come to, of hopper_small what blocks come
+ * to. Kernels of sm_90a take reductions of a peak and one total that need no columns, pairs of words, and, compiled for
+ * it alone, rfi_answers.
  *
  * Every join takes the common peak first and then every total once. */
 #ifndef ROWFOLD_CUDA_STATES_CUH
 #define ROWFOLD_CUDA_STATES_CUH
 
+#include <type_traits>
+
 #include "typed.cuh"
 
-/* A pair is loaded and stored at once. */
-template <class T, int TOTALS> struct alignas(TOTALS == 1 ? 2 * sizeof(T) : sizeof(T)) rfi_state_of {
+/* A pair is loaded and stored at once, four words are 16 bytes at a time. */
+template <class T, int TOTALS> struct alignas(TOTALS == 1 ? 2 * sizeof(T) : TOTALS == 3 ? 16 : sizeof(T)) rfi_state_of {
     T m, t[TOTALS];
 };
 
@@ -59,13 +62,62 @@ typedef rfi_state_of<float, 1> rfi_state_f32;
 #undef RFI_REDUCTION_OF
 #undef RFI_MEMBER
 
-/* Whether the kernels of sm_90a take the reduction: choose.c asks for the same (special_states). */
+/* Several results of one pass, RFI_CUDA_ANSWERS: the state of the entropy, whose words are those of a logsumexp, too,
+ * and the column of the largest logit. The peak ignores NaN, whose first column is known by a word of its own, below
+ * those of all others. A logit that a row asks for is no part of it: it goes to `picked` at once. */
+struct rfi_answers {
+    typedef rfi_reduction_ENTROPY first;
+    typedef rfi_reduction_ARGMAX last;
+    static constexpr int TOTALS = 3, FLAGS = 0, BEHIND = 1 << 24; /* all columns */
+    static __host__ __device__ constexpr bool adds(int i) { return i < 2; }
+    template <class T> static __device__ __forceinline__ void peak0(T &m) { first::peak0(m); }
+    template <class T> static __device__ __forceinline__ T peak(T m, T x) { return first::peak(m, x); }
+    template <class T> static __device__ __forceinline__ void empty(int i, T &t) {
+        if (i < 2) first::empty(i, t);
+        else last::empty(0, t);
+    }
+    template <class T, class Column> static __device__ __forceinline__ T term(int i, T m, T x, Column j, Column q) {
+        if (i < 2) return first::term(i, m, x, j, q);
+        return x != x ? -rfi_typed<T>::word(BEHIND - j) : x == m ? rfi_typed<T>::word(j) : (T)INFINITY;
+    }
+    template <class T> static __device__ __forceinline__ T moved(int i, T m, T p, const T (&t)[TOTALS]) {
+        if (i < 2) return first::moved(i, m, p, {t[0], t[1]});
+        return t[2] < 0 || m == p ? t[2] : (T)INFINITY;
+    }
+    template <class T> static __device__ __forceinline__ T factor(int i, T m, T p) {
+        return i < 2 ? first::factor(i, m, p) : (T)1;
+    }
+    template <class T> static __device__ __forceinline__ T join(int i, T t, T u) {
+        return i < 2 ? first::join(i, t, u) : last::join(0, t, u);
+    }
+};
+
+/* The reductions that are read from it, alone as well: their own states are not compiled. */
+template <class R> constexpr bool rfi_is_answered = false;
+template <> constexpr bool rfi_is_answered<rfi_reduction_ENTROPY> = true;
+template <> constexpr bool rfi_is_answered<rfi_reduction_ARGMAX> = true;
+template <> constexpr bool rfi_is_answered<rfi_reduction_PICK> = true;
+template <> constexpr bool rfi_is_answered<rfi_reduction_LOGPROB> = true;
+
+/* Whether the kernels of sm_90a take the reduction; choose.c is told the same (rfi_cuda_states). */
 template <class R> constexpr bool rfi_is_pair = R::TOTALS == 1 && !(R::FLAGS & (RFI_RF_INDEX | RFI_RF_COLUMN));
 
 /* The column that a row asks for. */
-template <class R> static __device__ __forceinline__ int64_t rfi_asked(const rfi_cuda_fold &p, int64_t row) {
-    if constexpr ((R::FLAGS & RFI_RF_COLUMN) != 0) return p.columns[min(row, p.batch - 1)];
-    return RFI_COLUMN_OUTSIDE;
+static __device__ __forceinline__ int64_t rfi_asked(const rfi_cuda_fold &p, int64_t row) {
+    return p.columns ? p.columns[min(row, p.batch - 1)] : RFI_COLUMN_OUTSIDE;
+}
+
+/* Calls f with the reduction that has that number, as a type. */
+template <class F> static __device__ __forceinline__ void rfi_with_reduction(int32_t reduction, F f) {
+    switch (reduction) {
+#define RFI_REDUCTION(id, number, ...)                                               \
+    case number:                                                                     \
+        if constexpr (!rfi_is_answered<rfi_reduction_##id>) f(rfi_reduction_##id()); \
+        break;
+#include "reductions.def"
+#undef RFI_REDUCTION
+    case RFI_CUDA_ANSWERS: f(rfi_answers()); break;
+    }
 }
 
 template <class R, class T, int N> static __device__ __forceinline__ void rfi_empty_state(rfi_state_of<T, N> &s) {
@@ -212,6 +264,11 @@ static __device__ __forceinline__ rfi_state_of<T, N> rfi_read_state(const void *
     } else if constexpr (N == 1) {
         const double2 v = __ldcg((const double2 *)partials + i);
         s.m = v.x, s.t[0] = v.y;
+    } else if constexpr (N == 3) {
+        uint4 raw[sizeof(T) / 4];
+#pragma unroll
+        for (size_t j = 0; j < sizeof(T) / 4; j++) raw[j] = __ldcg((const uint4 *)partials + i * (sizeof(T) / 4) + j);
+        memcpy(&s, raw, sizeof s);
     } else {
         const T *words = (const T *)partials + i * (1 + N);
         s.m = __ldcg(words);
@@ -227,6 +284,8 @@ static __device__ __forceinline__ void rfi_write_state(void *partials, int64_t i
         ((float2 *)partials)[i] = float2{s.m, s.t[0]};
     } else if constexpr (N == 1) {
         ((double2 *)partials)[i] = double2{s.m, s.t[0]};
+    } else if constexpr (N == 3) {
+        ((rfi_state_of<T, N> *)partials)[i] = s;
     } else {
         T *words = (T *)partials + i * (1 + N);
         words[0] = s.m;
@@ -235,27 +294,72 @@ static __device__ __forceinline__ void rfi_write_state(void *partials, int64_t i
     }
 }
 
-/* A number of a row through the steps behind the reduction, and to y. */
-template <class T> static __device__ __forceinline__ void rfi_store_number(const rfi_cuda_fold &p, int64_t row, T v) {
+/* A number of a row through steps of the chain. */
+template <class T>
+static __device__ __forceinline__ T rfi_run_steps(const rfi_cuda_fold &p, int first, int count, int64_t row, T v) {
     T saved = 0;
 #pragma unroll 1
-    for (int i = p.chain.num_pre; i < p.chain.num_pre + p.chain.num_post; i++) {
+    for (int i = first; i < first + count; i++) {
         const rfi_cuda_step &step = p.chain.steps[i];
-        v = rfi_typed<T>::apply(step.kind, v, rfi_typed<T>::a(step), rfi_typed<T>::b(step), saved);
+        const T a = step.row < 0 ? rfi_typed<T>::a(step) : ((const T *)p.row_inputs)[step.row * p.batch + row];
+        v = rfi_typed<T>::apply(step.kind, v, a, rfi_typed<T>::b(step), saved);
         if (step.kind == RF_OP_SAVE) saved = v;
     }
+    return v;
+}
+
+/* A number of a row through the steps behind the reduction, and to y. */
+template <class T> static __device__ __forceinline__ void rfi_store_number(const rfi_cuda_fold &p, int64_t row, T v) {
+    v = rfi_run_steps(p, p.chain.num_pre, p.chain.num_post, row, v);
     rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
+}
+
+/* One of the results that a state of rfi_answers has; a column as its word. */
+template <class T> static __device__ __forceinline__ T rfi_answer(
+    const rfi_cuda_fold &p, const rfi_cuda_result &result, int64_t row, const rfi_state_of<T, rfi_answers::TOTALS> &s) {
+    typedef typename rfi_typed<T>::column number;
+    const T n = (T)p.out_features, none[1] = {0};
+    const int64_t asked = rfi_asked(p, row);
+    const number q = asked == result.ignore    ? RFI_COLUMN_IGNORED
+        : asked >= 0 && asked < p.out_features ? (number)asked
+                                               : RFI_COLUMN_OUTSIDE;
+    T picked = 0; /* of other blocks: past the first-level cache */
+    if (q >= 0 && (result.reduction == RF_OP_PICK || result.reduction == RF_OP_LOGPROB))
+        picked = __ldcg((const T *)p.picked + row);
+    switch (result.reduction) {
+    case RF_OP_LOGSUMEXP: return rfi_reduction_LOGSUMEXP::finish(s.m, {s.t[0]}, n, q);
+    case RF_OP_ENTROPY: return rfi_reduction_ENTROPY::finish(s.m, {s.t[0], s.t[1]}, n, q);
+    case RF_OP_LOGPROB: return rfi_reduction_LOGPROB::finish(s.m, {s.t[0], picked}, n, q);
+    case RF_OP_PICK: return rfi_reduction_PICK::finish(s.m, {picked}, n, q);
+    case RF_OP_MAX: return rfi_reduction_MAX::finish(s.t[2] < 0 ? (T)NAN : s.m, none, n, q);
+    default: /* RF_OP_ARGMAX */
+        return s.t[2] < 0 ? rfi_typed<T>::word(rfi_answers::BEHIND - rfi_typed<T>::column_of(-s.t[2])) : s.t[2];
+    }
 }
 
 /* What the state of a whole row comes to, to y: a number goes to store(p, row, v), which takes it through the steps
  * behind the reduction; a column, which has none, goes to y as int64. */
 template <class R, class T, int N, class Store> static __device__ __forceinline__ void rfi_finish_state(
     const rfi_cuda_fold &p, int64_t row, const rfi_state_of<T, N> &s, Store store) {
-    T v = R::finish(s.m, s.t, (T)p.out_features, rfi_asked<R>(p, row));
-    if constexpr ((R::FLAGS & RFI_RF_INDEX) != 0) {
-        ((int64_t *)p.y)[row * p.ldy] = rfi_typed<T>::column_of(v);
+    if constexpr (std::is_same<R, rfi_answers>::value) {
+#pragma unroll 1
+        for (int i = 0; i < p.num_results; i++) {
+            const rfi_cuda_result &result = p.results[i];
+            T v = rfi_answer(p, result, row, s);
+            if (result.reduction == RF_OP_ARGMAX) {
+                ((int64_t *)result.y)[row * result.ldy] = rfi_typed<T>::column_of(v);
+                continue;
+            }
+            v = rfi_run_steps(p, result.first_step, result.num_steps, row, v);
+            rfi_store_as<T>(result.y, result.y_dtype, row * result.ldy, v);
+        }
     } else {
-        store(p, row, v);
+        T v = R::finish(s.m, s.t, (T)p.out_features, RFI_COLUMN_OUTSIDE);
+        if constexpr ((R::FLAGS & RFI_RF_INDEX) != 0) {
+            ((int64_t *)p.y)[row * p.ldy] = rfi_typed<T>::column_of(v);
+        } else {
+            store(p, row, v);
+        }
     }
 }
 

@@ -18,7 +18,8 @@ template <> struct rfi_typed<float> {
     static __device__ float apply(int kind, float x, float a, float b, float s) {
         return rfi_op_apply_f32(kind, x, a, b, s);
     }
-    static __device__ __forceinline__ int64_t column_of(float word) { return rfi_column_of_f32(word); }
+    static __device__ __forceinline__ float word(int32_t column) { return rfi_word_f32(column); }
+    static __device__ __forceinline__ int32_t column_of(float word) { return rfi_column_of_f32(word); }
 };
 template <> struct rfi_typed<double> {
     typedef int64_t column;
@@ -27,6 +28,7 @@ template <> struct rfi_typed<double> {
     static __device__ double apply(int kind, double x, double a, double b, double s) {
         return rfi_op_apply_f64(kind, x, a, b, s);
     }
+    static __device__ __forceinline__ double word(int64_t column) { return rfi_word_f64(column); }
     static __device__ __forceinline__ int64_t column_of(double word) { return rfi_column_of_f64(word); }
 };
 

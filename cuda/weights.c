@@ -28,6 +28,7 @@ void rfi_cuda_release(void *state) {
     }
     if (p->pool) rfi_cuda_leave_pool(p->device);
     rfi_cuda_layouts_destroy(p->layouts);
+    free(p->programs);
     free(p);
 }
 
@@ -41,7 +42,7 @@ static rf_status place_column(
     if (device->dtype == spec->compute_dtype)
         return rfi_cuda_status(
             cudaMemcpyAsync(to, device->data, row, cudaMemcpyDeviceToDevice, stream), "copying a vector");
-    const rfi_cuda_convert convert = {device->data, to, n, device->dtype, spec->compute_dtype};
+    const rfi_cuda_convert convert = {device->data, to, n, 1, device->dtype, spec->compute_dtype};
     return rfi_cuda_status(rfi_cuda_launch_convert(&convert, stream), "converting a vector");
 }
 
@@ -69,7 +70,7 @@ static rf_status place_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const
 /* The panels of the blocks that W is best kept in, 0 for rows. A collapsed sum needs W for rows close to overflow only,
  * and reads rows. */
 static int plan_panel(const rfi_cuda_prepared *p, const rfi_spec *spec) {
-    rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, 1, spec->x_dtype);
+    rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, rfi_cuda_hardest_pass(&p->passes), 1, spec->x_dtype);
     problem.w_panel = 0; /* that of weights which are replaced does not count */
     return p->collapsed ? 0 : rfi_cuda_weight_panel(&problem, &p->figures, p->forced);
 }
@@ -359,17 +360,12 @@ static rfi_cuda_op op_of(rf_op_kind kind) {
     return RFI_CUDA_OP_SAVE; /* the plan has elementwise operators alone; this one changes nothing */
 }
 
-static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
-    const rfi_steps *pre = &plan->trunk, *post = &plan->branches[0].post;
-    chain->num_pre = pre->count;
-    chain->num_post = post->count;
-    chain->num_affine = rfi_cuda_affine_steps(pre->at, pre->count, chain->affine);
-    for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
-    chain->reduction = plan->branches[0].reduction;
-    for (int i = 0; i < pre->count + post->count; i++) {
-        const rfi_step *step = i < pre->count ? &pre->at[i] : &post->at[i - pre->count];
-        chain->steps[i] = (rfi_cuda_step){
+static void add_steps(rfi_cuda_chain *chain, int *count, const rfi_steps *steps) {
+    for (int i = 0; i < steps->count; i++) {
+        const rfi_step *step = &steps->at[i];
+        chain->steps[(*count)++] = (rfi_cuda_step){
             .op = (int8_t)op_of(step->kind),
+            .row = (int8_t)(step->row - 1),
             .kind = (int16_t)step->kind,
             .vector = (int16_t)step->vector,
             .a32 = (float)step->a,
@@ -378,6 +374,39 @@ static void fill_chain(rfi_cuda_chain *chain, const rfi_plan *plan) {
             .b64 = step->b,
         };
     }
+}
+
+static void fill_pass(
+    const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
+    const rfi_branch *first = &plan->branches[pass->branches[0]];
+    rfi_steps pre = plan->trunk;
+    for (int i = 0; i < first->pre.count; i++) pre.at[pre.count++] = first->pre.at[i];
+    *chain = (rfi_cuda_chain){.reduction = pass->reduction};
+    chain->num_affine = rfi_cuda_affine_steps(pre.at, pre.count, chain->affine);
+    for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
+    int count = 0;
+    add_steps(chain, &count, &pre);
+    chain->num_pre = count;
+    chain->num_post = pass->reduction == RFI_CUDA_ANSWERS ? 0 : first->post.count;
+    for (int i = 0; i < pass->num_branches; i++) {
+        const rfi_branch *branch = &plan->branches[pass->branches[i]];
+        results[i] = (rfi_cuda_result){
+            .ignore = branch->ignore,
+            .reduction = branch->reduction,
+            .first_step = count,
+            .num_steps = branch->post.count,
+        };
+        add_steps(chain, &count, &branch->post);
+    }
+}
+
+static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan) {
+    rfi_cuda_passes_of(plan, &p->passes);
+    p->programs = calloc((size_t)p->passes.count, sizeof *p->programs);
+    if (!p->programs) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model's description");
+    for (int i = 0; i < p->passes.count; i++)
+        fill_pass(plan, &p->passes.at[i], &p->programs[i].chain, p->programs[i].results);
+    return RF_OK;
 }
 
 static rf_status choose_kernel(rfi_cuda_prepared *p) {
@@ -400,7 +429,8 @@ static rf_status check_pointers(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 static size_t held(const rfi_cuda_prepared *p) {
-    return sizeof *p + p->weight_bytes + p->columns_bytes + p->sums_bytes;
+    return sizeof *p + (size_t)p->passes.count * sizeof *p->programs + p->weight_bytes + p->columns_bytes +
+        p->sums_bytes;
 }
 
 static rf_status prepare_on_device(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
@@ -424,12 +454,13 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model's description");
     }
     p->device = spec->device;
-    fill_chain(&p->chain, &spec->plan);
     int before;
-    rf_status status = choose_kernel(p);
+    rf_status status = fill_programs(p, &spec->plan);
+    if (!status) status = choose_kernel(p);
     if (!status) status = rfi_cuda_enter(p->device, &before);
     if (status) {
         rfi_cuda_layouts_destroy(p->layouts);
+        free(p->programs);
         free(p);
         return status;
     }

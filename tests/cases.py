@@ -56,27 +56,25 @@ class Case:
 
     def expected(self, backend: str = "", math: str = "f32") -> oracle.Result:
         """What the backend may answer. A CUDA backend may compute float32 products from 16-bit halves, to 22 bits."""
+        (result,) = self.expected_results(backend, math)
+        return result
+
+    def expected_results(self, backend: str = "", math: str = "f32") -> list[oracle.Result]:
+        """The same of each result."""
         halves = backend.startswith("cuda") and "float32" in (self.dtype, self.x_dtype)
         products = "split" if halves and math == "f32" else math
-        wide = {name: widen(v, self.dtype) for name, v in self.vectors.items()}
-        b = None if self.b is None else widen(self.b, self.dtype)
-        x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
-        return oracle.evaluate(self.chain, x, w, b, wide, dtype=self.compute, products=products)
-
-    def expected_results(self) -> list[oracle.Result]:
-        """The same of each result."""
         wide = {name: widen(v, self.dtype) for name, v in self.vectors.items()}
         wide.update({f"#{name}": v.astype(np.float64)[:, None] for name, v in self.rows.items()})
         b = None if self.b is None else widen(self.b, self.dtype)
         x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
-        return oracle.evaluate_results(self.chain, x, w, b, wide, dtype=self.compute)
+        return oracle.evaluate_results(self.chain, x, w, b, wide, dtype=self.compute, products=products)
 
-    def check_results(self, results: Any, context: str = "") -> None:
+    def check_results(self, results: Any, backend: str, context: str = "") -> None:
         given = results if isinstance(results, tuple) else (results,)
-        expected = self.expected_results()
+        expected = self.expected_results(backend)
         assert len(given) == len(expected)
         for i, (y, wanted) in enumerate(zip(given, expected)):
-            oracle.assert_matches(y, wanted, self.y_dtype, f"result {i} of {self} {context}")
+            oracle.assert_matches(y, wanted, self.y_dtype, f"result {i} of {self} on {backend} {context}")
 
     def check(self, y: Array, context: str = "", expected: oracle.Result | None = None) -> None:
         oracle.assert_matches(y, expected or self.expected(), self.y_dtype, f"{self} {context}")

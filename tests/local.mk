@@ -24,6 +24,7 @@ internal_programs = \
 	tests/c/test_choose \
 	tests/c/test_collapse \
 	tests/c/test_explain \
+	tests/c/test_passes \
 	tests/c/test_plan \
 	tests/c/test_vmath
 noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/rowfold_0_1.h tests/c/shard.h
@@ -39,6 +40,8 @@ tests_c_test_choose_LDADD =
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_explain_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_explain_LDADD = lib/libplan.la $(JANSSON_LIBS)
+tests_c_test_passes_SOURCES = tests/c/test_passes.c cuda/passes.c
+tests_c_test_passes_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_plan_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_vmath_LDADD =
 # Compiled as the kernels are, but for the instruction sets: it chooses those itself.

@@ -51,6 +51,7 @@ CHAINS = [
     "linear | logsumexp | gelu",
     "linear | mul(@v) | max",
     "linear | save | mul(0.5) | add_saved | clamp(-1, 1) | sum",
+    "linear | gelu | entropy",
 ]
 COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]
 WATCHDOG_SECONDS = 1200  # for one form of one kernel, under a tool that makes it a hundred times slower

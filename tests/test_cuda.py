@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CU
 
 _HOPPER = [name for name in KERNELS if name.startswith("hopper")]
 CHAINS = ["linear", "linear | logsumexp", "linear | mul(2) | max | gelu", "linear | clamp(-1, 1) | sum"]
+CHAINS += ["linear | entropy"]  # for the kernels of several results
 
 
 def _case(chain: str, batch: int, k: int, n: int, dtype: str = "float32", kind: str = "sigma5", seed: int = 0) -> Case:
@@ -96,11 +97,13 @@ def test_rows_that_are_all_irregular(kernel: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kernel", _HOPPER)
-@pytest.mark.parametrize("chain", ["linear | logsumexp", "linear | mul(2) | save | add_saved | clamp(-9, 9) | sum"])
+@pytest.mark.parametrize(
+    "chain", ["linear | logsumexp", "linear | mul(2) | save | add_saved | clamp(-9, 9) | sum", "linear | entropy"]
+)
 def test_more_tiles_than_multiprocessors(kernel: str, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks share them out as they get on, and the bits do not show how; the last tile is narrower."""
     monkeypatch.setenv(FORCE, kernel)
-    case = _case(chain, 60 if kernel == "hopper_small" else 200, 40, 70_001)
+    case = _case(chain, 60 if kernel.endswith("_small") else 200, 40, 70_001)
     with case.model("cuda", simplify="none") as model:
         first = model(case.x)
         case.check(first, kernel, case.expected("cuda"))
@@ -113,7 +116,7 @@ def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: p
     """These kernels read W in rows, where the caller has it, and in blocks of the library's."""
     monkeypatch.setenv(FORCE, kernel)
     for shape in ((5, 8, 70), (40, 72, 259), (64, 264, 1000), (33, 1000, 64), (200, 136, 300)):
-        for chain in ("linear | logsumexp", "linear"):
+        for chain in ("linear | logsumexp", "linear", "linear | entropy"):
             case = _case(chain, *shape, dtype=dtype)
             with (
                 sanitize.load(case, "f32", "none", borrow=False) as own,
@@ -219,7 +222,7 @@ def test_wild_values(kernel: str, kind: str, monkeypatch: pytest.MonkeyPatch) ->
     """On both sides of the depth from which a few tiny values may be lost, and with rows enough for several tiles."""
     monkeypatch.setenv(FORCE, kernel)
     for batch, k, n in ((7, 130, 67), (40, 700, 131), (150, 1030, 200)):
-        for chain in ("linear", "linear | logsumexp"):
+        for chain in ("linear", "linear | logsumexp", "linear | entropy"):
             case = _case(chain, batch, k, n, kind=kind, seed=batch)
             case.check(case.run("cuda", simplify="none"), kernel, case.expected("cuda"))
 

@@ -102,7 +102,10 @@ static void test_expected(void) {
 #ifdef RFI_BUILD_HOPPER
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "hopper"), "sm_90 got %s", c.name);
-    p.special_states = 1;
+    p.states = RFI_CUDA_ANSWER_STATES;
+    c = choose(&p, &hopper, -1);
+    CHECK(is(&c, "hopper_answers"), "several results got %s", c.name);
+    p.states = RFI_CUDA_OTHER_STATES;
     CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "W in blocks for kernels that do not take the reduction");
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "mma"), "special states got %s", c.name);
