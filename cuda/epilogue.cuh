@@ -112,6 +112,15 @@ static __device__ __forceinline__ void rfi_fold_chunk(
             }
         }
     }
+    if constexpr (std::is_same<R, rfi_answers>::value) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (s[r].t[0] != s[r].t[0])
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+                    if (valid(c) && v[r][c] != v[r][c])
+                        s[r].t[2] = R::join(2, s[r].t[2], R::template nan_word<T>((number)column(c)));
+    }
     rfi_join_totals<R, LANES>(s);
 }
 

@@ -194,6 +194,27 @@ template <int N> __device__ __forceinline__ void pick_column(
         if (offset == j / 4 * 8 + j % 2) ((float *)f.picked)[row] = v[j];
 }
 
+/* The third total of rfi_answers over a thread's columns of row r: two instructions a column. */
+template <bool RAGGED, int N> __device__ __forceinline__ float first_largest(
+    const float (&v)[N], int r, float m, float sum, int64_t column, int width) {
+    int first = -1;
+#pragma unroll
+    for (int j = N - 1; j >= 0; j--) {
+        const int offset = j / 4 * 8 + j % 2;
+        if (j / 2 % 2 == r && (!RAGGED || offset < width)) first = v[j] == m ? offset : first;
+    }
+    float word = first < 0 ? INFINITY : rfi_typed<float>::word((int32_t)column + first);
+    if (sum != sum) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const int offset = j / 4 * 8 + j % 2;
+            if (j / 2 % 2 == r && (!RAGGED || offset < width) && v[j] != v[j])
+                word = rfi_answers::join(2, word, rfi_answers::nan_word<float>((int32_t)column + offset));
+        }
+    }
+    return word;
+}
+
 /* Folds columns of this thread into the state of each of its two rows, `row` and `row` + 8; the first of its columns is
  * `column`. RAGGED: `width` columns are real, counted from that one. */
 template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_columns_of(
@@ -206,13 +227,15 @@ template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_colu
             if (!RAGGED || j / 4 * 8 + j % 2 < width) m = R::peak(m, v[j]);
         rfi_carry<R>(state[r], m);
         State<R::TOTALS> s = state[r];
+        constexpr bool ANSWERS = std::is_same<R, rfi_answers>::value;
 #pragma unroll
         for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
             if (!RAGGED || j / 4 * 8 + j % 2 < width)
 #pragma unroll
-                for (int i = 0; i < R::TOTALS; i++)
+                for (int i = 0; i < (ANSWERS ? 2 : R::TOTALS); i++)
                     s.t[i] = R::join(i, s.t[i],
                         R::term(i, m, v[j], (int32_t)column + j / 4 * 8 + j % 2, (int32_t)RFI_COLUMN_OUTSIDE));
+        if constexpr (ANSWERS) s.t[2] = R::join(2, s.t[2], first_largest<RAGGED>(v, r, m, s.t[0], column, width));
         state[r] = s;
     }
 }

@@ -78,7 +78,11 @@ struct rfi_answers {
     }
     template <class T, class Column> static __device__ __forceinline__ T term(int i, T m, T x, Column j, Column q) {
         if (i < 2) return first::term(i, m, x, j, q);
-        return x != x ? -rfi_typed<T>::word(BEHIND - j) : x == m ? rfi_typed<T>::word(j) : (T)INFINITY;
+        return x == m ? rfi_typed<T>::word(j) : (T)INFINITY;
+    }
+    /* Of a column that is NaN: to be joined where the first total says that there is one. */
+    template <class T, class Column> static __device__ __forceinline__ T nan_word(Column j) {
+        return -rfi_typed<T>::word(BEHIND - j);
     }
     template <class T> static __device__ __forceinline__ T moved(int i, T m, T p, const T (&t)[TOTALS]) {
         if (i < 2) return first::moved(i, m, p, {t[0], t[1]});
