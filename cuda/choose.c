@@ -21,9 +21,9 @@ static const struct {
     {12, 0, 1024, 256, 4},
 };
 
-static const double WGMMA16 = 4096; /* the same for the matrix instructions of sm_90a */
+static const double WARPGROUP16_RATE = 4096; /* operations a clock of the matrix instructions of sm_90a */
 static const double STREAM32 = 128; /* and of float32 on any device, where shared memory feeds the operands: of which
-                                       small_batch.cu reaches 0.4 on 9.0 */
+                                       sm80/stream.cu reaches 0.4 on 9.0 */
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
@@ -36,7 +36,7 @@ static const double LOADED_VALUE[] = {0.5e-9, 0.2e-9, 0.4e-9};
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
-/* Bytes of shared memory that the stages of portable_mma.cu take, and a little for what else a block keeps there. */
+/* Bytes of shared memory that the stages of sm80/mma.cu take, and a little for what else a block keeps there. */
 enum { MMA_SHARED = 98304 + 1024 };
 
 static int is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
@@ -60,39 +60,6 @@ static int runs_mma_large(const rfi_cuda_problem *p, const rfi_cuda_figures *f) 
 static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1;
 }
-
-#ifdef RFI_BUILD_HOPPER
-/* Columns of a stage, which is a panel of W where that is in blocks. */
-static int stage_columns(const rfi_cuda_problem *p) {
-    return p->w_terms == 3 ? 16 : p->w_terms <= 1 && p->x_terms < 3 ? 64 : 32;
-}
-
-static int on_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_HOPPER_VECTORS && p->out_features &&
-        p->in_features && (!p->w_panel || p->w_panel == stage_columns(p));
-}
-
-static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
-}
-
-static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
-}
-
-/* Three terms of x are three times as wide. */
-static int is_small(const rfi_cuda_problem *p) {
-    return p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
-}
-
-static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && is_small(p);
-}
-
-static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_answers(p, f) && is_small(p);
-}
-#endif
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
@@ -134,7 +101,7 @@ static int runs_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 }
 
 /* Which unit of a multiprocessor multiplies. */
-typedef enum unit { WGMMA, MMA16, STREAMED32, FMA32, MMA64, FMA64 } unit;
+typedef enum unit { WARPGROUP16, MMA16, STREAMED32, FMA32, MMA64, FMA64 } unit;
 
 /* What the kernels of a family have in common. */
 typedef struct family {
@@ -147,9 +114,8 @@ typedef struct family {
     int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
 } family;
 
-#ifdef RFI_BUILD_HOPPER
-static const family HOPPER = {.unit = WGMMA, .terms = 1, .irregular = 1, .groups = 1};
-static const family HOPPER_SMALL = {.unit = WGMMA, .terms = 1, .irregular = 1, .least_rows = 8};
+#ifdef RFI_BUILD_SM90
+#include "sm90/family.h"
 #endif
 static const family MMA = {.unit = MMA16, .terms = 1};
 static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1};
@@ -194,7 +160,7 @@ static int computed_rows(const struct kernel *k, int64_t batch) {
 }
 
 /* Bytes that reach one multiprocessor in a second, from the second-level cache. Measured on 9.0 where a block had a
- * tile to itself: 65 to 70 GB/s, with hopper_small as well as with plain loads. */
+ * tile to itself: 65 to 70 GB/s, by bulk copies as well as with plain loads. */
 static const double FEED = 70e9;
 
 /* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
@@ -219,7 +185,7 @@ static double rate_of(unit unit, const rfi_cuda_figures *f) {
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
     switch (unit) {
-    case WGMMA: return WGMMA16;
+    case WARPGROUP16: return WARPGROUP16_RATE;
     case MMA16: return rates[row].mma16;
     case STREAMED32: return STREAM32;
     case FMA32: return rates[row].fma32;
@@ -243,7 +209,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
         .irregular = family->irregular,
-        .hopper = family->groups,
+        .grouped = family->groups,
         .uses_terms = family->terms && p->x_terms > 0,
         .aligned_x = family->terms && !p->x_terms,
         .splits = splits,
@@ -254,7 +220,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     };
     c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
     if (!p->reduction) c->bytes += batch * n * 4;
-    /* Hopper's kernels fetch W while what prepares x runs. */
+    /* The kernels of sm_90a fetch W while what prepares x runs. */
     double launches = family->irregular ? 1 : c->uses_terms ? 4 : 2;
     /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
     const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
@@ -333,12 +299,9 @@ int rfi_cuda_products(int x_terms, int w_terms) {
 }
 
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {
-#ifdef RFI_BUILD_HOPPER
-    if (!on_hopper(problem, figures) || problem->states == RFI_CUDA_OTHER_STATES ||
-        (forced >= 0 && kernels[forced].family->unit != WGMMA))
-        return 0;
-    /* With W as it is stored the width of a stage depends on x, which may have another type with every call. */
-    return problem->w_terms ? stage_columns(problem) : problem->x_terms ? 0 : 64;
+#ifdef RFI_BUILD_SM90
+    if (forced >= 0 && kernels[forced].family->unit != WARPGROUP16) return 0;
+    return panel_of(problem, figures);
 #else
     return (void)problem, (void)figures, (void)forced, 0;
 #endif

@@ -7,15 +7,15 @@
 #include "config.h"
 #include "rowfold.h"
 
-/* The Hopper kernels: states of a row that are merged at a time, and per-feature vectors that a block keeps in shared
- * memory. */
-#define RFI_HOPPER_GROUP 32
-#define RFI_HOPPER_VECTORS 4
+/* The kernels of sm_90a: states of a row that are merged at a time, and per-feature vectors that a block keeps in
+ * shared memory. */
+#define RFI_SM90_GROUP 32
+#define RFI_SM90_VECTORS 4
 
-/* Multiprocessors of a device of sm_90a at most, so that hopper_small has no more blocks. */
-#define RFI_HOPPER_BLOCKS 144
+/* Multiprocessors of a device of sm_90a at most, so that the kernel for few rows has no more blocks. */
+#define RFI_SM90_BLOCKS 144
 
-/* Values of K in a stage of few_tiles.cu; parts of K are whole stages but for the last. */
+/* Values of K in a stage of sm80/few_tiles.cu; parts of K are whole stages but for the last. */
 #define RFI_SPLIT_DEPTH 64
 
 typedef struct rfi_cuda_figures {
@@ -26,7 +26,7 @@ typedef struct rfi_cuda_figures {
     size_t l2_bytes, shared_per_block;
 } rfi_cuda_figures;
 
-/* In place of a reduction: the state from which several results are read, see rfi_answers in states.cuh. */
+/* In place of a reduction: the state from which several results are read, see rfi_answers in common/states.cuh. */
 #define RFI_CUDA_ANSWERS (-1)
 
 /* What the state of a row is made of. */
@@ -63,7 +63,7 @@ typedef struct rfi_cuda_choice {
     const char *name;
     int tile_rows, tile_columns, fold_columns;
     int irregular;       /* computes flagged rows itself: see rfi_cuda_fold */
-    int hopper;          /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
+    int grouped;         /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
     int uses_terms;      /* reads x in terms: it must be prepared */
     int aligned_x;       /* reads x as it is stored, in 16-byte pieces */
     int splits;          /* parts that K is shared out in, among as many blocks a tile */

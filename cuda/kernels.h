@@ -115,8 +115,8 @@ typedef struct rfi_cuda_result {
 /* One forward, as every fold kernel gets it.
  *
  * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
- * `fold_columns` columns to a partial state of the compute type (states.cuh). The last block of a row of tiles, known
- * by the ticket it draws, merges the partial states of its rows in column order and writes y: the result does not
+ * `fold_columns` columns to a partial state of the compute type (common/states.cuh). The last block of a row of tiles,
+ * known by the ticket it draws, merges the partial states of its rows in column order and writes y: the result does not
  * depend on which block comes last. */
 typedef struct rfi_cuda_fold {
     rfi_cuda_rows x, w;
@@ -128,8 +128,9 @@ typedef struct rfi_cuda_fold {
     int64_t ldy;
     int32_t y_dtype;
     int32_t fold_columns; /* of this kernel */
-    void *partials; /* (batch, num_partials) states. The state of features j * fold_columns and on is the j-th of its
-                       row. Irregular rows that a Hopper kernel leaves out have states of RFI_FOLD_COLUMNS features */
+    void
+        *partials; /* (batch, num_partials) states. The state of features j * fold_columns and on is the j-th of its
+                      row. Irregular rows that a kernel of sm_90a leaves out have states of RFI_FOLD_COLUMNS features */
     int64_t num_partials;
     const void *row_inputs;   /* (number, batch) of the compute type: what steps with `row` read */
     const int64_t *columns;   /* (batch): the column that each row asks for, or any other number; NULL: none is asked
@@ -139,19 +140,19 @@ typedef struct rfi_cuda_fold {
     unsigned *tickets;        /* for each row of tiles one, and one for each group; zero before the launch; NULL without
                                  a reduction */
     int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
-    unsigned *next_tile;      /* counts the tiles that the Hopper kernels have drawn, zero before the launch; NULL: each
-                                 block has a fixed share of them */
+    unsigned *next_tile; /* counts the tiles that the kernels of sm_90a have drawn, zero before the launch; NULL: each
+                            block has a fixed share of them */
     rfi_cuda_levels levels;   /* of x */
     const uint8_t *irregular; /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
-    rfi_cuda_rows
-        x_stored; /* x as it came, from which a Hopper kernel computes flagged rows once it has computed the others */
+    rfi_cuda_rows x_stored;   /* x as it came, from which a kernel of sm_90a computes flagged rows once it has computed
+                                 the others */
     unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
-    int32_t splits;             /* parts of K, a block each, of the kernels of few_tiles.cu; of others 1 */
+    int32_t splits;             /* parts of K, a block each, of the kernels of sm80/few_tiles.cu; of others 1 */
     int64_t split_depth;        /* values of K in a part but for the last */
     void *split_sums;           /* (tiles, splits, values of a tile) of the compute type, if there are parts */
     unsigned *split_tickets;    /* one for each tile, zero before the launch */
-    int32_t overlaps;           /* kernels may be launched before the one in front has finished: see launch.cuh, and
-                                   rfi_cuda_overlaps */
+    int32_t overlaps;   /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
+                           rfi_cuda_overlaps */
     int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
                            and does not change */
     rfi_cuda_chain chain;
@@ -267,28 +268,28 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Few tiles: see few_tiles.cu. Those of 8 columns are for as many features at most. */
+/* Few tiles: see sm80/few_tiles.cu. Those of 8 columns are for as many features at most. */
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even
- * number on, there is room for RFI_HOPPER_BLOCKS. */
-cudaError_t rfi_cuda_fold_hopper_small(const rfi_cuda_fold *fold, cudaStream_t stream);
+ * number on, there is room for RFI_SM90_BLOCKS. */
+cudaError_t rfi_cuda_fold_sm90_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on;
  * `num_partials` is even, for 16-byte copies of two states. For each 64 rows there are a ticket for each
- * RFI_HOPPER_GROUP partial states and one more. */
-cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_hopper_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_hopper_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_hopper_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+ * RFI_SM90_GROUP partial states and one more. */
+cudaError_t rfi_cuda_fold_sm90_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* The same for states of RFI_CUDA_ANSWERS, and for steps that read row inputs. */
-cudaError_t rfi_cuda_fold_hopper_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_hopper_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_hopper_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

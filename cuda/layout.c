@@ -44,9 +44,9 @@ static void lay_out_fold(
     int64_t n = spec->plan.out_features, batch = shape->batch;
     l->depth = round_up(spec->plan.in_features, DEPTH_ALIGN);
     l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
-    if (c->hopper) {
+    if (c->grouped) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
-        int64_t groups = (states + RFI_HOPPER_GROUP - 1) / RFI_HOPPER_GROUP, needed = round_up(states, 2) + groups;
+        int64_t groups = (states + RFI_SM90_GROUP - 1) / RFI_SM90_GROUP, needed = round_up(states, 2) + groups;
         if (l->num_partials < needed) l->num_partials = needed;
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
@@ -57,7 +57,7 @@ static void lay_out_fold(
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows * (l->groups + 1);
     }
     if (c->irregular)
-        l->num_partials = round_up(l->num_partials, 2) + (c->hopper ? 0 : RFI_HOPPER_BLOCKS); /* see kernels.h */
+        l->num_partials = round_up(l->num_partials, 2) + (c->grouped ? 0 : RFI_SM90_BLOCKS); /* see kernels.h */
     l->num_tickets += RFI_CUDA_COUNTERS;
     if (!pass->reduction) l->num_tickets = 0;
     l->split_tickets = l->num_tickets;

@@ -8,83 +8,92 @@ cuda_libcuda_la_SOURCES =
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
 	cuda/passes.c cuda/weights.c
 cuda_cu = \
-	cuda/collapse.cu \
-	cuda/convert.cu \
-	cuda/few_tiles.cu \
-	cuda/portable_fma.cu \
-	cuda/portable_mma.cu \
-	cuda/portable_mma_f64.cu \
-	cuda/prepare.cu \
-	cuda/small_batch.cu
+	cuda/common/collapse.cu \
+	cuda/common/convert.cu \
+	cuda/common/prepare.cu \
+	cuda/sm80/few_tiles.cu \
+	cuda/sm80/fma.cu \
+	cuda/sm80/mma.cu \
+	cuda/sm80/mma_f64.cu \
+	cuda/sm80/stream.cu
+cuda_sm90_cu = \
+	cuda/sm90/answers_128x256.cu \
+	cuda/sm90/answers_64x128.cu \
+	cuda/sm90/answers_small.cu \
+	cuda/sm90/fold_128x128.cu \
+	cuda/sm90/fold_128x256.cu \
+	cuda/sm90/fold_64x128.cu \
+	cuda/sm90/fold_64x64.cu \
+	cuda/sm90/small.cu
 cuda_h = \
 	cuda/affine.h \
 	cuda/choose.h \
 	cuda/device.h \
-	cuda/epilogue.cuh \
-	cuda/fma_tile.cuh \
-	cuda/hopper_config.cuh \
-	cuda/hopper_epilogue.cuh \
-	cuda/hopper_fold.cuh \
-	cuda/hopper_irregular.cuh \
-	cuda/hopper_launch.cuh \
-	cuda/hopper_ptx.cuh \
-	cuda/hopper_small.cuh \
-	cuda/hopper_small_launch.cuh \
-	cuda/hopper_wgmma.cuh \
 	cuda/kernels.def \
 	cuda/kernels.h \
-	cuda/launch.cuh \
 	cuda/layout.h \
 	cuda/passes.h \
-	cuda/pieces.cuh \
 	cuda/prepared.h \
-	cuda/primitives.cuh \
-	cuda/ptx.cuh \
-	cuda/splits.cuh \
-	cuda/stages.cuh \
-	cuda/states.cuh \
-	cuda/typed.cuh
-cuda_hopper_cu = cuda/hopper_128x256.cu cuda/hopper_128x128.cu cuda/hopper_64x128.cu cuda/hopper_64x64.cu \
-	cuda/hopper_answers_128x256.cu cuda/hopper_answers_64x128.cu cuda/hopper_answers_small.cu \
-	cuda/hopper_small.cu
+	cuda/common/epilogue.cuh \
+	cuda/common/fma_tile.cuh \
+	cuda/common/launch.cuh \
+	cuda/common/pieces.cuh \
+	cuda/common/primitives.cuh \
+	cuda/common/ptx.cuh \
+	cuda/common/states.cuh \
+	cuda/common/typed.cuh \
+	cuda/sm80/splits.cuh \
+	cuda/sm80/stages.cuh \
+	cuda/sm90/family.h \
+	cuda/sm90/config.cuh \
+	cuda/sm90/epilogue.cuh \
+	cuda/sm90/fold.cuh \
+	cuda/sm90/irregular.cuh \
+	cuda/sm90/kernels.def \
+	cuda/sm90/launch.cuh \
+	cuda/sm90/ptx.cuh \
+	cuda/sm90/small.cuh \
+	cuda/sm90/small_launch.cuh \
+	cuda/sm90/wgmma.cuh
 cuda_stub = cuda/stub.c
 
 if HAVE_CUDA
 cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu)
-if BUILD_HOPPER
-cuda_libcuda_la_SOURCES += $(cuda_hopper_cu)
+if BUILD_SM90
+cuda_libcuda_la_SOURCES += $(cuda_sm90_cu)
 endif
 else
 cuda_libcuda_la_SOURCES += $(cuda_stub)
 endif
-EXTRA_DIST += $(cuda_c) $(cuda_cu) $(cuda_h) $(cuda_hopper_cu) $(cuda_stub)
+EXTRA_DIST += $(cuda_c) $(cuda_cu) $(cuda_h) $(cuda_sm90_cu) $(cuda_stub)
 
 # libtool runs nvcc like any compiler once nvcc passes on what it does not know (-fPIC). Automake's dependency tracking does not cover .cu
-# files, so their dependency files are made and cleaned here. Files named hopper_*.cu use instructions of sm_90a alone.
+# files, so their dependency files are made and cleaned here. Those in sm90/ use instructions of sm_90a alone.
 SUFFIXES += .cu .lo
 cuda_deps = cuda/$(DEPDIR)
-NVCC_COMPILE = $(NVCC) -forward-unknown-to-host-compiler -std=c++17 -Wall -Xfatbin=-compress-all $(DEFS) $(DEFAULT_INCLUDES) $(AM_CPPFLAGS) $(CPPFLAGS)
+NVCC_COMPILE = $(NVCC) -forward-unknown-to-host-compiler -std=c++17 -Wall -Xfatbin=-compress-all $(DEFS) $(DEFAULT_INCLUDES) -I$(srcdir)/cuda $(AM_CPPFLAGS) $(CPPFLAGS)
 AM_V_NVCC = $(am__v_NVCC_@AM_V@)
 am__v_NVCC_ = $(am__v_NVCC_@AM_DEFAULT_V@)
 am__v_NVCC_0 = @echo "  NVCC    " $@;
 am__v_NVCC_1 =
 
 .cu.lo:
-	@$(MKDIR_P) $(cuda_deps)
-	$(AM_V_NVCC)case $(<F) in hopper_*) arch='$(NVCC_GENCODE_HOPPER)';; *) arch='$(NVCC_GENCODE)';; esac; \
+	@$(MKDIR_P) $(cuda_deps) $(@D)
+	$(AM_V_NVCC)case $< in */sm90/*) arch='$(NVCC_GENCODE_SM90)';; *) arch='$(NVCC_GENCODE)';; esac; \
 	$(LIBTOOL) $(AM_V_lt) --tag=CC $(AM_LIBTOOLFLAGS) $(LIBTOOLFLAGS) --mode=compile \
-	  $(NVCC_COMPILE) $$arch $(NVCCFLAGS) -MD -MT $@ -MF $(cuda_deps)/$(*F).cu.d $(NVCC_LIBTOOLFLAGS) -c -o $@ $<
+	  $(NVCC_COMPILE) $$arch $(NVCCFLAGS) -MD -MP -MT $@ -MF $(cuda_deps)/$(*F).cu.d $(NVCC_LIBTOOLFLAGS) -c -o $@ $<
 
 -include $(wildcard $(cuda_deps)/*.cu.d)
 
 # After another configure: with kernels, without, for other GPUs.
 EXTRA_cuda_libcuda_la_DEPENDENCIES = cuda/flags
-$(cuda_cu:.cu=.lo) $(cuda_hopper_cu:.cu=.lo): cuda/flags
+$(cuda_cu:.cu=.lo) $(cuda_sm90_cu:.cu=.lo): cuda/flags
 cuda/flags: FORCE
 	@$(MKDIR_P) $(@D)
-	@text='$(cuda_libcuda_la_SOURCES) $(NVCC) $(NVCC_GENCODE) $(NVCC_GENCODE_HOPPER) $(NVCCFLAGS)' && $(write_text)
+	@text='$(cuda_libcuda_la_SOURCES) $(NVCC) $(NVCC_GENCODE) $(NVCC_GENCODE_SM90) $(NVCCFLAGS)' && $(write_text)
 CLEANFILES += cuda/flags
 
 mostlyclean-local: mostlyclean-cuda
 mostlyclean-cuda:
-	-rm -f $(cuda_deps)/*.cu.d
+	-rm -f $(cuda_deps)/*.cu.d cuda/*/*.lo cuda/*/*.o
+	-rm -rf cuda/*/.libs

@@ -3,7 +3,7 @@
 
 #include "states.h"
 
-/* Results that rfi_answers (states.cuh) has all of. */
+/* Results that rfi_answers (common/states.cuh) has all of. */
 static int is_answer(int32_t reduction) {
     return reduction == RF_OP_LOGSUMEXP || reduction == RF_OP_MAX || reduction == RF_OP_ENTROPY ||
         reduction == RF_OP_ARGMAX || reduction == RF_OP_PICK || reduction == RF_OP_LOGPROB;

@@ -144,7 +144,7 @@ static size_t place_of(const rfi_cuda_rows *w, int64_t first) {
     return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * rfi_block_values(w->panel) : first * w->ld);
 }
 
-/* Columns of all panels: hopper_small takes two at a time. */
+/* Columns of all panels: that for few rows takes two at a time. */
 static int64_t panel_depth(const rfi_plan *plan, int panel) { return round_up(plan->in_features, 2 * panel); }
 
 /* W's place, owned: the one that is there if it has the size, for of one size there is one form; else a new one,

@@ -15,7 +15,7 @@
 
 #ifdef __CUDACC__
 #define RFI_FN static __device__ __forceinline__
-#define RFI_PRIMITIVES "../cuda/primitives.cuh"
+#define RFI_PRIMITIVES "../cuda/common/primitives.cuh"
 #include RFI_PRIMITIVES
 #else
 #define RFI_FN static inline __attribute__((always_inline, unused))

@@ -6,7 +6,7 @@
 #                                themselves. Names with a letter (sm_90a) are for the files that need them, *not* for the others.
 # Nothing here looks at the GPU of the machine that builds. The runtime is linked statically and libcuda not at all, so the library loads
 # on machines without a driver.
-# Sets conditionals HAVE_CUDA and BUILD_HOPPER, the macro RFI_BUILD_HOPPER, and NVCC NVCCFLAGS NVCC_GENCODE NVCC_GENCODE_HOPPER
+# Sets conditionals HAVE_CUDA and BUILD_SM90, the macro RFI_BUILD_SM90, and NVCC NVCCFLAGS NVCC_GENCODE NVCC_GENCODE_SM90
 # CUDA_CPPFLAGS CUDA_LIBS.
 AC_DEFUN([RF_CUDA],
 [AC_ARG_VAR([NVCC], [CUDA compiler])
@@ -19,7 +19,7 @@ AC_ARG_WITH([cuda-arch],
   [], [with_cuda_arch=sm_80,sm_90,sm_90a,compute_80])
 : "${NVCCFLAGS=-O3}"
 rf_have_cuda=no
-rf_hopper=no
+rf_sm90=no
 AS_CASE([$with_cuda],
   [no], [rf_cuda_summary="no (--with-cuda=no)"],
   [check|yes], [rf_cuda_path="$PATH$PATH_SEPARATOR/usr/local/cuda/bin"],
@@ -33,9 +33,9 @@ AS_IF([test "x$with_cuda" != xno],
     [AS_CASE([$with_cuda],
       [check], [rf_cuda_summary="no ($rf_cuda_why)"],
       [AC_MSG_ERROR([--with-cuda=$with_cuda: $rf_cuda_why])])])])
-AS_VAR_IF([rf_hopper], [yes], [AC_DEFINE([RFI_BUILD_HOPPER], [1], [The kernels for sm_90a are part of this build.])])
+AS_VAR_IF([rf_sm90], [yes], [AC_DEFINE([RFI_BUILD_SM90], [1], [The kernels for sm_90a are part of this build.])])
 AC_SUBST([NVCC_GENCODE])
-AC_SUBST([NVCC_GENCODE_HOPPER])
+AC_SUBST([NVCC_GENCODE_SM90])
 AC_SUBST([CUDA_CPPFLAGS])
 AC_SUBST([CUDA_LIBS])
 # One object serves the shared and the static library: a second compilation would take minutes.
@@ -43,15 +43,15 @@ NVCC_LIBTOOLFLAGS=
 test "x$enable_shared" = xno || NVCC_LIBTOOLFLAGS=-shared
 AC_SUBST([NVCC_LIBTOOLFLAGS])
 AM_CONDITIONAL([HAVE_CUDA], [test "x$rf_have_cuda" = xyes])
-AM_CONDITIONAL([BUILD_HOPPER], [test "x$rf_hopper" = xyes])])
+AM_CONDITIONAL([BUILD_SM90], [test "x$rf_sm90" = xyes])])
 
 # The flags: architectures from the list; directories from what nvcc itself would use, since every distribution has its own (but for its
 # stubs, which stand in for libcuda).
 AC_DEFUN([_RF_CUDA_FLAGS],
 [for rf_arch in `AS_ECHO(["$with_cuda_arch"]) | tr , ' '`; do
   AS_CASE([$rf_arch],
-    [sm_90a], [NVCC_GENCODE_HOPPER="-gencode=arch=compute_90a,code=sm_90a"
-      rf_hopper=yes],
+    [sm_90a], [NVCC_GENCODE_SM90="-gencode=arch=compute_90a,code=sm_90a"
+      rf_sm90=yes],
     [sm_*[[a-z]]], [AC_MSG_ERROR([--with-cuda-arch: no file is written for $rf_arch; of the names with a letter only sm_90a is known])],
     [sm_*], [rf_ptx=`AS_ECHO(["$rf_arch"]) | $SED 's/^sm_/compute_/'`
       NVCC_GENCODE="$NVCC_GENCODE -gencode=arch=$rf_ptx,code=$rf_arch"],
@@ -77,8 +77,8 @@ __global__ void rf_set(int *p) { *p = 1; }
 extern "C" int rf_launch(int *p) { rf_set<<<1, 1>>>(p); return (int)cudaGetLastError(); }
 _RF_EOF
 AS_IF([rf_output=`"$NVCC" $NVCC_GENCODE $NVCCFLAGS -c -o conftest.$OBJEXT conftest.cu 2>&1` &&
-    { test -z "$NVCC_GENCODE_HOPPER" ||
-      rf_output=`"$NVCC" $NVCC_GENCODE_HOPPER $NVCCFLAGS -c -o conftest.$OBJEXT conftest.cu 2>&1`; }],
+    { test -z "$NVCC_GENCODE_SM90" ||
+      rf_output=`"$NVCC" $NVCC_GENCODE_SM90 $NVCCFLAGS -c -o conftest.$OBJEXT conftest.cu 2>&1`; }],
   [cp conftest.$OBJEXT rf_conftest.$OBJEXT
   rf_save_LIBS=$LIBS
   LIBS="rf_conftest.$OBJEXT $CUDA_LIBS $LIBS"
@@ -89,4 +89,4 @@ AS_IF([rf_output=`"$NVCC" $NVCC_GENCODE $NVCCFLAGS -c -o conftest.$OBJEXT confte
   AS_ECHO(["$rf_output"]) >&AS_MESSAGE_LOG_FD])
 rm -f conftest.cu conftest.$OBJEXT rf_conftest.$OBJEXT
 AC_MSG_RESULT([$rf_have_cuda])
-AS_VAR_IF([rf_have_cuda], [no], [rf_hopper=no CUDA_CPPFLAGS= CUDA_LIBS=])])
+AS_VAR_IF([rf_have_cuda], [no], [rf_sm90=no CUDA_CPPFLAGS= CUDA_LIBS=])])

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_ROWS = Path(__file__).parent.parent / "cuda" / "kernels.def"
-KERNELS = re.findall(r'^RFI_CUDA_KERNEL\(\w+, "(\w+)"', _ROWS.read_text(), re.MULTILINE)
+_CUDA = Path(__file__).parent.parent / "cuda"
+_ROWS = "".join((_CUDA / name).read_text() for name in ("sm90/kernels.def", "kernels.def"))  # in their order
+KERNELS = re.findall(r'^RFI_CUDA_KERNEL\(\w+, "(\w+)"', _ROWS, re.MULTILINE)
 FORCE = "ROWFOLD_CUDA_KERNEL"  # the environment variable that forces one wherever it can run
 
 

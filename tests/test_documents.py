@@ -81,7 +81,7 @@ def test_numbers_of_experiments_are_given_once() -> None:
 
 def test_experiments_that_comments_name_are_there() -> None:
     known = {page.name: page.read_text() for page in pages.ROOT.glob("doc/kernels/*.md")}
-    sources = [path for place in ("lib/**/*", "cuda/*", "doc/**/*.md") for path in pages.ROOT.glob(place)]
+    sources = [path for place in ("lib/**/*", "cuda/**/*", "doc/**/*.md") for path in pages.ROOT.glob(place)]
     for path in sources:
         if path.is_file() and path.suffix not in (".png", ".o", ".lo"):
             for page, number in re.findall(r"([\w-]+\.md)\]?(?:\([^)]*\))? (\d+)\b", path.read_text(errors="replace")):

@@ -99,7 +99,7 @@ static void test_expected(void) {
     p = problem_of(1024, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_TF32);
     c = choose(&p, &large, -1);
     CHECK(c.seconds < 0.6 * three, "one product should take about a third of three: %g and %g", c.seconds, three);
-#ifdef RFI_BUILD_HOPPER
+#ifdef RFI_BUILD_SM90
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "hopper"), "sm_90 got %s", c.name);
     p.states = RFI_CUDA_ANSWER_STATES;
@@ -124,7 +124,7 @@ static void test_expected(void) {
     CHECK(is(&c, "fma") || is(&c, "few"), "irregular weights got %s", c.name);
 }
 
-#ifdef RFI_BUILD_HOPPER
+#ifdef RFI_BUILD_SM90
 /* Up to 64 rows in any precision. */
 static void test_few_rows(void) {
     static const struct {
@@ -140,7 +140,7 @@ static void test_few_rows(void) {
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
         rfi_cuda_choice c = choose(&p, &hopper, -1);
-        CHECK(is(&c, expected[i].f32) && !c.hopper == (expected[i].batch <= 64), "float32, batch %d: %s",
+        CHECK(is(&c, expected[i].f32) && !c.grouped == (expected[i].batch <= 64), "float32, batch %d: %s",
             expected[i].batch, c.name);
         p = problem_of(expected[i].batch, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
         c = choose(&p, &hopper, -1);
@@ -155,7 +155,7 @@ static void test_few_rows(void) {
 }
 #endif
 
-#ifdef RFI_BUILD_HOPPER
+#ifdef RFI_BUILD_SM90
 /* W in blocks: where the kernels of sm_90a read them at every type of x that may come. */
 static void test_blocks(void) {
     static const struct {
@@ -180,7 +180,7 @@ static void test_blocks(void) {
         CHECK(rfi_cuda_weight_panel(&p, &hopper, small) == panel, "forced hopper_small reads blocks as well");
         CHECK(!rfi_cuda_weight_panel(&p, &hopper, portable) && !rfi_cuda_weight_panel(&p, &large, -1),
             "nobody else reads blocks");
-        p.num_vectors = RFI_HOPPER_VECTORS + 1;
+        p.num_vectors = RFI_SM90_VECTORS + 1;
         CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "more vectors than the kernels take");
         p.num_vectors = 0;
         p.w_panel = panel;
@@ -242,7 +242,7 @@ int main(void) {
     test_terms();
     test_all_have_one();
     test_expected();
-#ifdef RFI_BUILD_HOPPER
+#ifdef RFI_BUILD_SM90
     test_few_rows();
     test_blocks();
 #endif

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: MIT */
+/* From logits to y: steps on register chunks, the fold of a tile's rows to partial states, and their deterministic
+ * combination. */
+#ifndef ROWFOLD_CUDA_EPILOGUE_CUH
+#define ROWFOLD_CUDA_EPILOGUE_CUH
+
+#include "common/launch.cuh"
+#include "common/states.cuh"
+
+/* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the
+ * way. A scale that is NaN is not lost. */
+static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) { return a < b ? v * a * b : v * b * a; }
+
+/* A step whose parameter is a row input, on values of that row: one of those that take a vector, too. */
+template <class T, int COUNT>
+static __device__ __forceinline__ void rfi_apply_row_step(const rfi_cuda_step &step, T (&v)[COUNT], T a) {
+    switch (step.op) {
+#define RFI_P0 false
+#define RFI_PV(name) true
+#define RFI_P1(name, number) false
+#define RFI_P1R(name) false
+#define RFI_P2(name, number, name2, number2) false
+#define RFI_PW(keyword) false
+#define RFI_OP(id, number, name, params, flags, formula, doc)                                          \
+    case RFI_CUDA_OP_##id:                                                                             \
+        if constexpr (params) {                                                                        \
+            _Pragma("unroll") for (int j = 0; j < COUNT; j++) v[j] = rfi_op_##id(v[j], a, v[j], v[j]); \
+        }                                                                                              \
+        break;
+#include "ops.def"
+#undef RFI_OP
+#undef RFI_P0
+#undef RFI_PV
+#undef RFI_P1
+#undef RFI_P1R
+#undef RFI_P2
+#undef RFI_PW
+    }
+}
+
+/* The steps on a chunk of ROWS x COLS values held in registers. The branch on the kind is taken once a chunk. column(j)
+ * is the feature of column j of the chunk; those beyond the last feature compute garbage that nobody reads, from the
+ * last feature's parameters. rows[i] is the row, or one below 0 whose values nobody reads. */
+template <int ROWS, int COLS, class T, class Column> static __device__ __forceinline__ void rfi_apply_steps(
+    const rfi_cuda_fold &p, T (&v)[ROWS][COLS], const int64_t (&rows)[ROWS], Column column) {
+    T saved[ROWS][COLS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) saved[r][c] = 0;
+#pragma unroll 1
+    for (int i = 0; i < p.chain.num_pre; i++) {
+        const rfi_cuda_step &step = p.chain.steps[i];
+        if (step.row >= 0) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                rfi_apply_row_step(
+                    step, v[r], ((const T *)p.row_inputs)[step.row * p.batch + max(rows[r], (int64_t)0)]);
+            continue;
+        }
+        T a[COLS], b = rfi_typed<T>::b(step);
+#pragma unroll
+        for (int c = 0; c < COLS; c++) a[c] = rfi_typed<T>::a(step);
+        if (step.vector >= 0) {
+            const T *vector = (const T *)p.vectors + step.vector * p.out_features;
+#pragma unroll
+            for (int c = 0; c < COLS; c++) a[c] = column(c) < p.out_features ? vector[column(c)] : (T)0;
+        }
+        switch (step.op) {
+#define RFI_OP(id, number, name, params, flags, formula, doc)                                               \
+    case RFI_CUDA_OP_##id:                                                                                  \
+        _Pragma("unroll") for (int r = 0; r < ROWS; r++) _Pragma("unroll") for (int c = 0; c < COLS; c++) { \
+            v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                                           \
+            if ((flags) & RFI_OPF_SAVES) saved[r][c] = v[r][c];                                             \
+        }                                                                                                   \
+        break;
+#include "ops.def"
+#undef RFI_OP
+        }
+    }
+}
+
+/* Folds COLS values of each of LANES neighbouring lanes (a power of two) to one state a row; every lane of a group gets
+ * it. valid(j): column j counts; column(j): its number. The order of the joins depends on the lanes alone. */
+template <class R, int LANES, int ROWS, int COLS, class T, class Valid, class Column>
+static __device__ __forceinline__ void rfi_fold_chunk(
+    const T (&v)[ROWS][COLS], Valid valid, Column column, rfi_state_of<T, R::TOTALS> (&s)[ROWS]) {
+    typedef typename rfi_typed<T>::column number;
+    T m[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        R::peak0(m[r]);
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            T peak = R::peak(m[r], v[r][c]);
+            m[r] = valid(c) ? peak : m[r];
+        }
+    }
+    rfi_join_peaks<R, LANES>(m);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        s[r].m = m[r];
+#pragma unroll
+        for (int i = 0; i < R::TOTALS; i++) {
+            T none;
+            R::empty(i, none);
+            s[r].t[i] = none;
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                T term = R::term(i, m[r], v[r][c], (number)column(c), (number)RFI_COLUMN_OUTSIDE);
+                s[r].t[i] = R::join(i, s[r].t[i], valid(c) ? term : none);
+            }
+        }
+    }
+    if constexpr (std::is_same<R, rfi_answers>::value) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (s[r].t[0] != s[r].t[0])
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+                    if (valid(c) && v[r][c] != v[r][c])
+                        s[r].t[2] = R::join(2, s[r].t[2], R::template nan_word<T>((number)column(c)));
+    }
+    rfi_join_totals<R, LANES>(s);
+}
+
+/* Values side by side, loaded at once. */
+template <class T> struct alignas(16) four {
+    T v[4];
+};
+
+/* Where the states of a tile go, unless a kernel says otherwise. */
+struct rfi_to_partials {
+    template <class T, int N> __device__ __forceinline__ void operator()(
+        const rfi_cuda_fold &p, int64_t row, int64_t index, const rfi_state_of<T, N> &s) const {
+        if (!index || index * RFI_FOLD_COLUMNS < p.out_features)
+            rfi_write_state(p.partials, row * p.num_partials + index, s);
+    }
+};
+
+/* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A
+ * warp takes 4 rows of RFI_FOLD_COLUMNS features at a time, 8 lanes a row, or AT_ONCE times as many rows, whose
+ * latencies then overlap. The bits of a row depend neither on that nor on the kernel's tiles. `rows` of the tile exist,
+ * from row `first` on, or, where there is a list, those that it names. `ld` is 4 more than a multiple of 32, so that a
+ * quarter of a warp reads every bank once; the tile begins at a multiple of 16 bytes. put(p, row, index, state) gets
+ * each state, from one thread. Reads what all threads wrote: barrier before. Not inlined: the steps are compiled once
+ * for all kernels of a file. */
+template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device__ __noinline__ void rfi_fold_tile(
+    const rfi_cuda_fold &p, const T *tile, int ld, int64_t first, int rows, int64_t column0, int columns,
+    const int *list = nullptr, int thread = threadIdx.x, int warps = blockDim.x / 32, Put put = Put()) {
+    constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
+    const int lane = thread % LANES, sub = thread % 32 / LANES, slabs = columns / RFI_FOLD_COLUMNS;
+    const int row_steps = (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE),
+              there = (int)min(p.out_features - column0, (int64_t)columns);
+    for (int step = thread / 32; step < row_steps * slabs; step += warps) {
+        const int r0 = step / slabs * ROWS * AT_ONCE + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
+        /* Two runs of four features a lane, half a slab apart. */
+        auto offset = [=](int c) { return c0 + c / 4 * (RFI_FOLD_COLUMNS / 2) + c % 4; };
+        auto column = [=](int c) { return column0 + offset(c); };
+        auto valid = [=](int c) { return offset(c) < there; };
+        T v[AT_ONCE][COLS];
+#pragma unroll
+        for (int c = 0; c < COLS; c += 4) {
+            const four<T> *bias = (const four<T> *)((const T *)p.bias + column(c));
+            const four<T> shift = valid(c + 3) ? *bias
+                                               : four<T>{valid(c) ? bias->v[0] : (T)0, valid(c + 1) ? bias->v[1] : (T)0,
+                                                     valid(c + 2) ? bias->v[2] : (T)0, 0};
+#pragma unroll
+            for (int a = 0; a < AT_ONCE; a++) {
+                const four<T> logits = *(const four<T> *)(tile + (r0 + a * ROWS) * ld + offset(c));
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[a][c + i] = logits.v[i] + shift.v[i];
+            }
+        }
+        int64_t row[AT_ONCE];
+#pragma unroll
+        for (int a = 0; a < AT_ONCE; a++) {
+            const int r = r0 + a * ROWS;
+            row[a] = r >= rows ? -1 : list ? list[r] : first + r;
+        }
+        rfi_apply_steps(p, v, row, column);
+#pragma unroll
+        for (int a = 0; a < AT_ONCE; a++)
+            if (row[a] >= 0 && !list && p.irregular && p.irregular[row[a]]) row[a] = -1;
+        if (p.columns) {
+#pragma unroll
+            for (int a = 0; a < AT_ONCE; a++) {
+                const int64_t asked = rfi_asked(p, max(row[a], (int64_t)0));
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+                    if (row[a] >= 0 && valid(c) && column(c) == asked) ((T *)p.picked)[row[a]] = v[a][c];
+            }
+        }
+        if (p.chain.reduction != RF_OP_NONE) {
+            rfi_with_reduction(p.chain.reduction, [&](auto of) {
+                typedef decltype(of) R;
+                rfi_state_of<T, R::TOTALS> s[AT_ONCE];
+                rfi_fold_chunk<R, LANES>(v, valid, column, s);
+#pragma unroll
+                for (int a = 0; a < AT_ONCE; a++)
+                    if (lane == 0 && row[a] >= 0) put(p, row[a], column0 / RFI_FOLD_COLUMNS + step % slabs, s[a]);
+            });
+            continue;
+        }
+#pragma unroll
+        for (int a = 0; a < AT_ONCE; a++)
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (row[a] >= 0 && valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row[a] * p.ldy + column(c), v[a][c]);
+    }
+}
+
+/* Not inlined: the steps are compiled once for all that finish rows. */
+template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
+    rfi_store_number(p, row, v);
+}
+
+/* States side by side, of rows [first, first + rows): `count` of them from number `from` of the row on. What they come
+ * to goes to number `to`, or, if that is below 0, is the row's. */
+struct rfi_neighbours {
+    int64_t first;
+    int rows;
+    int64_t from, count, to;
+};
+
+/* Rows of so few states are combined by a thread each: nothing waits for lanes that have none. In double a factor takes
+ * many instructions, and lanes that wait with it are worth more. */
+template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
+
+template <class R, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
+    const rfi_cuda_fold &p, const rfi_neighbours &of, int64_t row) {
+    constexpr int N = R::TOTALS, CHUNK = 4;
+    const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
+#pragma unroll
+        for (int c = 0; c < CHUNK; c++) {
+            rfi_empty_state<R>(v[c]);
+            if (i + c < of.count) v[c] = rfi_read_state<T, N>(p.partials, row * p.num_partials + of.from + i + c);
+        }
+    };
+    rfi_state_of<T, N> all;
+    rfi_empty_state<R>(all);
+#pragma unroll 1
+    for (int64_t i = 0; i < of.count; i += CHUNK) {
+        rfi_state_of<T, N> v[CHUNK];
+        load(i, v);
+#pragma unroll
+        for (int c = 0; c < CHUNK; c++) all.m = R::peak(all.m, v[c].m);
+    }
+#pragma unroll 1
+    for (int64_t i = 0; i < of.count; i += CHUNK) {
+        rfi_state_of<T, N> v[CHUNK];
+        load(i, v);
+#pragma unroll
+        for (int c = 0; c < CHUNK; c++) {
+            if (i + c >= of.count) continue;
+            rfi_carry<R>(v[c], all.m);
+#pragma unroll
+            for (int k = 0; k < N; k++) all.t[k] = R::join(k, all.t[k], v[c].t[k]);
+        }
+    }
+    return all;
+}
+
+constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory once, not once a row */
+
+/* The whole states of RFI_COMBINED_ROWS rows, from the r-th on or, beyond the last, of the last once more; every lane
+ * gets them. The order of the joins depends on the number of states alone. */
+template <class R, class T> static __device__ __forceinline__ void rfi_combine_states(
+    const rfi_cuda_fold &p, const rfi_neighbours &of, int r0, rfi_state_of<T, R::TOTALS> (&s)[RFI_COMBINED_ROWS]) {
+    /* States of a row at a time, by registers. In double a factor takes many instructions, which are fetched for the
+     * first time here, in their order. */
+    constexpr int ROWS = RFI_COMBINED_ROWS, N = R::TOTALS, CHUNK = sizeof(T) == 8 || N > 2 ? 1 : 4 / N;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) rfi_empty_state<R>(s[r]);
+    for (int64_t i = threadIdx.x % 32; i < of.count; i += 32 * CHUNK) {
+        rfi_state_of<T, N> v[ROWS][CHUNK];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < CHUNK; c++) {
+                rfi_empty_state<R>(v[r][c]);
+                if (i + 32 * c < of.count)
+                    v[r][c] = rfi_read_state<T, N>(
+                        p.partials, (of.first + min(r0 + r, of.rows - 1)) * p.num_partials + of.from + i + 32 * c);
+            }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) rfi_join_states<R>(s[r], v[r]);
+    }
+    rfi_join_lanes<R, 32>(s);
+}
+
+/* What joined states come to: to memory, or through the steps behind the reduction to y. The warps take turns by
+ * RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. */
+template <class R, class T>
+static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &p, const rfi_neighbours &of) {
+    constexpr int ROWS = RFI_COMBINED_ROWS;
+    const auto finish = [&](int64_t row, const rfi_state_of<T, R::TOTALS> &s) {
+        if (of.to >= 0) rfi_write_state(p.partials, row * p.num_partials + of.to, s);
+        else
+            rfi_finish_state<R>(
+                p, row, s, [](const rfi_cuda_fold &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); });
+    };
+    if (of.count <= RFI_FEW_PARTIALS<T>) {
+        for (int r = threadIdx.x; r < of.rows; r += blockDim.x)
+            finish(of.first + r, rfi_combine_few<R, T>(p, of, of.first + r));
+        return;
+    }
+    const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
+    rfi_state_of<T, R::TOTALS> mine = {};
+    int64_t row = -1; /* whose state that is */
+    for (int r = threadIdx.x / 32 * ROWS, had = 0; r < of.rows; r += stride) {
+        rfi_state_of<T, R::TOTALS> s[ROWS];
+        rfi_combine_states<R>(p, of, r, s);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            if (lane == had + i && r + i < of.rows) mine = s[i], row = of.first + r + i;
+        had += ROWS;
+        if (had < 32 && r + stride < of.rows) continue;
+        if (row >= 0) finish(row, mine);
+        had = 0, row = -1;
+    }
+}
+
+template <class T>
+static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, const rfi_neighbours &of) {
+    rfi_with_reduction(p.chain.reduction, [&](auto is) { rfi_combine_rows_of<decltype(is), T>(p, of); });
+}
+
+/* Whether the block is the last of `holders` to come here; what the others wrote before is then visible to all of its
+ * threads. */
+static __device__ __forceinline__ bool rfi_is_last(unsigned *ticket, unsigned holders) {
+    __shared__ bool last;
+    __syncthreads(); /* all of this block have written */
+    if (threadIdx.x == 0) {
+        __threadfence(); /* ... which is seen by all before the ticket is */
+        last = atomicAdd(ticket, 1u) == holders - 1;
+    }
+    __syncthreads();
+    if (last) __threadfence();
+    return last;
+}
+
+/* Called by each of the `blocks` that share rows [first, first + rows), the `block`-th in the order of the columns,
+ * once its partial states are written. The last combines them; where they are many (p.groups), the last of a group of
+ * RFI_GROUP_BLOCKS combines those of the group, and the last of the groups what these come to. `row_tile` is the number
+ * of the rows' tile. */
+template <class T> static __device__ void rfi_finish_rows(
+    const rfi_cuda_fold &p, unsigned row_tile, unsigned block, unsigned blocks, int64_t first, int rows) {
+    const int64_t states = p.out_features > RFI_FOLD_COLUMNS ? rfi_tiles(p.out_features, RFI_FOLD_COLUMNS) : 1;
+    unsigned *tickets = p.tickets + (int64_t)row_tile * (p.groups + 1);
+    rfi_neighbours of = {first, rows, 0, states, -1};
+    if (blocks == 1) {
+        __syncthreads(); /* its states are written */
+    } else if (p.groups) {
+        const unsigned group = block / RFI_GROUP_BLOCKS, from = group * RFI_GROUP_BLOCKS,
+                       holders = min(blocks - from, (unsigned)RFI_GROUP_BLOCKS);
+        if (!rfi_is_last(tickets + group, holders)) return;
+        const int64_t a_block = rfi_tiles(states, blocks); /* states */
+        of.from = from * a_block, of.count = min(holders * a_block, states - of.from), of.to = states + group;
+        rfi_combine_rows<T>(p, of);
+        if (!rfi_is_last(tickets + p.groups, (unsigned)p.groups)) return;
+        of.from = states, of.count = p.groups, of.to = -1;
+    } else if (!rfi_is_last(tickets, blocks)) {
+        return;
+    }
+    rfi_combine_rows<T>(p, of);
+}
+
+#endif

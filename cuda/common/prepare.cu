@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: MIT */
+/* What comes before a fold: rows in terms of 16 bits, copies that kernels can read in 16-byte pieces, and cleared
+ * tickets; and what is asked of W before it is prepared. */
+#include "common/launch.cuh"
+#include "common/ptx.cuh"
+#include "common/typed.cuh"
+
+namespace {
+
+constexpr int THREADS = 256;
+
+__device__ __forceinline__ void clear_words(const rfi_cuda_clear &clear) {
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < clear.count;
+        i += (int64_t)gridDim.x * blockDim.x)
+        clear.words[i] = 0;
+}
+
+/* The fold that follows fetches W as soon as it runs: the model's W at any time, the caller's once all that is in front
+ * of this kernel has finished. */
+__device__ __forceinline__ void begin(const rfi_cuda_clear &clear) {
+    if (!clear.w_borrowed) rfi_release_next();
+    rfi_wait_for_previous();
+    if (clear.w_borrowed) rfi_release_next();
+}
+
+__global__ void __launch_bounds__(THREADS) clear_all(const __grid_constant__ rfi_cuda_clear p) {
+    begin(p);
+    clear_words(p);
+}
+
+/* Every thread gets the combined value of the block, of whole warps, a power of two. `scratch` holds a value a warp. */
+template <int WARPS, class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
+    for (int step = 1; step < 32; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
+    __syncthreads(); /* the scratch of the previous call is read */
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = scratch[threadIdx.x % WARPS];
+    for (int step = 1; step < WARPS; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
+    return v;
+}
+
+/* binary16: scaling so that the largest finite magnitude lies in [2^14, 2^15) leaves 2^15 of headroom above the
+ * subnormals for the second term: high + low is exact to 22 bits down to 2^-17 of the largest, and to 2^-40 of it
+ * below. The inverse must be a float, subnormals included, so that a row of the smallest subnormals is scaled by 2^149
+ * only: its values are then small integers, which the terms hold exactly. What is binary16 already is never scaled
+ * down, and so held exactly. bfloat16 has the range of float32: only rows whose last terms would be subnormal are
+ * scaled, to no more than what no product overflows with, and rows that rounding would make infinite. */
+template <bool BF16> __device__ __forceinline__ int scale_exponent(float largest, int dtype) {
+    if (largest == 0) return 0;
+    const int exponent = ilogbf(largest);
+    if (BF16) return exponent < -60 ? min(-60 - exponent, 149) : exponent > 119 ? -8 : 0;
+    return dtype == RF_FLOAT16 ? max(14 - exponent, 0) : min(14 - exponent, 149);
+}
+
+/* A power of two; one beyond float's range in two factors. Products with both are exact wherever the result is normal,
+ * and subnormal results do not occur
+ * (|v| 2^e < 2^15 and e >= -113). */
+struct power {
+    float a, b;
+    __device__ __forceinline__ explicit power(int exponent) {
+        const int second = max(exponent - 127, 0);
+        a = __int_as_float((exponent - second + 127) << 23);
+        b = __int_as_float((second + 127) << 23);
+    }
+};
+
+/* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two
+ * passes over it; what is behind is read twice. So many blocks of one row of 8192 values then have theirs on the way
+ * that memory is busy all the time, which registers do not have room for. */
+constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
+/* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through
+ * shared memory takes longer. Their blocks are as large as can be, for there is one a multiprocessor, and its latencies
+ * are hidden by nothing else. */
+constexpr int PIECES = 2, FEW_ROWS = 128, FEW_THREADS = 1024;
+
+/* Values [i, i + WIDTH) of `data`, all at once. */
+__device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtype, float (&v)[WIDTH]) {
+    if (dtype == RF_FLOAT32) {
+        const float4 q = *(const float4 *)((const float *)data + i);
+        v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
+        return;
+    }
+    __align__(8) uint16_t bits[WIDTH];
+    *(uint2 *)bits = *(const uint2 *)((const uint16_t *)data + i);
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) v[j] = rfi_load_as<float>(bits, dtype, j);
+}
+
+/* Columns [i, i + WIDTH) of a row that begins at value `first`; zeros behind the last column. `whole`: rows can be read
+ * WIDTH values at a time. */
+__device__ __forceinline__ void load_values(
+    const rfi_cuda_split &p, int64_t first, int64_t i, int dtype, bool whole, float (&v)[WIDTH]) {
+    if (whole && i + WIDTH <= p.columns) {
+        load_whole(p.data, first + i, dtype, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) v[j] = i + j < p.columns ? rfi_load_as<float>(p.data, dtype, first + i + j) : 0;
+}
+
+/* The largest magnitude; NaN if there is one. */
+__device__ __forceinline__ float largest_of(const float (&v)[WIDTH], float largest) {
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) largest = rfi_maxn_f32(largest, fabsf(v[j]));
+    return largest;
+}
+
+/* What terms of binary16 do to a scaled row, see doc/kernels/accuracy.md. A value is poor if they leave more than POOR
+ * of it, which none does that is not below poor_below. */
+template <int TERMS> __host__ __device__ constexpr float poor_share(int dtype) {
+    return TERMS == 1 && dtype == RF_FLOAT32 ? 0x1p-10f : 0x1p-20f;
+}
+template <int TERMS> __host__ __device__ constexpr float poor_below(int dtype) {
+    return dtype == RF_FLOAT16 ? 0 : TERMS == 2 ? 0x1p-5f : dtype == RF_FLOAT32 ? 0x1p-15f : 0x1p-17f;
+}
+/* Below this, terms are subnormal, and what they leave goes to the second level. */
+template <int TERMS> __device__ constexpr float subnormal_below() { return TERMS == 2 ? 0x1p-3f : 0x1p-14f; }
+
+constexpr int FEW_POOR = 32; /* one value in so many that are not zero may be poor */
+
+/* WIDTH values in TERMS terms; `v` becomes what these leave. */
+template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (&v)[WIDTH], uint2 (&term)[TERMS]) {
+#pragma unroll
+    for (int t = 0; t < TERMS; t++) {
+        __align__(8) uint32_t pair[WIDTH / 2];
+#pragma unroll
+        for (int j = 0; j < WIDTH; j += 2) {
+            if (BF16) {
+                const __nv_bfloat162 two = __floats2bfloat162_rn(v[j], v[j + 1]);
+                pair[j / 2] = *(const uint32_t *)&two;
+                const float2 back = rfi_widen<__nv_bfloat16>(pair[j / 2]);
+                v[j] -= back.x, v[j + 1] -= back.y;
+            } else {
+                const __half2 two = __floats2half2_rn(v[j], v[j + 1]);
+                pair[j / 2] = *(const uint32_t *)&two;
+                const float2 back = rfi_widen<__half>(pair[j / 2]);
+                v[j] -= back.x, v[j + 1] -= back.y;
+            }
+        }
+        term[t] = *(const uint2 *)pair;
+    }
+}
+
+template <int TERMS>
+__device__ __forceinline__ void store_terms(const rfi_cuda_split &p, int64_t at, const uint2 (&term)[TERMS]) {
+    *(uint2 *)((uint16_t *)p.high + at) = term[0];
+    if (TERMS > 1) *(uint2 *)((uint16_t *)p.low + at) = term[TERMS > 1];
+    if (TERMS > 2) *(uint2 *)((uint16_t *)p.least + at) = term[TERMS > 2 ? 2 : 0];
+}
+
+/* A value of W that is not zero has a term that is not: infinity times it must not become NaN. `v` is what the terms
+ * leave of the scaled values. */
+template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)[WIDTH], uint2 (&term)[TERMS]) {
+    uint16_t *last = (uint16_t *)&term[TERMS - 1];
+    const uint16_t *first = (const uint16_t *)&term[0];
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        if (v[j] != 0 && !((first[j] | last[j]) & 0x7fff)) last[j] = v[j] < 0 ? 0x8001 : 1;
+}
+
+/* SINGLE: scale.b is 1, as it nearly always is. Returns how many values are poor. */
+template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int write_terms(
+    const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype) {
+    float v[WIDTH], least = INFINITY;
+    uint2 term[TERMS];
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) {
+        v[j] = SINGLE ? stored[j] * scale.a : stored[j] * scale.a * scale.b;
+        if (!BF16 && stored[j] != 0) least = fminf(least, fabsf(v[j]));
+    }
+    const float below = BF16 ? 0 : poor_below<TERMS>(dtype);
+    int poor = 0;
+    if (least < below) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) poor += stored[j] != 0 && fabsf(v[j]) < below;
+    }
+    to_terms<TERMS, BF16>(v, term);
+    if (!BF16 && least < 0x1p-23f && !p.levels.ratio) keep_signs<TERMS>(v, term);
+    store_terms<TERMS>(p, at, term);
+    return poor;
+}
+
+/* Scaled values in the terms of the first level; `v` becomes what these leave for the second. */
+template <int TERMS> __device__ __forceinline__ void rest_of(float (&v)[WIDTH]) {
+    float whole[WIDTH];
+    uint2 term[TERMS];
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) whole[j] = v[j];
+    to_terms<TERMS, false>(v, term);
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++)
+        if (fabsf(whole[j]) >= subnormal_below<TERMS>()) v[j] = 0;
+}
+
+/* A row as a thread goes through it, STEP values apart: first what it has in registers (FEW) or has copied to shared
+ * memory, then the rest. */
+template <bool FEW> struct row_walk {
+    static constexpr int BLOCK = FEW ? FEW_THREADS : THREADS, STEP = BLOCK * WIDTH;
+    const rfi_cuda_split &p;
+    const uint8_t *kept;
+    const float (&pieces)[FEW ? PIECES : 1][WIDTH];
+    int64_t first; /* of the row: its first value in p.data */
+    int copied;    /* how many from there on are in shared memory */
+    int dtype;
+    bool whole;
+    /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`.
+     */
+    template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
+        const int mine = threadIdx.x * WIDTH;
+        int i = mine;
+        float v[WIDTH];
+        if (FEW) {
+#pragma unroll
+            for (int g = 0; g < PIECES; g++)
+                if (mine + g * STEP < end) use(mine + g * STEP, pieces[FEW ? g : 0]);
+            i += PIECES * STEP;
+        } else {
+#pragma unroll 2
+            for (; i < copied; i += STEP) {
+                load_whole(kept, i, dtype, v);
+                use(i, v);
+            }
+        }
+#pragma unroll 1
+        for (int64_t j = i; j < end; j += STEP) {
+            load_values(p, first, j, dtype, whole, v);
+            use(j, v);
+        }
+    }
+};
+
+__host__ __device__ inline int item_of(int dtype) {
+    return dtype == RF_FLOAT32 ? 4 : 2;
+} /* but for float64, which is read value by value */
+
+/* Whether rows can be read WIDTH values at a time. */
+__host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
+    return p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item_of(p.dtype) * WIDTH) == 0 && p.ld % WIDTH == 0;
+}
+
+/* A row that is not finite: its terms, from the second pass on. Returns its scale, and in *irregular whether that does
+ * not say what the row is. */
+template <bool FEW> __device__ __forceinline__ float find_infinity(
+    const row_walk<FEW> &walk, float *scratch, int64_t *place, bool *irregular) {
+    constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
+    float nans = 0, infinities = 0, at = -1;
+    walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) {
+            nans += v[j] != v[j];
+            if (fabsf(v[j]) == INFINITY)
+                infinities += 1, at = (float)(i + j); /* the kernels' depth is below 2^24, or the row is irregular */
+        }
+    });
+    const auto add = [](float x, float y) { return x + y; };
+    nans = block_all<WARPS>(nans, scratch, add);
+    infinities = block_all<WARPS>(infinities, scratch, add);
+    at = block_all<WARPS>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
+    *irregular = nans == 0 && (infinities > 1 || walk.p.columns > 1 << 24);
+    *place = nans == 0 && !*irregular ? (int64_t)at : -1;
+    return nans > 0 ? NAN : INFINITY;
+}
+
+/* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left.
+ * *irregular: even so the row loses too much. */
+template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
+    const row_walk<FEW> &walk, float *scratch, int64_t to, power scale, float counted, bool *irregular) {
+    constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
+    const rfi_cuda_split &p = walk.p;
+    const int mine = threadIdx.x * WIDTH;
+    float top = 0, poor = 0;
+    const auto scaled = [&](const float (&stored)[WIDTH], float (&v)[WIDTH]) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) v[j] = stored[j] * scale.a * scale.b;
+    };
+    walk.each(p.columns, [&](int64_t, const float (&stored)[WIDTH]) {
+        float v[WIDTH];
+        scaled(stored, v);
+        rest_of<TERMS>(v);
+        top = largest_of(v, top);
+    });
+    top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
+    const int exponent = top > 0 ? min(14 - ilogbf(top), 126) : 0;
+    const float up = scalbnf(1.0f, exponent), down = scalbnf(1.0f, -exponent);
+    walk.each(p.depth, [&](int64_t i, const float (&stored)[WIDTH]) {
+        float v[WIDTH];
+        uint2 term[TERMS];
+        scaled(stored, v);
+        rest_of<TERMS>(v);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) v[j] *= up;
+        to_terms<TERMS, false>(v, term);
+        store_terms<TERMS>(p, to + p.depth + i - mine, term);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
+    });
+    poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
+    *irregular |= p.strict
+        ? poor > 0
+        : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
+    return top > 0 ? down : 0;
+}
+
+/* A block a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32, the
+ * usual case, without a question in its loops. */
+template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_bounds__(
+    row_walk<FEW>::BLOCK, FEW ? 1 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+    extern __shared__ __align__(16) uint8_t kept[];
+    constexpr int STEP = row_walk<FEW>::STEP, WARPS = row_walk<FEW>::BLOCK / 32;
+    __shared__ float scratch[WARPS];
+    const int64_t row = blockIdx.x, first = row * p.ld;
+    const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = threadIdx.x * WIDTH;
+    const bool whole = PLAIN || is_whole(p);
+    /* A thread's columns are STEP apart, whole panels, so that from column to column its terms are a constant number of
+     * values apart. */
+    static_assert(STEP % 64 == 0, "whole panels");
+    const int64_t to = p.panel ? rfi_place(p.panel, p.panel_rows, row, mine) : row * p.ld_terms + mine;
+    const int64_t apart = p.panel ? p.panel_rows / RFI_BLOCK_ROWS * rfi_block_values(p.panel) / p.panel : 1;
+    const int copied = FEW || !whole ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+    float pieces[FEW ? PIECES : 1][WIDTH];
+    const row_walk<FEW> walk = {p, kept, pieces, first, copied, dtype, whole};
+    begin(p.clear);
+    if (FEW)
+#pragma unroll
+        for (int g = 0; g < PIECES; g++) load_values(p, first, mine + g * STEP, dtype, whole, pieces[FEW ? g : 0]);
+#pragma unroll 4
+    for (int i = mine; i < copied; i += STEP) {
+        const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
+        if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
+        else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
+    }
+    rfi_copy_commit();
+    clear_words(p.clear);
+    rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
+    float top = 0;
+    walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { top = largest_of(v, top); });
+    top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    const int exponent = top < INFINITY ? scale_exponent<BF16>(top, dtype) : 0;
+    const power scale(exponent);
+    float row_scale = scalbnf(1.0f, -exponent), ratio = 0;
+    int poor = 0;
+    bool irregular = false;
+    if (!(top < INFINITY)) {
+        int64_t place = -1;
+        row_scale = find_infinity(walk, scratch, &place, &irregular);
+        for (int64_t i = mine; i < p.depth;
+            i += STEP) { /* terms that are not used are multiplied all the same: zeros */
+            __align__(8) uint16_t value[WIDTH];
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) {
+                const bool negative = i + j == place && rfi_load_as<float>(p.data, p.dtype, first + i + j) < 0;
+                value[j] = i + j != place
+                    ? 0
+                    : (BF16 ? 0x5d80 : 0x3c00) | (negative ? 0x8000 : 0); /* 2^60: times a subnormal it is none; 1 */
+            }
+            uint2 term[TERMS] = {*(const uint2 *)value};
+            store_terms<TERMS>(p, to + (i - mine) * apart, term);
+        }
+    } else if (scale.b == 1)
+        walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+            poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype);
+        });
+    else
+        walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+            poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype);
+        });
+    if (!BF16 && p.levels.ratio && __syncthreads_or(poor > 0)) {
+        float counted = 0;
+        walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++) counted += v[j] != 0;
+        });
+        const auto add = [](float x, float y) { return x + y; };
+        const float all_poor = block_all<WARPS>((float)poor, scratch, add);
+        counted = block_all<WARPS>(counted, scratch, add);
+        if (p.strict || all_poor * FEW_POOR > counted)
+            ratio = write_rest<TERMS, FEW>(walk, scratch, to, scale, counted, &irregular);
+    }
+    if (p.levels.wide && row == p.rows - 1)
+        for (int64_t i = p.rows + threadIdx.x; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
+            i += blockDim.x)
+            p.levels.wide[i] = 0;
+    if (threadIdx.x) return;
+    p.scale[row] = row_scale;
+    if (p.irregular) p.irregular[row] = irregular;
+    if (!p.levels.ratio) return;
+    p.levels.ratio[row] = ratio;
+    p.levels.wide[row] = ratio != 0;
+}
+
+/* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost,
+ * doc/kernels/accuracy.md says. */
+__global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ rfi_cuda_survey p) {
+    constexpr int WARPS = THREADS / 32;
+    __shared__ float scratch[WARPS];
+    const int64_t first = (int64_t)blockIdx.x * p.ld;
+    const auto add = [](float x, float y) { return x + y; };
+    float top = 0, sum = 0, poor = 0, counted = 0;
+    bool infinite = false, nan = false;
+    for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
+        const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i));
+        infinite |= v == INFINITY, nan |= v != v;
+        top = fmaxf(top, v);
+    }
+    infinite = __syncthreads_or(infinite), nan = __syncthreads_or(nan);
+    if (threadIdx.x == 0) {
+        if (infinite) atomicAdd(&p.findings->infinite, 1u);
+        if (infinite || nan) atomicAdd(&p.findings->nonfinite, 1u);
+    }
+    top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
+    if (!p.terms || infinite || nan || top == 0) return;
+    const power scale(scale_exponent<false>(top, p.dtype));
+    const float below = p.terms == 2 ? poor_below<2>(p.dtype) : poor_below<1>(p.dtype), share = 1 / top;
+    for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
+        const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i)), scaled = v * scale.a * scale.b;
+        if (v == 0) continue;
+        counted += 1, sum += v * share;
+        poor += scaled < below;
+        if (scaled < below * 0x1p-6f) atomicAdd(&p.lost[i], 1u);
+    }
+    sum = block_all<WARPS>(sum, scratch, add);
+    poor = block_all<WARPS>(poor, scratch, add);
+    counted = block_all<WARPS>(counted, scratch, add);
+    if (threadIdx.x) return;
+    if (poor * FEW_POOR > counted) atomicAdd(&p.findings->wide, 1u);
+    if (sum * 128 < (float)p.columns) atomicAdd(&p.findings->concentrated, 1u);
+}
+
+/* A block a row, 16 bytes a thread at a time. */
+__global__ void __launch_bounds__(THREADS) pack_rows(const __grid_constant__ rfi_cuda_pack p) {
+    constexpr int PIECE = 8;
+    const int64_t row = blockIdx.x;
+    const uint16_t *from = (const uint16_t *)p.from + row * p.ld_from;
+    const bool whole = (uintptr_t)from % 16 == 0;
+    for (int64_t i = threadIdx.x * PIECE; i < p.depth; i += THREADS * PIECE) {
+        __align__(16) uint16_t v[PIECE];
+        if (whole && i + PIECE <= p.columns) *(uint4 *)v = *(const uint4 *)(from + i);
+        else
+#pragma unroll
+            for (int j = 0; j < PIECE; j++) v[j] = i + j < p.columns ? from[i + j] : 0;
+        *(uint4 *)((uint16_t *)p.to + rfi_place(p.panel, p.panel_rows, row, i)) = *(const uint4 *)v;
+    }
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __grid_constant__ rfi_cuda_copy p) {
+    const int64_t row = blockIdx.x;
+    const T *from = (const T *)p.from + row * p.ld_from;
+    T *to = (T *)p.to + row * p.ld_to;
+    for (int64_t i = threadIdx.x; i < p.ld_to; i += THREADS) to[i] = i < p.columns ? from[i] : (T)0;
+}
+
+} // namespace
+
+template <int TERMS, bool BF16> static void (*split_kernel(bool few, bool plain))(rfi_cuda_split) {
+    return few  ? plain ? split_rows<TERMS, BF16, true, true> : split_rows<TERMS, BF16, true, false>
+         : plain ? split_rows<TERMS, BF16, false, true>
+                : split_rows<TERMS, BF16, false, false>;
+}
+
+cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
+    if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+    if (!split->rows) return cudaSuccess;
+    const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split),
+               bf16 = split->term_dtype == RF_BFLOAT16;
+    const int64_t row = split->columns * item_of(split->dtype),
+                  kept = few || split->dtype == RF_FLOAT64 ? 0
+        : row < KEPT_BYTES                                 ? row
+                                                           : KEPT_BYTES;
+    const auto kernel = split->terms == 3 ? split_kernel<3, true>(few, plain)
+        : bf16                            ? split_kernel<2, true>(few, plain)
+        : split->terms == 2               ? split_kernel<2, false>(few, plain)
+                                          : split_kernel<1, false>(few, plain);
+    return rfi_launch(kernel, split, dim3((unsigned)split->rows), few ? FEW_THREADS : THREADS, (size_t)kept, stream,
+        split->clear.overlaps);
+}
+
+cudaError_t rfi_cuda_launch_survey(const rfi_cuda_survey *survey, cudaStream_t stream) {
+    if (survey->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+    return survey->rows && survey->columns
+        ? rfi_launch(survey_rows, survey, dim3((unsigned)survey->rows), THREADS, 0, stream)
+        : cudaSuccess;
+}
+
+cudaError_t rfi_cuda_launch_clear(const rfi_cuda_clear *clear, cudaStream_t stream) {
+    return clear->count ? rfi_launch(clear_all, clear, dim3(1), THREADS, 0, stream, clear->overlaps) : cudaSuccess;
+}
+
+cudaError_t rfi_cuda_overlaps(int32_t *overlaps) {
+    cudaFuncAttributes attributes;
+    cudaError_t error =
+        cudaFuncGetAttributes(&attributes, clear_all); /* all portable files are compiled for the same architectures */
+    *overlaps = !error && attributes.ptxVersion >= 90;
+    return error;
+}
+
+cudaError_t rfi_cuda_launch_copy(const rfi_cuda_copy *copy, cudaStream_t stream) {
+    if (copy->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+    if (!copy->rows || !copy->ld_to) return cudaSuccess;
+    auto kernel = copy->item == 2 ? copy_rows<uint16_t> : copy->item == 4 ? copy_rows<uint32_t> : copy_rows<uint64_t>;
+    return rfi_launch(kernel, copy, dim3((unsigned)copy->rows), THREADS, 0, stream);
+}
+
+cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream) {
+    if (pack->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
+    if (!pack->rows || !pack->depth) return cudaSuccess;
+    return rfi_launch(pack_rows, pack, dim3((unsigned)pack->rows), THREADS, 0, stream);
+}

@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: MIT */
-/* Tiles of 128 x 256: for many rows. */
-#include "hopper_launch.cuh"
-
-cudaError_t rfi_cuda_fold_hopper_128x256(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::launch_for<128, 256, 2, 1>(*fold, stream);
-}

@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: MIT */
-/* Tiles of 64 x 64: for problems so small that larger ones would leave multiprocessors without a tile. */
-#include "hopper_launch.cuh"
-
-cudaError_t rfi_cuda_fold_hopper_64x64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::launch_for<64, 64, 1, 2>(*fold, stream);
-}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* What the kernels of sm_90a can run: a part of choose.c. */
+#ifndef ROWFOLD_CUDA_SM90_FAMILY_H
+#define ROWFOLD_CUDA_SM90_FAMILY_H
+
+/* Columns of a stage, which is a panel of W where that is in blocks. */
+static int stage_columns(const rfi_cuda_problem *p) {
+    return p->w_terms == 3 ? 16 : p->w_terms <= 1 && p->x_terms < 3 ? 64 : 32;
+}
+
+static int on_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return f->major == 9 && f->minor == 0 && in_16_bit(p) && p->num_vectors <= RFI_SM90_VECTORS && p->out_features &&
+        p->in_features && (!p->w_panel || p->w_panel == stage_columns(p));
+}
+
+static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
+}
+
+static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
+}
+
+/* Three terms of x are three times as wide. */
+static int is_small(const rfi_cuda_problem *p) {
+    return p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
+}
+
+static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && is_small(p);
+}
+
+static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_answers(p, f) && is_small(p);
+}
+
+/* Of W's blocks, for a problem that has it in rows; 0: in rows. */
+static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    if (!on_hopper(p, f) || p->states == RFI_CUDA_OTHER_STATES) return 0;
+    /* With W as it is stored the width of a stage depends on x, which may have another type with every call. */
+    return p->w_terms ? stage_columns(p) : p->x_terms ? 0 : 64;
+}
+
+static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1};
+static const family HOPPER_SMALL = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .least_rows = 8};
+
+#endif

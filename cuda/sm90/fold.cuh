@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: MIT */
+/* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
+ *
+ * A block is three warpgroups: a producer (an elected lane drives TMA, one warp fetches what belongs to columns, two
+ * draw the consumers' tickets) and two consumers. It is persistent and walks tiles of BM x BN logits, the batch
+ * fastest, so that W streams from memory once and x stays in the L2. The first tile of a cluster is its number; the
+ * producer of its first block draws the others while the one before is loaded, and tells all roles of all blocks:
+ * clusters that merge states have less time for tiles, and with a fixed share all others would wait for them. Blocks of
+ * a cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and
+ * multicasting it.
+ *
+ * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where W has two or x three, 16 where
+ * both have three. A tile with rows of x of two levels goes through K once for each, the second level first, with the
+ * same W. */
+#ifndef ROWFOLD_CUDA_SM90_FOLD_CUH
+#define ROWFOLD_CUDA_SM90_FOLD_CUH
+
+#include "sm90/epilogue.cuh"
+#include "sm90/irregular.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace hopper {
+
+/* This block's part of a tile, to every block of the cluster that `mask` names. */
+__device__ __forceinline__ void load_part(
+    bool multicast, uint32_t to, const CUtensorMap *map, uint32_t full, int column, int row, uint16_t mask) {
+    if (multicast) tma_load_multicast(to, map, full, column, row, mask);
+    else tma_load(to, map, full, column, row);
+}
+
+__device__ __forceinline__ void load_part(
+    bool multicast, uint32_t to, const CUtensorMap *map, uint32_t full, int column, int row, int block, uint16_t mask) {
+    if (multicast) tma_load_multicast(to, map, full, column, row, block, mask);
+    else tma_load(to, map, full, column, row, block);
+}
+
+/* The same for the threads that drive TMA: the first block's hands out tile `index`. */
+template <class C>
+__device__ __forceinline__ void hand_out(const Parameters &p, const Shared<C> &sh, Walk &walk, int index, int rank) {
+    const uint32_t slot = walk.count % HANDED_OUT, phase = walk.count / HANDED_OUT % 2, full = sh.tile_full + 8 * slot,
+                   empty = sh.tile_empty + 8 * slot;
+    if (rank == 0) {
+        walk.tile = tile_at<C>(p, index);
+        mbarrier_wait(empty, phase ^ 1); /* read everywhere, so that the last round of `full` is over everywhere, too */
+        mbarrier_arrive_expect(full, sizeof(uint64_t));
+        for (int i = 0; i < C::CLUSTER; i++) store_remote(shared_address(&sh.tiles[slot]), pack(walk.tile), full, i);
+    } else {
+        mbarrier_arrive_expect(full, sizeof(uint64_t));
+        mbarrier_wait(full, phase);
+        walk.tile = unpack(sh.tiles[slot]);
+        mbarrier_arrive_remote(empty + ((uint32_t)walk.tile.n >> 31), 0); /* see take_next */
+    }
+    walk.count++;
+}
+
+/* Clocks between the loads of W and those of x where three products keep shared memory busy: at once they cost 3% of
+ * the time, probably by standing in its way. */
+constexpr int PAUSE = 200;
+__device__ __forceinline__ void pause(int clocks) {
+    const long long begin = clock64();
+    while (clock64() - begin < clocks) {}
+}
+
+/* x may come from the kernel in front, which this one overlaps with; W does not, so that its first stages are fetched
+ * before x is there. */
+template <class C> __device__ __forceinline__ void produce_stages(const Parameters &p, const Shared<C> &sh, int rank) {
+    constexpr int A_PART = C::BM / C::CLUSTER_N,
+                  B_PART = C::BN / C::CLUSTER_M; /* rows that this block loads for the cluster */
+    const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M;
+    uint16_t b_mask = ((1 << C::CLUSTER_M) - 1) << (rank_n * C::CLUSTER_M), a_mask = 0;
+    for (int i = 0; i < C::CLUSTER_N; i++) a_mask |= 1 << (rank_m + i * C::CLUSTER_M);
+    auto load_w = [&](int stage, int k, int row, uint32_t bytes) {
+        const uint32_t full = sh.full + 8 * stage,
+                       b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
+        mbarrier_arrive_expect(full, bytes);
+        const int column = k * p.w_column, block = p.w_block ? row / RFI_BLOCK_ROWS + k * p.w_block : 0;
+        if (p.w_block) row = 0;
+        load_part(C::CLUSTER_M > 1, b, &p.w[0], full, column, row, block, b_mask);
+#pragma unroll
+        for (int i = 1; i < C::W_TERMS; i++)
+            load_part(C::CLUSTER_M > 1, b + i * C::B_TERM, &p.w[i], full, column, row, block, b_mask);
+    };
+    int stage = 0, phase = 1;
+    int index = blockIdx.x / C::CLUSTER;
+    bool waited = false;
+    for (Walk walk = first_tile<C>(p); walk.is_there(); hand_out<C>(p, sh, walk, index, rank)) {
+        const Tile tile = walk.of<C>(rank);
+        const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
+        /* Parts of x without rows are not loaded; what lies in their place is multiplied to rows that nobody reads. */
+        const int parts =
+            (int)min((p.fold.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
+        const uint32_t bytes = C::B_BYTES + max(parts, 0) * p.x_rows * (C::ROW * C::X_TERMS);
+        const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
+#pragma unroll 1
+        for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
+        if (!waited) {
+            rfi_wait_for_previous();
+            if (p.fold.levels.wide) mbarrier_wait(sh.wide_known, 0);
+        }
+        waited = true;
+        if (!p.fold.next_tile) index += gridDim.x / C::CLUSTER;
+        else if (rank == 0) index = gridDim.x / C::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
+        const bool wide = is_wide<C>(sh, walk.tile.m);
+        for (int level = wide; level >= 0; level--) {
+            const int first = level * (int)p.fold.x.level;
+            for (int k = 0; k < p.stages; k++) {
+                const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
+                if (k >= ahead || level != wide) {
+                    mbarrier_wait(sh.empty + 8 * stage, phase);
+                    load_w(stage, k, b_row, bytes);
+                    if (C::PRODUCTS == 3 && C::BN == 256) pause(PAUSE);
+                }
+#pragma unroll
+                for (int i = 0; i < C::X_TERMS; i++)
+                    if (rank_n < parts)
+                        load_part(C::CLUSTER_N > 1, a + i * C::A_TERM, &p.x[i], full, first + k * C::K, a_row, a_mask);
+                if (++stage == C::STAGES) stage = 0, phase ^= 1;
+            }
+        }
+    }
+}
+
+/* One warp fetches scale, bias and vectors of each tile's columns, a tile ahead of the consumers. */
+template <class C> __device__ __forceinline__ void produce_columns(const Parameters &p, const Shared<C> &sh, int rank) {
+    const rfi_cuda_fold &f = p.fold;
+    const int lane = threadIdx.x % 32;
+    const float *bias = (const float *)f.bias, *vectors = (const float *)f.vectors;
+    int buffer = 0, phase = 1;
+    for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
+        const Tile tile = walk.of<C>(rank);
+        mbarrier_wait(sh.columns_empty + 8 * buffer, phase);
+        float *to = sh.columns + buffer * C::COLUMN_ROWS * C::BN;
+        for (int j = lane; j < C::BN; j += 32) {
+            int64_t column = (int64_t)tile.n * C::BN + j;
+            if (column >= f.out_features) break;
+            to[j] = f.w.scale ? f.w.scale[column] : 1;
+            to[C::BN + j] = bias[column];
+            for (int v = 0; v < f.num_vectors; v++) to[(2 + v) * C::BN + j] = vectors[v * f.out_features + column];
+        }
+        mbarrier_arrive(sh.columns_full + 8 * buffer);
+        buffer ^= 1;
+        if (!buffer) phase ^= 1;
+    }
+}
+
+template <class C, int N>
+__device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
+    if constexpr (C::BF16) wgmma_bf16(d, a, b, accumulate);
+    else wgmma_f16(d, a, b, accumulate);
+}
+
+/* The products of one term of x with one of W, for all columns of a stage. */
+template <class C, int N>
+__device__ __forceinline__ void multiply_terms(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
+#pragma unroll
+    for (int s = 0; s < C::K / 16; s++) multiply<C>(d, a + s * (32 >> 4), b + s * (32 >> 4), accumulate || s);
+}
+
+/* Whether the product of terms i and j is the first that is taken. */
+template <class C> __device__ __forceinline__ constexpr bool is_first(int i, int j) {
+    return i + j == C::ORDER - 1 && i == C::X_TERMS - 1;
+}
+
+/* All products of a stage, as one group. The small ones come first, so that little is lost when the large ones are
+ * added. `a` and `b` are descriptors of this warpgroup's part of the first stage of the ring. */
+template <class C, int N>
+__device__ __forceinline__ void multiply_stage(float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate) {
+    const uint64_t at = (uint64_t)stage * (C::STAGE >> 4);
+    wgmma_fence();
+#pragma unroll
+    for (int sum = C::ORDER - 1; sum >= 0; sum--)
+#pragma unroll
+        for (int i = min(sum, C::X_TERMS - 1); i >= 0; i--)
+            if (sum - i < C::W_TERMS)
+                multiply_terms<C>(d, a + at + (i * C::A_TERM >> 4), b + at + ((sum - i) * C::B_TERM >> 4),
+                    accumulate || !is_first<C>(i, sum - i));
+    wgmma_commit();
+}
+
+/* Every warp says for itself that it has read the stage, in each block whose TMA writes to this one. */
+template <class C> __device__ __forceinline__ void release(uint32_t empty) {
+    int lane = threadIdx.x % 32;
+    if (C::CLUSTER == 1) {
+        if (lane == 0) mbarrier_arrive(empty);
+    } else if (lane < C::CLUSTER) mbarrier_arrive_remote(empty, lane);
+}
+
+/* The ring as a consumer goes round it. */
+struct Ring {
+    int stage, phase;
+    template <class C> __device__ __forceinline__ void advance() {
+        if (++stage == C::STAGES) stage = 0, phase ^= 1;
+    }
+};
+
+/* From the second level of x to the first: what is summed up so far, in units of the first. `block` is the first of
+ * this warpgroup's rows. */
+template <class C, int N>
+__device__ __forceinline__ void change_level(float (&total)[N], const rfi_cuda_fold &f, int64_t block) {
+    const int thread = thread_in_warpgroup();
+    const int64_t row = block + thread / 32 * 16 + thread % 32 / 4;
+    float ratio[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) ratio[r] = row + r * 8 < f.batch ? __ldcg(f.levels.ratio + row + r * 8) : 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = ratio[i / 2 % 2] != 0 ? total[i] * ratio[i / 2 % 2] : 0;
+}
+
+/* The first row of a warpgroup's part of a tile. */
+template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, int warpgroup) {
+    return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0);
+}
+
+/* The sums of a tile, half of the columns after the other: the tensor cores add what a stage gives, plain additions the
+ * stages. */
+template <class C, int N> __device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p,
+    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
+    constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = 0;
+#pragma unroll 1
+    for (int level = !C::BF16 && wide; level >= 0; level--) {
+        for (int k = 0; k < p.stages; k++) {
+            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+#pragma unroll
+            for (int h = 0; h < PARTS; h++) {
+                float part[NR];
+                multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
+                wgmma_wait<0>();
+                if (h == PARTS - 1) release<C>(sh.empty + 8 * ring.stage);
+#pragma unroll
+                for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+            }
+            ring.advance<C>();
+        }
+        if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
+    }
+}
+
+/* The sums of a tile, added by the tensor cores alone. */
+template <class C, int N> __device__ __forceinline__ void multiply_through(float (&total)[N], const Parameters &p,
+    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = 0;
+#pragma unroll 1
+    for (int level = !C::BF16 && wide; level >= 0; level--) {
+        int previous = 0;
+        for (int k = 0; k < p.stages; k++) {
+            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+            multiply_stage<C>(total, a, b, ring.stage, true);
+            wgmma_wait<1>();
+            if (k) release<C>(sh.empty + 8 * previous);
+            previous = ring.stage;
+            ring.advance<C>();
+        }
+        wgmma_wait<0>();
+        if (p.stages) release<C>(sh.empty + 8 * previous);
+        if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
+    }
+}
+
+template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared<C> &sh, const Place &at) {
+    const uint64_t a = wgmma_descriptor<C::ROW>(sh.stages + (C::SPLITS == 1 ? at.warpgroup * 64 * C::ROW : 0));
+    const uint64_t b =
+        wgmma_descriptor<C::ROW>(sh.stages + C::A_BYTES + (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN * C::ROW));
+    Ring ring = {0, 0};
+    Walk walk = first_tile<C>(p);
+    Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
+    rfi_wait_for_previous();
+    if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    find_wide<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    mbarrier_arrive(sh.wide_known);
+    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
+    for (; walk.is_there(); take_next<C>(sh, walk)) {
+        float total[C::SUMS];
+        if constexpr (C::PROMOTE)
+            multiply_by_stages<C>(
+                total, p, sh, ring, a, b, walk.of<C>(at.rank), is_wide<C>(sh, walk.tile.m), at.warpgroup);
+        else
+            multiply_through<C>(
+                total, p, sh, ring, a, b, walk.of<C>(at.rank), is_wide<C>(sh, walk.tile.m), at.warpgroup);
+        const Tile tile = walk.of<C>(at.rank);
+        const uint32_t buffer = walk.count % 2; /* of the columns */
+        const int first =
+            (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
+        const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * C::BN + first;
+        State<C::TOTALS> state[2];
+        mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
+        fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
+        mbarrier_arrive(sh.columns_empty + 8 * buffer);
+        if (p.fold.chain.reduction != RF_OP_NONE) {
+            if (walk.count) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+            write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state, sh);
+            previous = tile;
+        }
+    }
+    if (walk.count && p.fold.chain.reduction != RF_OP_NONE)
+        finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
+    if (*sh.irregular)
+        compute_irregular<C::TOTALS>(p.fold, sh.ring(), at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+}
+
+template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
+    extern __shared__ uint8_t raw[];
+    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
+        tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
+    __shared__ uint64_t tiles[HANDED_OUT];
+    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS];
+    __shared__ uint64_t wide_known;
+    const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
+    uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
+    Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full),
+        shared_address(columns_empty), shared_address(drawn), shared_address(tile_full), shared_address(tile_empty),
+        tiles, (float *)behind, last, &irregular, wide, shared_address(&wide_known)};
+    const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
+    rfi_release_next();
+    if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
+    if (threadIdx.x == 0) {
+        irregular = 0;
+        mbarrier_init(sh.wide_known, 128 * CONSUMERS);
+        for (int i = 0; i < C::STAGES; i++) {
+            mbarrier_init(sh.full + 8 * i, 1);
+            mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * C::CLUSTER);
+        }
+        for (int i = 0; i < 2; i++) {
+            mbarrier_init(sh.columns_full + 8 * i, 32);
+            mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
+        }
+        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
+        for (int i = 0; i < HANDED_OUT; i++) {
+            mbarrier_init(sh.tile_full + 8 * i, 1);
+            mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
+        }
+        mbarrier_init_fence();
+        prefetch_map(&p.x[0]);
+        prefetch_map(&p.w[0]);
+    }
+    __syncthreads();
+    if (C::CLUSTER > 1) cluster_sync();
+    /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
+     */
+    const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
+        registers_lower<24>();
+        const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+        if (warp == 0) {
+            if (elect_lane()) produce_stages<C>(p, sh, rank);
+            __syncwarp();
+        } else if (warp == 1) produce_columns<C>(p, sh, rank);
+        else if (p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, warp - 2);
+    } else {
+        registers_raise<240>();
+        const int thread = threadIdx.x % 128, lane = thread % 32;
+        const Place at = {warpgroup - 1, thread, thread / 32 * 16 + lane / 4, 2 * (lane % 4), rank};
+        consume<C>(p, sh, at);
+    }
+    __syncthreads();
+    if (C::CLUSTER > 1) cluster_sync(); /* no block leaves while another may still write to it */
+}
+
+} // namespace hopper
+#endif

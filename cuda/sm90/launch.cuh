@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/* Launching a Hopper kernel: its tensor maps and its grid. Each tile has a file of its own, for they take long to
+ * compile. */
+#ifndef ROWFOLD_CUDA_SM90_LAUNCH_CUH
+#define ROWFOLD_CUDA_SM90_LAUNCH_CUH
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+#include <string.h>
+
+#include "sm90/fold.cuh"
+
+namespace hopper {
+namespace {
+
+using Encode = PFN_cuTensorMapEncodeTiled_v12000;
+
+/* libcuda is not linked with: the library must load on machines without a driver. NULL if the driver has no such
+ * function. */
+Encode find_encode() {
+    void *symbol = NULL;
+    cudaDriverEntryPointQueryResult result;
+    cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &symbol, 12000, cudaEnableDefault, &result);
+    return !error && result == cudaDriverEntryPointSuccess ? (Encode)symbol : NULL;
+}
+
+/* What a tensor map is of: 16-bit values, the nearest dimension first, strides in bytes. */
+struct Map {
+    int dimensions;
+    cuuint64_t size[3], stride[2];
+    cuuint32_t box[3];
+    CUtensorMapSwizzle swizzle;
+};
+
+bool same(const Map &a, const Map &b) {
+    return a.dimensions == b.dimensions && a.swizzle == b.swizzle && !memcmp(a.size, b.size, sizeof a.size) &&
+        !memcmp(a.stride, b.stride, sizeof a.stride) && !memcmp(a.box, b.box, sizeof a.box);
+}
+
+/* The latest of a thread: more than the six of a call. */
+enum { KNOWN = 8 };
+
+/* A map is a function of what it is asked for alone. So those of W are encoded once, and those of x where its place or
+ * shape has changed. */
+cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) {
+    struct Known {
+        const void *data;
+        int dtype; /* 0: not yet used */
+        Map asked;
+        CUtensorMap map;
+    };
+    static thread_local Known known[KNOWN];
+    static thread_local int next;
+    for (const Known &k : known)
+        if (k.data == data && k.dtype == dtype && same(k.asked, m)) {
+            *map = k.map;
+            return cudaSuccess;
+        }
+    static const Encode encode = find_encode();
+    if (!encode) return cudaErrorNotSupported;
+    const CUtensorMapDataType type =
+        dtype == RF_BFLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const cuuint32_t step[3] = {1, 1, 1};
+    CUresult result = encode(map, type, m.dimensions, const_cast<void *>(data), m.size, m.stride, m.box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, m.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS) return cudaErrorInvalidValue;
+    known[next] = {data, dtype, m, *map};
+    next = (next + 1) % KNOWN;
+    return cudaSuccess;
+}
+
+/* Boxes of `box_rows` rows of `row_bytes` bytes, 32, 64 or 128, of a matrix, swizzled as wgmma reads them; one more
+ * dimension of one where `dimensions` is 3. Reads outside of the matrix give zeros. */
+cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns,
+    int row_bytes, int box_rows, int dimensions) {
+    const cuuint64_t row = (cuuint64_t)matrix.ld * 2;
+    return encode(map, data, matrix.dtype,
+        {dimensions, {(cuuint64_t)columns, (cuuint64_t)rows, 1}, {row, row * (cuuint64_t)rows},
+            {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows, 1},
+            row_bytes == 128      ? CU_TENSOR_MAP_SWIZZLE_128B
+                : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                  : CU_TENSOR_MAP_SWIZZLE_32B});
+}
+
+/* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and
+ * block. A box is of whole blocks. */
+cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
+    const cuuint64_t panel = (cuuint64_t)w.panel,
+                     blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
+    return encode(map, data, w.dtype,
+        {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
+            {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS}, CU_TENSOR_MAP_SWIZZLE_NONE});
+}
+
+const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
+
+/* Columns of x that are read, those of the second level included. */
+int64_t columns_of(const rfi_cuda_fold &f) { return f.x.level ? 2 * f.x.level : f.in_features; }
+
+template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
+    memset(p, 0, sizeof *p);
+    p->fold = f;
+    p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
+    p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
+    p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
+    p->w_column = f.w.panel ? 0 : C::K;
+    p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
+    p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
+    p->slots = p->n_tiles * C::SPLITS;
+    constexpr int PART = C::BM / C::CLUSTER_N;
+    p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
+    p->group_slot = (p->slots + 1) / 2 * 2;
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < C::X_TERMS && !error; i++)
+        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::ROW, p->x_rows, 2);
+    constexpr int W_PART = C::BN / C::CLUSTER_M;
+    static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
+    for (int i = 0; i < C::W_TERMS && !error; i++)
+        error = f.w.panel
+            ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, W_PART)
+            : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
+    return error;
+}
+
+/* Allows the kernel its shared memory, and says how many multiprocessors there are: once for a kernel and a device. */
+cudaError_t set_up(const void *kernel, int shared, int *multiprocessors) {
+    struct Ready {
+        const void *kernel;
+        int device, shared, multiprocessors;
+    };
+    static thread_local Ready ready[KNOWN];
+    static thread_local int next;
+    int device, most;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error) return error;
+    for (const Ready &r : ready)
+        if (r.kernel == kernel && r.device == device && r.shared == shared) {
+            *multiprocessors = r.multiprocessors;
+            return cudaSuccess;
+        }
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (!error) error = cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, device);
+    if (error) return error;
+    ready[next] = {kernel, device, shared, most};
+    next = (next + 1) % KNOWN;
+    *multiprocessors = most;
+    return cudaSuccess;
+}
+
+/* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters. The kernel is to call
+ * rfi_wait_for_previous. */
+cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster,
+    int threads, int shared, cudaStream_t stream) {
+    int most;
+    cudaError_t error = set_up(kernel, shared, &most);
+    if (error) return error;
+    const int64_t clusters = (tiles + cluster - 1) / cluster;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = (unsigned)cluster;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)((clusters < most / cluster ? clusters : most / cluster) * cluster));
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = (size_t)shared;
+    config.stream = stream;
+    config.attrs = attributes;
+    /* W is read before what is in front has finished. If it is the caller's, that must be a launch of the library's
+     * own, which lets this one begin once all of the caller's have finished: there is one where there are tickets to
+     * clear or terms to make. */
+    config.numAttrs = !f.w_borrowed || f.tickets || f.x.scale ? 2 : 1;
+    void *arguments[] = {parameters};
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
+    Parameters p;
+    cudaError_t error = fill<C>(&p, f);
+    const int64_t clusters =
+        (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
+    return error ? error
+                 : launch_blocks((const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS,
+                       C::SHARED, stream);
+}
+
+/* By the terms that x and W are in. */
+template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false>
+cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
+    const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
+    const bool bf16 = f.w.dtype == RF_BFLOAT16;
+    if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (x_terms == 2 && w_terms == 2)
+        return launch<Config<2, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (w_terms == 2) return launch<Config<1, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (x_terms == 2 && bf16) return launch<Config<2, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (bf16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+}
+
+} // namespace
+} // namespace hopper
+#endif
