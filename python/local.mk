@@ -47,6 +47,7 @@ rowfold_commands_py = \
 	python/rowfold/commands/run.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
+	python/rowfold/torch/again.py \
 	python/rowfold/torch/fuse.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \
