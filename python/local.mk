@@ -37,6 +37,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/runner.py \
 	python/rowfold/bench/sweep.py \
 	python/rowfold/bench/unfused.py \
+	python/rowfold/bench/watchdog.py \
 	python/rowfold/bench/worker.py
 rowfold_commands_py = \
 	python/rowfold/commands/__init__.py \
