@@ -180,11 +180,11 @@ static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kern
 }
 
 /* Operations a clock and multiprocessor. */
-static double rate_of(unit unit, const rfi_cuda_figures *f) {
+static double rate_of(unit multiplier, const rfi_cuda_figures *f) {
     size_t row = 0;
     for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
         if (f->major > rates[i].major || (f->major == rates[i].major && f->minor >= rates[i].minor)) row = i;
-    switch (unit) {
+    switch (multiplier) {
     case WARPGROUP16: return WARPGROUP16_RATE;
     case MMA16: return rates[row].mma16;
     case STREAMED32: return STREAM32;
@@ -196,8 +196,8 @@ static double rate_of(unit unit, const rfi_cuda_figures *f) {
 /* With the parts of K that `c` says. */
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
-    const family *const family = k->family;
-    const int products = family->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
+    const family *const shared = k->family;
+    const int products = shared->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     const int splits = c->splits;
     const int64_t split_depth = c->split_depth;
@@ -208,20 +208,20 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
-        .irregular = family->irregular,
-        .grouped = family->groups,
-        .uses_terms = family->terms && p->x_terms > 0,
-        .aligned_x = family->terms && !p->x_terms,
+        .irregular = shared->irregular,
+        .grouped = shared->groups,
+        .uses_terms = shared->terms && p->x_terms > 0,
+        .aligned_x = shared->terms && !p->x_terms,
         .splits = splits,
         .split_depth = split_depth,
-        .flops_per_second = rate_of(family->unit, f) * f->multiprocessors * f->clock_hz,
+        .flops_per_second = rate_of(shared->unit, f) * f->multiprocessors * f->clock_hz,
         .bytes_per_second = f->memory_bytes_per_second,
         .flops = 2 * batch * n * depth * products,
     };
     c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
     if (!p->reduction) c->bytes += batch * n * 4;
     /* The kernels of sm_90a fetch W while what prepares x runs. */
-    double launches = family->irregular ? 1 : c->uses_terms ? 4 : 2;
+    double launches = shared->irregular ? 1 : c->uses_terms ? 4 : 2;
     /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
     const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
     double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms)
@@ -230,7 +230,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
     double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits,
            sms = f->multiprocessors, part = splits > 1 ? (double)split_depth : depth;
-    double rounds = family->shares ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
+    double rounds = shared->shares ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
     double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
@@ -239,7 +239,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     if (k->tile_columns <= 64)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);
-    if ((family->unit == FMA32 || family->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
+    if ((shared->unit == FMA32 || shared->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
         arithmetic = larger(arithmetic, rounds * (rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
     double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */

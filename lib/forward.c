@@ -241,10 +241,10 @@ static rf_status take_row_inputs(const rf_model *model, const rf_forward_args *a
 }
 
 /* Columns in host memory, before anything is computed. */
-static rf_status check_columns(const rfi_plan *plan, const rfi_branch *branch, const rfi_forward *call) {
-    if (!branch->row || call->rows[branch->row - 1].memory != RF_MEMORY_HOST) return RF_OK;
-    const rfi_row_values *row = &call->rows[branch->row - 1];
-    for (int64_t i = 0; i < call->batch; i++) {
+static rf_status check_columns(const rfi_plan *plan, const rfi_branch *branch, const rfi_forward *forward) {
+    if (!branch->row || forward->rows[branch->row - 1].memory != RF_MEMORY_HOST) return RF_OK;
+    const rfi_row_values *row = &forward->rows[branch->row - 1];
+    for (int64_t i = 0; i < forward->batch; i++) {
         const int64_t column = rfi_load_index(row->data, row->dtype, i * row->ld);
         if ((column >= 0 && column < plan->out_features) || column == branch->ignore) continue;
         char ignored[60] = "";
@@ -328,19 +328,20 @@ rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, 
     return rf_model_forward_ex(model, &args);
 }
 
-static rf_status workspace_size(const rf_model *model, const rfi_forward *call, size_t *bytes) {
+static rf_status workspace_size(const rf_model *model, const rfi_forward *forward, size_t *bytes) {
     size_t size = 0;
     if (!bytes) return rfi_error(RF_INVALID_ARGUMENT, "bytes is NULL");
-    rf_status status = call->batch ? model->backend->workspace_size(&model->spec, model->prepared, call, &size) : RF_OK;
+    rf_status status =
+        forward->batch ? model->backend->workspace_size(&model->spec, model->prepared, forward, &size) : RF_OK;
     if (!status) *bytes = size;
     return status;
 }
 
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes) {
     RFI_GUARDED;
-    const rfi_forward call = {.batch = batch};
+    const rfi_forward forward = {.batch = batch};
     rf_status status = check_ready(model, batch);
-    return status ? status : workspace_size(model, &call, bytes);
+    return status ? status : workspace_size(model, &forward, bytes);
 }
 
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *given, size_t *bytes) {

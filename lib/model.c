@@ -133,7 +133,7 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
         .output_features = spec->plan.width,
         .weight_dtype = spec->weight_dtype,
         .x_dtype = spec->x_dtype,
-        .y_dtype = spec->plan.branches[0].gives_index ? RF_INT64 : spec->y_dtype,
+        .y_dtype = (int32_t)(spec->plan.branches[0].gives_index ? RF_INT64 : spec->y_dtype),
         .math = spec->math,
         .simplify = spec->plan.simplify,
         .threads = spec->threads,
@@ -163,7 +163,7 @@ rf_status rf_model_result_info(const rf_model *model, size_t index, rf_result_in
     const rf_result_info own = {
         .name = branch->name,
         .width = branch->width,
-        .dtype = branch->gives_index ? RF_INT64 : model->spec.y_dtype,
+        .dtype = (int32_t)(branch->gives_index ? RF_INT64 : model->spec.y_dtype),
         .kind = branch->reduction,
     };
     rfi_sized_write(info, &own, sizeof own);

@@ -37,6 +37,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/runner.py \
 	python/rowfold/bench/sweep.py \
 	python/rowfold/bench/unfused.py \
+	python/rowfold/bench/watchdog.py \
 	python/rowfold/bench/worker.py
 rowfold_commands_py = \
 	python/rowfold/commands/__init__.py \
@@ -47,6 +48,7 @@ rowfold_commands_py = \
 	python/rowfold/commands/run.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
+	python/rowfold/torch/again.py \
 	python/rowfold/torch/fuse.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \

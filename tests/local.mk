@@ -27,6 +27,19 @@ internal_programs = \
 	tests/c/test_passes \
 	tests/c/test_plan \
 	tests/c/test_vmath
+# Of the library's own objects, whose calls to the CUDA runtime the linker leads through the program.
+if HAVE_CUDA
+internal_programs += tests/c/test_cuda_faults
+endif
+cuda_calls = cudaDeviceGetAttribute cudaFree cudaFreeAsync cudaFuncGetAttributes cudaFuncSetAttribute cudaGetDevice cudaGetDeviceCount \
+	cudaGetDeviceProperties cudaGetDeviceProperties_v2 cudaGetDriverEntryPointByVersion cudaLaunchKernelExC cudaMalloc \
+	cudaMallocFromPoolAsync cudaMemcpy2DAsync cudaMemcpyAsync cudaMemPoolCreate cudaMemPoolSetAttribute cudaMemPoolTrimTo cudaMemsetAsync \
+	cudaPointerGetAttributes cudaSetDevice cudaStreamSynchronize
+tests_c_test_cuda_faults_SOURCES = tests/c/test_cuda_faults.c $(lib_librowfold_la_SOURCES)
+tests_c_test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
+tests_c_test_cuda_faults_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
+tests_c_test_cuda_faults_LDADD = $(lib_librowfold_la_LIBADD)
+tests_c_test_cuda_faults_LDFLAGS = $(cuda_calls:%=-Wl,--wrap=%)
 noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/rowfold_0_1.h tests/c/shard.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la

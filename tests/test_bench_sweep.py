@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +156,33 @@ def test_a_wrong_result_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(sweep.CpuJudge, "measure", lambda self, case: outcome(math.inf, 0.0))
     assert main(["bench", "--sweep", "1", "--competitors", "none"]) == 1
     assert "WRONG: c, 3 x 4 -> 5, float32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("library", ["CDLL", "PyDLL"])  # which let others run meanwhile, or not
+def test_a_case_that_stands_still_is_ended(library: str) -> None:
+    program = f"""if True:
+        import ctypes, signal, sys
+        from rowfold.__main__ import main
+        from rowfold.bench import sweep, watchdog
+        watchdog._GRACE_SECONDS = 2
+        sweep.CpuJudge._measure = lambda self, case: ctypes.{library}(None).sleep(300)
+        main(["bench", "--sweep", "3", "--seed", "5", "--competitors", "none", "--time-limit", "1"])
+    """
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    if library == "PyDLL":
+        assert ended.returncode == -signal.SIGALRM
+        return
+    assert ended.returncode == 124
+    (case,) = sweep.draw(1, 5, [sweep.CHAIN], DTYPES, "kernelbench", WORK)
+    assert f"rowfold bench: {case.label}, seed 5: not done within 1 s, and ended; --time-limit" in ended.stderr
+    assert "in main" in ended.stderr  # the stacks
+
+
+def test_a_case_that_ends_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep.CpuJudge, "_measure", lambda self, case: outcome(0.0, 0.0))
+    assert main(["bench", "--sweep", "1", "--competitors", "none", "--time-limit", "1"]) == 0
+    assert signal.alarm(0) == 0
+    time.sleep(1.5)
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,26 @@ def test_a_worker_that_dies_leaves_the_others_measured(monkeypatch):
     assert len(second.seconds) == 2
 
 
+def test_a_worker_that_stands_still_is_ended_and_the_others_measured(monkeypatch):
+    ask = Process.ask
+    stopped = []
+
+    def stop_the_first(self, what, **arguments):
+        if what == "time" and not stopped:
+            stopped.append(self)
+            self.limit = 0.5
+            os.kill(self._process.pid, signal.SIGSTOP)
+        return ask(self, what, **arguments)
+
+    monkeypatch.setattr(Process, "ask", stop_the_first)
+    entries = [Entry("first", "rowfold", {"simplify": "none"}), Entry("second", "numpy")]
+    said = []
+    first, second = Runner(threads=1, repeat=2, say=said.append, limit=300).measure(TINY, entries).results
+    assert first.missing == "gave no answer within 0.5 s, and was ended; --time-limit allows more"
+    assert f"{TINY.label}: first {first.missing}" in said
+    assert len(second.seconds) == 2
+
+
 def test_a_contender_that_cannot_take_part_says_why():
     case = Case("half", "linear | sum", 2, 8, 4, dtype="float16")
     with pytest.raises(WorkerError, match="numpy has no fast float16 product"):

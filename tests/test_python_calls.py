@@ -64,6 +64,53 @@ def test_a_column_that_is_dropped(model: rowfold.Model) -> None:
             logits(x, keepdims=False)
 
 
+def test_the_caller_s_tensor(model: rowfold.Model) -> None:
+    x, dual = _x(4), torch.autograd.forward_ad
+    expected = model(x)
+    for shape in ((4, 1), (4,)):
+        out = torch.zeros(shape)
+        version = out._version
+        assert model._calls is not None
+        assert model._calls.run(x, out) is out
+        assert model(x, out=out) is out
+        assert torch.equal(out.view(4, 1), expected)
+        assert out._version == version + 2
+    # What does not fit as it is takes the long way, which refuses it or writes to it.
+    for odd in (torch.zeros(8, 1)[::2], torch.zeros(5)[1:].view(4, 1), torch.zeros(4, 2)[:, 1:]):
+        assert model._calls.run(x, odd) is None
+        assert model(x, out=odd) is odd
+        assert torch.equal(odd, expected)
+    refused = {
+        "out has shape": torch.zeros(5, 1),
+        "out has dtype": torch.zeros(4, 1, dtype=torch.float64),
+        "out requires grad": torch.zeros(4, 1, requires_grad=True),
+        "out is a list": [0.0] * 4,
+        "lazily negated": torch._neg_view(torch.zeros(4, 1)),
+        "out has layout": torch.zeros(4, 1).to_sparse(),
+    }
+    for reason, wrong in refused.items():
+        with pytest.raises(rowfold.Error, match=reason):
+            model(x, out=wrong)
+    with pytest.raises(rowfold.InvalidArgumentError, match="y overlaps x"):
+        model(x, out=x.view(-1)[:4])
+    with dual.dual_level(), pytest.raises(rowfold.InvalidArgumentError, match="tangent"):
+        model(x, out=dual.make_dual(torch.zeros(4, 1), torch.ones(4, 1)))
+    with torch.inference_mode():
+        out = torch.zeros(4, 1)
+        assert torch.equal(model(x, out=out), expected)
+
+
+def test_a_shape_is_learned_from_a_call_with_out() -> None:
+    weight = torch.ones(5, 8, dtype=torch.bfloat16)
+    model = rowfold.Model("linear | max", dtype="bfloat16", y_dtype="bfloat16").load_weights(weight)
+    x = _x(4).to(torch.bfloat16)
+    bits = torch.zeros(4, 1, dtype=torch.uint16)
+    model(x, out=bits)
+    y = _short(model, x)
+    assert y.dtype is torch.bfloat16
+    assert torch.equal(y.view(torch.uint16), bits)
+
+
 def test_tensors_are_not_cast() -> None:
     model = rowfold.Model("linear | logsumexp", 8, 5, cast=True).load_weights(torch.ones(5, 8).tolist())
     expected = model(_x(3))

@@ -30,6 +30,8 @@ def inputs() -> dict[str, Any]:
         "weights": masses / masses.sum(),
         "masses": masses,
         "g": rng.normal(size=COLUMNS),
+        "targets": np.array([3, 0, COLUMNS - 1, -100, 17, 17, 5]),
+        "temperatures": np.linspace(0.5, 2, ROWS).astype(np.float32),
         **single,
     }
 
@@ -65,8 +67,21 @@ def head(v: dict[str, Any]) -> np.ndarray:
     return logsumexp(v["x"] @ weight.T)
 
 
+def logprobs(v: dict[str, Any]) -> np.ndarray:
+    return logits(v) - logsumexp(logits(v))[:, None]
+
+
+def logprob(v: dict[str, Any]) -> np.ndarray:
+    targets = v["targets"]
+    return np.where(targets == -100, 0, logprobs(v)[np.arange(ROWS), np.maximum(targets, 0)])
+
+
 EXPECTED = {
     "Energy score of a classifier": lambda v: -2 * logsumexp(logits(v) / 2),
+    "Log-probability of a target": logprob,
+    "Entropy of a classifier": lambda v: -(np.exp(logprobs(v)) * logprobs(v)).sum(1),
+    "A temperature for each row": lambda v: logsumexp(logits(v) / v["temperatures"].astype(np.float64)[:, None]),
+    "The next token, how likely it is, and how sure the model was": lambda v: logprobs(v).max(1),
     "Gaussian kernel density": density,
     "Gaussian mixture with diagonal covariances": mixture,
     "A half-step of Sinkhorn": lambda v: -0.5 * logsumexp((v["g"] - squares(v)) / 0.5 + np.log(v["masses"])),
@@ -77,6 +92,13 @@ EXPECTED = {
     "Largest cosine": lambda v: (scores(v) / np.linalg.norm(v["keys"], axis=1)).max(1) / np.linalg.norm(v["x"], axis=1),
     "Length of the row of logits": lambda v: np.linalg.norm(logits(v), axis=1),
     "A bfloat16 head with float32 results": head,
+}
+
+
+# Columns, which are right or wrong.
+COLUMN = {
+    "The next token, how likely it is, and how sure the model was": ("token", lambda v: logits(v).argmax(1)),
+    "Largest inner product": ("which", lambda v: scores(v).argmax(1)),
 }
 
 
@@ -95,3 +117,6 @@ def test_recipe(name: str) -> None:
     y = np.asarray(scope["y"])
     assert y.dtype == (np.float64 if double else np.float32)
     np.testing.assert_allclose(y.reshape(-1), expected, rtol=1e-12 if double else 3e-6)
+    if name in COLUMN:
+        result, column = COLUMN[name]
+        np.testing.assert_array_equal(scope[result], column(values))

@@ -34,9 +34,14 @@ def test_mutants_stand_where_the_set_says() -> None:
     assert len({(m.file, m.old, m.new) for m in mutants}) == len(mutants)
 
 
-def test_mutants_are_built_by_tests_that_exist() -> None:
-    programs = set(re.findall(r"tests/c/(test_\w+)", (ROOT / "tests" / "local.mk").read_text()))
-    assert set(mutate.C_TESTS) | set(mutate.INTERNAL) <= programs
+def test_mutants_are_built_of_files_and_by_tests_that_exist() -> None:
+    recipe = mutate.Recipe()
+    sources = {source for source, _ in recipe.flags.values()}
+    assert all((ROOT / name).exists() for name in sources)
+    assert len(recipe.library) > 30
+    programs = set(re.findall(r"tests/c/test_\w+", (ROOT / "tests" / "local.mk").read_text()))
+    assert programs - set(recipe.programs) == {"tests/c/test_cuda_faults"}
+    assert {mutant.file for mutant in mutate.read() if mutant.file.endswith(".c")} <= sources
     assert all((ROOT / "tests" / name).exists() for name in mutate.PYTHON_TESTS)
 
 

@@ -23,30 +23,29 @@ K, N, TOKENS = 8, 12, 5
 
 @dataclass
 class Entry:
-    """A module of the zoo: the shape of its input, and what fuse gave before it looked beyond single chains."""
+    """A module of the zoo, and the shape of its input."""
 
     title: str
     make: Callable[[], nn.Module]
     shape: tuple[int, ...]
-    before: str
 
 
 ZOO: list[Entry] = []
 
 
-def zoo(title: str, *shape: int, before: str = "refused") -> Callable[[type[nn.Module]], type[nn.Module]]:
+def zoo(title: str, *shape: int) -> Callable[[type[nn.Module]], type[nn.Module]]:
     """Adds a class to the zoo."""
 
     def add(kind: type[nn.Module]) -> type[nn.Module]:
-        ZOO.append(Entry(title, kind, shape or (4, K), before))
+        ZOO.append(Entry(title, kind, shape or (4, K)))
         return kind
 
     return add
 
 
-def entry(title: str, make: Callable[[], nn.Module], *shape: int, before: str = "refused") -> None:
+def entry(title: str, make: Callable[[], nn.Module], *shape: int) -> None:
     """Adds a function that makes a module."""
-    ZOO.append(Entry(title, make, shape or (4, K), before))
+    ZOO.append(Entry(title, make, shape or (4, K)))
 
 
 class Headed(nn.Module):
@@ -60,13 +59,13 @@ class Headed(nn.Module):
 # Whole chains.
 
 
-@zoo("log-partition function", before="fused")
+@zoo("log-partition function")
 class LogZ(Headed):
     def forward(self, x):
         return torch.logsumexp(self.head(x), dim=-1)
 
 
-@zoo("energy score with a temperature", before="fused")
+@zoo("energy score with a temperature")
 class Energy(Headed):
     temperature = 1.5
 
@@ -74,13 +73,13 @@ class Energy(Headed):
         return -self.temperature * torch.logsumexp(self.head(x) / self.temperature, dim=1)
 
 
-@zoo("max head", before="fused")
+@zoo("max head")
 class MaxHead(Headed):
     def forward(self, x):
         return self.head(x).max(dim=1).values
 
 
-@zoo("capped logits of a language model", 2, TOKENS, K, before="fused")
+@zoo("capped logits of a language model", 2, TOKENS, K)
 class SoftCapped(Headed):
     cap = 30.0
 
@@ -90,7 +89,7 @@ class SoftCapped(Headed):
         return logits.logsumexp(dim=-1)
 
 
-@zoo("learned temperature, as CLIP has it", before="fused")
+@zoo("learned temperature, as CLIP has it")
 class LearnedTemperature(Headed):
     def __init__(self):
         super().__init__()
@@ -100,7 +99,7 @@ class LearnedTemperature(Headed):
         return (self.head(x) * self.logit_scale.exp()).logsumexp(-1)
 
 
-@zoo("batch norm and activation, pooled", before="fused")
+@zoo("batch norm and activation, pooled")
 class NormPooled(Headed):
     def __init__(self):
         super().__init__()
@@ -110,7 +109,7 @@ class NormPooled(Headed):
         return F.relu(self.norm(self.head(x))).mean(dim=1, keepdim=True)
 
 
-@zoo("mish of itself, residual", before="fused")
+@zoo("mish of itself, residual")
 class MishGate(Headed):
     def forward(self, x):
         h = self.head(x)
@@ -118,10 +117,10 @@ class MishGate(Headed):
         return h.sum(-1)
 
 
-entry("sequence: linear, GELU", lambda: nn.Sequential(nn.Linear(K, N), nn.GELU()), before="fused")
+entry("sequence: linear, GELU", lambda: nn.Sequential(nn.Linear(K, N), nn.GELU()))
 
 
-@zoo("dropout between, in eval mode", before="fused")
+@zoo("dropout between, in eval mode")
 class Dropped(Headed):
     def __init__(self):
         super().__init__()
@@ -366,7 +365,7 @@ class Tied(nn.Module):
         return F.linear(x, self.wte.weight).logsumexp(-1)
 
 
-@zoo("1 - gate of parameters", before="refused")
+@zoo("1 - gate of parameters")
 class ParameterArithmetic(Headed):
     def __init__(self):
         super().__init__()
@@ -608,7 +607,7 @@ class Glu(Headed):
         return F.glu(self.head(x), dim=-1)
 
 
-@zoo("linear layer alone", before="fused")
+@zoo("linear layer alone")
 class Alone(Headed):
     def forward(self, x):
         return self.head(x)
@@ -663,11 +662,11 @@ def outcome(one: Entry) -> Outcome:
 
 def table() -> str:
     """The table of doc/pytorch.md."""
-    rows = ["| module | first version | now | how, or why not |", "|---|---|---|---|"]
+    rows = ["| module | | how, or why not |", "|---|---|---|"]
     for one in ZOO:
         found = outcome(one)
         how = found.how.replace("|", "\\|")
-        rows.append(f"| {one.title} | {one.before} | {found.status} | {how} |")
+        rows.append(f"| {one.title} | {found.status} | {how} |")
     return "\n".join(rows) + "\n"
 
 

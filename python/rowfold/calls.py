@@ -26,6 +26,7 @@ class _Shape(NamedTuple):
     """What calls of one shape, dtype and device share."""
 
     result: tuple[int, ...]
+    dropped: tuple[int, ...] | None  # without its one column; None where there are more
     dtype: Any  # of the result, PyTorch's
     template: bytes  # of rf_forward_args
     spare: list[tuple[Any, Any]]  # arguments that no call is using: the struct, and the reference to it
@@ -61,15 +62,19 @@ class TensorCalls:
             return
         device = given.device if given.memory is Memory.DEVICE else -1
         workspace = self._handle.call_workspace(args) if device >= 0 else 0
-        shape = _Shape(
-            given.lead + result.owner.shape[len(given.lead) :], result.owner.dtype, bytes(args), [], device, workspace
-        )
+        wanted = given.lead + result.owner.shape[len(given.lead) :]
+        dropped = wanted[:-1] if wanted[-1] == 1 else None
+        dtype = self._facts.by_dtype[result.dtype]  # the caller's out may hold it under another name
+        shape = _Shape(wanted, dropped, dtype, bytes(args), [], device, workspace)
         for oldest in list(self._known)[: max(0, len(self._known) - _SHAPES + 1)]:
             self._known.pop(oldest, None)
         self._known[x.shape, x.dtype, x.device, x.layout] = shape
 
-    def run(self, x: Any) -> Any:
-        """The result; None where the long way must be taken, which knows what to say if something is wrong."""
+    def run(self, x: Any, out: Any = None, keepdims: bool = True) -> Any:
+        """The result; None where the long way must be taken, which knows what to say if something is wrong.
+
+        It is the caller's ``out``, with or without the one column of a reduction, if that is given.
+        """
         facts = self._facts
         if type(x) not in facts.plain:
             return None
@@ -89,7 +94,12 @@ class TensorCalls:
             pointer = x.data_ptr()
             if not pointer or pointer & _ALIGNED:
                 return None
-            y = x.new_empty(shape.result, dtype=shape.dtype)
+            if out is None:
+                y = x.new_empty(shape.result if keepdims else shape.dropped, dtype=shape.dtype)
+            elif self._fits(out, x, shape):
+                y = out
+            else:
+                return None
         except RuntimeError:
             return None
         try:
@@ -105,7 +115,24 @@ class TensorCalls:
         shape.spare.append((args, reference))
         if status:
             self._handle.library.check(status)
+        if out is not None and not out.is_inference():
+            facts.increment_version(out)
         return y
+
+    def _fits(self, out: Any, x: Any, shape: _Shape) -> bool:
+        """Whether a result may go there as it is. That it overlaps x the library itself says."""
+        facts = self._facts
+        return (
+            type(out) in facts.plain
+            and out.dtype is shape.dtype
+            and (out.shape == shape.result or out.shape == shape.dropped)
+            and out.device == x.device
+            and out.layout is facts.strided
+            and out.is_contiguous()
+            and not (out.requires_grad and facts.is_grad_enabled())
+            and not out.is_neg()
+            and not out.data_ptr() & _ALIGNED
+        )
 
     def _on_device(self, shape: _Shape, x: Any, args: Any, reference: Any) -> int:
         """A call on PyTorch's current stream, with a workspace that calls on that stream use one after the other."""

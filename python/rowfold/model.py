@@ -519,10 +519,10 @@ class Model:
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y if keepdims or out is not None else y[..., 0]
         calls = self._calls
-        if calls is not None and out is None and not row_inputs:
-            y = calls.run(x)
+        if calls is not None and not row_inputs:
+            y = calls.run(x, out, keepdims)
             if y is not None:
-                return y if keepdims else y[..., 0]
+                return y
         if self._cast:
             x = arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
         if out is not None:
@@ -561,12 +561,12 @@ class Model:
             self._forward(handle.pointer, given.pointer, given.batch, results[0].pointer)
         else:
             self._forward_ex(handle, x, kind, given, results, values)
+        if self._plain and isinstance(kind, TorchKind):
+            calls = self._calls
+            if calls is None:
+                calls = self._calls = TensorCalls(handle)
+            calls.learn(x, given, results[0])
         if out is None:
-            if self._plain and isinstance(kind, TorchKind):
-                calls = self._calls
-                if calls is None:
-                    calls = self._calls = TensorCalls(handle)
-                calls.learn(x, given, results[0])
             made = [kind.finish(y, x) for y in made]
         else:
             for y in made:

@@ -20,6 +20,7 @@ from .data import DATA
 from .machine import cores
 from .report import document, markdown, show
 from .runner import CaseResult, Entry, Runner
+from .watchdog import TIME_LIMIT
 
 COMPETITORS = ("numpy", "openblas", "torch", "torch-compile")
 SIMPLIFY = ("none", "exact", "algebraic")
@@ -33,7 +34,7 @@ or with more than 2^25 values in x, in W or in the logits, is drawn again: a tho
 rowfold's median time over that of PyTorch eager, or of numpy where PyTorch is not installed; errors are against float64
 for 8 rows (256 on a GPU). A result is called less exact if its error is above twice the other's and above four units in
 the last place of float32 (of float64 for float64). The exit status is 1 if a case has no result, or infinities or NaN
-that float64 does not have."""
+that float64 does not have; 124 if one stood still."""
 EXAMPLES = """examples:
   rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
   rowfold bench --preset logsumexp_gelu --json new.json
@@ -83,6 +84,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
     parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
     parser.add_argument("--repeat", type=positive, default=5, help="samples of each contender, interleaved (5)")
+    parser.add_argument(
+        "--time-limit",
+        type=positive,
+        default=TIME_LIMIT,
+        metavar="SECONDS",
+        help=f"what a case (without --sweep on a CPU: a request) may take before it is ended ({TIME_LIMIT})",
+    )
     parser.add_argument(
         "--simplify",
         choices=SIMPLIFY,
@@ -153,9 +161,9 @@ def _sweep(arguments: argparse.Namespace) -> int:
     options = {"simplify": (arguments.simplify or ["none"])[0], "backend": arguments.backend}
     judge: sweep.Judge
     if on_gpu:
-        judge = sweep.GpuJudge(arguments.device, arguments.repeat, options, arguments.math)
+        judge = sweep.GpuJudge(arguments.device, arguments.repeat, options, arguments.math, arguments.time_limit)
     else:
-        judge = sweep.CpuJudge(threads, arguments.repeat, options, _competitors(arguments))
+        judge = sweep.CpuJudge(threads, arguments.repeat, options, _competitors(arguments), arguments.time_limit)
     outcomes = sweep.run(cases, judge)
     sweep.show(outcomes, judge.other)
     if arguments.json:
@@ -168,7 +176,7 @@ def _run_on_cpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, i
     cases = _cases(arguments)
     entries = _entries(arguments)
     threads = arguments.threads or cores()
-    runner = Runner(threads, arguments.repeat, lambda line: print(line, file=sys.stderr, flush=True))
+    runner = Runner(threads, arguments.repeat, _say, arguments.time_limit)
     results: list[CaseResult] = []
     for case in cases:
         results.append(runner.measure(case, entries))
@@ -177,12 +185,16 @@ def _run_on_cpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, i
     return results, threads, _status(results)
 
 
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _status(results: Sequence[CaseResult]) -> int:
     return 0 if all(result.results[0].seconds for result in results) else 1
 
 
 def _run_on_gpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, int]:
-    runner = gpu.Runner(arguments.device, arguments.repeat, lambda line: print(line, file=sys.stderr, flush=True))
+    runner = gpu.Runner(arguments.device, arguments.repeat, _say, arguments.time_limit)
     wanted = [] if arguments.competitors == "none" else arguments.competitors.split(",")
     competitors = [name for name in wanted if name.startswith("torch")]
     drawn = {"data": arguments.data, "seed": arguments.seed}

@@ -24,6 +24,7 @@ from .cases import Case
 from .data import Array
 from .runner import CaseResult, Result
 from .unfused import apply, largest_error, sampled_rows, torch_table
+from .watchdog import TIME_LIMIT, watched
 
 COPIES = 4  # of x, in turn
 LEAST_SAMPLE_SECONDS = 2e-3  # calls of a graph are repeated until it takes so long
@@ -165,9 +166,12 @@ def _torch(case: GpuCase, inputs: Inputs, compiled: bool) -> tuple[Call, dict[st
 
 
 class Runner:
-    """Measures cases on one device. ``say`` receives a line on each step."""
+    """Measures cases on one device. ``say`` receives a line on each step.
 
-    def __init__(self, device: str, repeat: int, say: Callable[[str], None]) -> None:
+    A case that takes more than ``limit`` seconds ends the process: nothing else ends a kernel that stands still.
+    """
+
+    def __init__(self, device: str, repeat: int, say: Callable[[str], None], limit: float = TIME_LIMIT) -> None:
         try:
             self.torch: Any = importlib.import_module("torch")
         except ModuleNotFoundError:
@@ -176,12 +180,18 @@ class Runner:
             self.torch.zeros(1, device=device)
         except (RuntimeError, AssertionError) as error:
             raise SystemExit(f"rowfold bench: --device {device}: {str(error).splitlines()[0]}") from None
-        self.device, self.repeat, self.say = device, repeat, say
+        self.device, self.repeat, self.say, self.limit = device, repeat, say, limit
 
     def measure(
         self, case: GpuCase, simplify: Sequence[str], competitors: Sequence[str], backend: str | None
     ) -> GpuResult:
         """One case: rowfold with each of the rewrites allowed, and the competitors."""
+        with watched(f"{case.label}, seed {case.seed}", self.limit):
+            return self._measure(case, simplify, competitors, backend)
+
+    def _measure(
+        self, case: GpuCase, simplify: Sequence[str], competitors: Sequence[str], backend: str | None
+    ) -> GpuResult:
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = case.math == "tf32"
         self.say(f"{case.label}: drawing the inputs")

@@ -10,6 +10,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from ..ops import Chain
 from .cases import Case
 from .machine import cpu_name
 from .unfused import largest_error, reference, sampled_rows
+from .watchdog import TIME_LIMIT
 
 Pick = Callable[[Sequence[float]], float]
 
@@ -138,9 +140,10 @@ class WorkerError(Error, RuntimeError):
 
 
 class Process:
-    """The parent's end of a worker."""
+    """The parent's end of a worker. One that does not answer within ``limit`` seconds is ended."""
 
-    def __init__(self, entry: Entry, case: Case, threads: int) -> None:
+    def __init__(self, entry: Entry, case: Case, threads: int, limit: float = TIME_LIMIT) -> None:
+        self.limit = limit
         environment = {**os.environ, **entry.environment}
         for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             environment[name] = str(threads)
@@ -166,14 +169,27 @@ class Process:
 
     def _send(self, request: Mapping[str, Any]) -> Any:
         assert self._process.stdin and self._process.stdout
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(self.limit, end)
+        timer.daemon = True
+        timer.start()
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
+        finally:
+            timer.cancel()
         if not line:
             code = self._process.wait()
+            if late.is_set():
+                raise WorkerError(f"gave no answer within {self.limit:g} s, and was ended; --time-limit allows more")
             raise WorkerError(f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}")
         answer = json.loads(line)
         if "error" in answer:
@@ -194,8 +210,8 @@ class Process:
 class Runner:
     """Measures cases. ``say`` receives a line on each step."""
 
-    def __init__(self, threads: int, repeat: int, say: Callable[[str], None]) -> None:
-        self.threads, self.repeat, self.say = threads, repeat, say
+    def __init__(self, threads: int, repeat: int, say: Callable[[str], None], limit: float = TIME_LIMIT) -> None:
+        self.threads, self.repeat, self.say, self.limit = threads, repeat, say, limit
         self._core_types: dict[tuple[str, bool], str] = {}
 
     def measure(self, case: Case, entries: Sequence[Entry]) -> CaseResult:
@@ -214,6 +230,7 @@ class Runner:
                     try:
                         result.seconds.append(process.ask("time"))
                     except WorkerError as error:
+                        self.say(f"{case.label}: {result.label} {error}")
                         result.seconds, result.missing = [], str(error)
                         running.remove((process, result))
                         process.close()
@@ -222,6 +239,8 @@ class Runner:
             self.say(f"{case.label}: errors against float64")
             rows = sampled_rows(case.batch)
             self._errors(case, rows, running)
+        except WorkerError as error:
+            raise WorkerError(f"{case.label}: {error}") from None
         finally:
             for process, _ in running:
                 process.close()
@@ -231,12 +250,13 @@ class Runner:
         try:
             if entry.contender == "openblas":
                 entry = replace(entry, environment={**entry.environment, **self._best_openblas(entry, case)})
-            process = Process(entry, case, self.threads)
+            process = Process(entry, case, self.threads, self.limit)
             running.append((process, result))
             result.about = process.ask("describe")
         except WorkerError as error:
             if running and running[-1][1] is result:
                 running.pop()[0].close()
+            self.say(f"{case.label}: {result.label} {error}")
             result.missing = str(error)
             return
         result.extra_memory_bytes = result.about.pop("extra_memory_bytes")
@@ -257,7 +277,7 @@ class Runner:
                 self.say(f"trying OpenBLAS with OPENBLAS_CORETYPE={core or '(unset)'}")
                 environment = {"OPENBLAS_CORETYPE": core} if core else {}
                 try:
-                    process = Process(replace(entry, environment=environment), trial, self.threads)
+                    process = Process(replace(entry, environment=environment), trial, self.threads, self.limit)
                 except WorkerError:
                     if not core:  # it is not here, or has no such product: no core type will help
                         raise

@@ -33,6 +33,7 @@ from .contenders import CONTENDERS, Contender, Unavailable
 from .report import about, seconds_text, show_table
 from .runner import Result
 from .unfused import largest_error, reference, sampled_rows
+from .watchdog import TIME_LIMIT, watched
 
 SCHEMA = "rowfold-sweep/1"
 CHAIN = "linear | logsumexp"
@@ -95,7 +96,7 @@ def draw(count: int, seed: int, chains: Sequence[str], dtypes: Sequence[str], da
 
 
 class Judge(Protocol):
-    """Measures one case."""
+    """Measures one case. One that takes too long ends the process."""
 
     other: str  # who stands beside rowfold
 
@@ -106,8 +107,10 @@ class Judge(Protocol):
 class CpuJudge:
     """Both in this process."""
 
-    def __init__(self, threads: int, repeat: int, options: dict[str, Any], competitors: Sequence[str]) -> None:
-        self.threads, self.repeat, self.options = threads, repeat, options
+    def __init__(
+        self, threads: int, repeat: int, options: dict[str, Any], competitors: Sequence[str], limit: float = TIME_LIMIT
+    ) -> None:
+        self.threads, self.repeat, self.options, self.limit = threads, repeat, options, limit
         installed = importlib.util.find_spec("torch") is not None
         fitting = [name for name in ("torch", "numpy") if name in competitors and (name != "torch" or installed)]
         self._name = fitting[0] if fitting else None
@@ -115,6 +118,10 @@ class CpuJudge:
 
     def measure(self, case: Case) -> Outcome:
         """Times in turns; errors of a sample of the rows."""
+        with watched(f"{case.label}, seed {case.seed}", self.limit):
+            return self._measure(case)
+
+    def _measure(self, case: Case) -> Outcome:
         x, weight, bias = case.inputs()
         rows = sampled_rows(case.batch)
         expected = reference(Chain.parse(case.chain), x[rows], weight, bias, case.vectors())
@@ -146,8 +153,10 @@ class GpuJudge:
 
     other = "PyTorch eager"
 
-    def __init__(self, device: str, repeat: int, options: dict[str, Any], math_of: str) -> None:
-        self.runner, self.options, self.math = gpu.Runner(device, repeat, lambda line: None), options, math_of
+    def __init__(
+        self, device: str, repeat: int, options: dict[str, Any], math_of: str, limit: float = TIME_LIMIT
+    ) -> None:
+        self.runner, self.options, self.math = gpu.Runner(device, repeat, lambda line: None, limit), options, math_of
 
     def measure(self, case: Case) -> Outcome:
         """As `rowfold bench --device cuda` does."""

@@ -46,7 +46,7 @@ def runner(text: str, leaves: Sequence[torch.Tensor]) -> Runner:
     key = (text, *(t.data_ptr() for t in leaves))
     with _lock:
         found = _live.get(key)
-        if found is None or found.signature != signature(leaves):
+        if found is None or (found.signature != signature(leaves) and not found.update(leaves)):
             found = _live[key] = Runner(parse(text), leaves)
             if key in _recent:
                 _recent[key] = found

@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 
 from ..errors import Error, FuseError, InvalidArgumentError
 from . import library
+from .again import Again
 from .linearize import linearize
 from .match import Matcher
 from .program import Program, Runner, name_of, signature
@@ -52,6 +53,7 @@ class Fused(nn.Module):
         self._modal_calls = matcher.modal_calls
         self._rows = _describe(matcher, output)
         self._runner: Runner | None = None
+        self._last: Again | None = None  # the shortest way of a call that is like the one before
         self._around: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
         self._again: Callable[[Any], Fused] | None = None  # makes it anew from the original
 
@@ -71,6 +73,9 @@ class Fused(nn.Module):
         return cast(torch.Tensor, cast(Any, self.original)(x))
 
     def _operation(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._like_the_last(x)
+        if y is not None:
+            return y
         leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
         if (watched or error is not None) and self._around is None and torch.onnx.is_in_onnx_export():
             return self._for_onnx(x)
@@ -78,12 +83,27 @@ class Fused(nn.Module):
             raise error
         return self._run(x, leaves, watched)
 
+    def _like_the_last(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The result by the shortest way; None where all must be looked at."""
+        if torch.compiler.is_compiling() or self._last is None or _jit_trace():
+            return None
+        if self._last.holds():
+            return self._last.runner.again(x)
+        self._last = None
+        return None
+
     def _run(self, x: torch.Tensor, leaves: list[torch.Tensor], watched: bool) -> torch.Tensor:
         # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
         if watched:
             result: torch.Tensor = torch.ops.rowfold.fused(x, leaves, self._text)
             return result
-        return self._loaded(leaves)(x)
+        runner = self._loaded(leaves)
+        y = runner(x)
+        # What recipes compute is compared by what it is computed from, which only the long way does.
+        if self._last is None and not self._recipes:
+            paths = [(name, self._paths[name]) for name in self._plan.names]
+            self._last = Again.learn(runner, self, self._captured, paths, self._modal)
+        return y
 
     def _loaded(self, leaves: list[torch.Tensor]) -> Runner:
         runner = self._runner
@@ -116,7 +136,7 @@ class Fused(nn.Module):
     def reload(self) -> None:
         """Loads the weights anew at the next call, for changes that PyTorch does not record."""
         leaves = self._leaves()
-        self._runner = None
+        self._runner = self._last = None
         self._made.clear()
         library.forget(self._text, leaves)
 
@@ -176,7 +196,7 @@ class Fused(nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runner": None, "_made": {}}
+        return {**self.__dict__, "_runner": None, "_last": None, "_made": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -33,6 +33,10 @@ class Part(Fused):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The region's values, in one operation if that can be."""
+        y = self._like_the_last(x)
+        if y is not None:
+            self.calls["fused"] += 1
+            return y
         leaves = self._leaves()
         if torch.compiler.is_compiling():
             return self._written(self._owner, x) if self._misfit(x, leaves) else self._run(x, leaves, True)

@@ -105,6 +105,18 @@ class Loaded:
     y_dtype: torch.dtype
     least_dims: int
 
+    def like(self, other: Loaded) -> bool:
+        """Whether a model of one takes the other's tensors: it does where only their values differ."""
+        return (
+            self.chain == other.chain
+            and self._kinds() == other._kinds()
+            and (self.x_dtype, self.y_dtype, self.least_dims) == (other.x_dtype, other.y_dtype, other.least_dims)
+        )
+
+    def _kinds(self) -> list[Any]:
+        tensors = {"weight": self.weight, "bias": self.bias, **self.vectors}
+        return [t if t is None else (name, t.dtype, t.shape, t.device) for name, t in tensors.items()]
+
     def model(self, options: tuple[tuple[str, Any], ...]) -> Model:
         """A Model for this chain, without its weights."""
         device = self.weight.device
@@ -282,15 +294,8 @@ class Runner:
 
     def __init__(self, program: Program, leaves: Sequence[torch.Tensor]) -> None:
         self.program = program
-        for name, tensor in zip(program.names, leaves):
-            if tensor.is_inference():
-                raise FuseError(
-                    f"{name} was made in inference mode, and changes of it could not be noticed; make it outside "
-                    "of torch.inference_mode()"
-                )
-        if any(t.is_cuda for t in leaves) and torch.cuda.is_current_stream_capturing():
-            raise FuseError("the weights cannot be loaded while a CUDA graph is captured; call the module once before")
-        self.signature = signature(leaves)
+        _check_loadable(program, leaves)
+        self.signature: list[Any] | None = signature(leaves)
         # While these are held, no other tensor can come to the same address.
         self.held = [t.detach() for t in leaves]
         loaded = program.load(leaves)
@@ -298,10 +303,35 @@ class Runner:
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
         self.least_dims, self.dims = loaded.least_dims, program.dims
         self.model = loaded.model(program.options)
-        sixteen = loaded.weight.dtype in (torch.float16, torch.bfloat16)
-        borrow = program.owned or (program.borrow and sixteen and loaded.weight.is_cuda)
+        # A token for each call under way. Adding and removing one is atomic, and so is asking whether there is any.
+        self._calls: list[None] = []
         with torch.no_grad():
-            self.model.load_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=borrow)
+            self.model.load_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=self._borrows(loaded))
+
+    def _borrows(self, loaded: Loaded) -> bool:
+        sixteen = loaded.weight.dtype in (torch.float16, torch.bfloat16)
+        return self.program.owned or (self.program.borrow and sixteen and loaded.weight.is_cuda)
+
+    def update(self, leaves: Sequence[torch.Tensor]) -> bool:
+        """Takes other values of the same tensors; False where only a new Runner does. One thread at a time.
+
+        A call that begins meanwhile finds no signature, one that began earlier left its token: neither is disturbed.
+        """
+        before, now = self.signature, signature(leaves)
+        _check_loadable(self.program, leaves)
+        loaded = self.program.load(leaves)
+        if before is None or not loaded.like(self.loaded):
+            return False
+        self.signature = None
+        if self._calls:
+            return False
+        with torch.no_grad():
+            borrow = self._borrows(loaded)
+            self.model.update_weights(loaded.weight, loaded.bias, loaded.vectors, borrow=borrow)
+        if self.device.type == "cuda":  # the update is in the order of this stream, but calls may come on any
+            torch.cuda.current_stream(self.device).synchronize()
+        self.loaded, self.held, self.signature = loaded, [t.detach() for t in leaves], now
+        return True
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The fused forward of x (..., in_features)."""
@@ -310,10 +340,39 @@ class Runner:
         if x.device != self.device:
             raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
         check_dims(x, self.dims, self.least_dims)
-        y: torch.Tensor = self.model(x)
-        if self.program.flat:
-            y = y.reshape(-1, y.shape[-1])
-        return y.squeeze(-1) if self.program.dropped else y
+        self._calls.append(None)
+        try:
+            if self.signature is not None:
+                y: torch.Tensor = self.model(x, keepdims=not self.program.dropped)
+                return y.reshape(-1, *y.shape[x.ndim - 1 :]) if self.program.flat else y
+        finally:
+            self._calls.pop()
+        return Runner(self.program, self.held)(x)  # another thread is updating this one
+
+    def again(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The fused forward of an x like one that there was, by the shortest way; None if it must be called."""
+        calls = self.model._calls
+        if calls is None:
+            return None
+        self._calls.append(None)
+        try:
+            if self.signature is None:
+                return None
+            y: torch.Tensor | None = calls.run(x, None, not self.program.dropped)
+        finally:
+            self._calls.pop()
+        return y.reshape(-1, *y.shape[x.ndim - 1 :]) if self.program.flat and y is not None else y
+
+
+def _check_loadable(program: Program, leaves: Sequence[torch.Tensor]) -> None:
+    for name, tensor in zip(program.names, leaves):
+        if tensor.is_inference():
+            raise FuseError(
+                f"{name} was made in inference mode, and changes of it could not be noticed; make it outside "
+                "of torch.inference_mode()"
+            )
+    if any(t.is_cuda for t in leaves) and torch.cuda.is_current_stream_capturing():
+        raise FuseError("the weights cannot be loaded while a CUDA graph is captured; call the module once before")
 
 
 def check_dims(x: torch.Tensor, dims: int | None, least: int) -> None:

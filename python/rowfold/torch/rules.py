@@ -56,7 +56,8 @@ _INSTEAD = {
     "topk": "one value of a row is computed, the largest by amax",
     "std": "a variance is a second pass over the columns; h.square().mean(-1) is one",
     "var": "a variance is a second pass over the columns; h.square().mean(-1) is one",
-    "glu": "it multiplies two halves of the columns; a chain has one current value",
+    "glu": "it multiplies two halves of the columns; a chain has one current value: as two linear layers, "
+    "F.linear(x, W[:n], b[:n]) * F.linear(x, W[n:], b[n:]).sigmoid(), the gate is fused with partial=True",
     "chunk": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
     "split": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
 }
