@@ -26,6 +26,7 @@ lib_libplan_la_LIBADD = $(PTHREAD_LIBS)
 
 lib_librowfold_la_SOURCES = \
 	lib/backends.c \
+	lib/collective.c \
 	lib/cpu/blocking.c \
 	lib/cpu/cpu.c \
 	lib/cpu/estimate.c \
@@ -43,6 +44,7 @@ lib_librowfold_la_SOURCES = \
 	lib/mapping.c \
 	lib/model.c \
 	lib/safetensors.c \
+	lib/shards.c \
 	lib/version.c \
 	lib/weights_file.c
 noinst_HEADERS += \
@@ -64,10 +66,12 @@ noinst_HEADERS += \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
 	lib/cpu/rows_typed.h \
+	lib/cpu/states_typed.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \
 	lib/explain_parts.h \
+	lib/groups.h \
 	lib/guard.h \
 	lib/lexical.h \
 	lib/mapping.h \
@@ -83,6 +87,7 @@ noinst_HEADERS += \
 	lib/rows.h \
 	lib/reductions.def \
 	lib/safetensors.h \
+	lib/shards.h \
 	lib/sized.h \
 	lib/sizes.h \
 	lib/status.def \

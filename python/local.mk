@@ -21,6 +21,7 @@ rowfold_py = \
 	python/rowfold/ops.py \
 	python/rowfold/quickstart.py \
 	python/rowfold/rows.py \
+	python/rowfold/shards.py \
 	python/rowfold/tensors.py
 rowfold_bench_py = \
 	python/rowfold/bench/__init__.py \

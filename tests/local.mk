@@ -13,6 +13,7 @@ public_programs = \
 	tests/c/test_malloc \
 	tests/c/test_rounding \
 	tests/c/test_results \
+	tests/c/test_shards \
 	tests/c/test_signals \
 	tests/c/test_sizes \
 	tests/c/test_thread_faults \
@@ -26,7 +27,7 @@ internal_programs = \
 	tests/c/test_explain \
 	tests/c/test_plan \
 	tests/c/test_vmath
-noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/rowfold_0_1.h tests/c/shard.h
+noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 LDADD = lib/librowfold.la
 tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
