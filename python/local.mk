@@ -58,6 +58,7 @@ rowfold_torch_py = \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
+	python/rowfold/torch/sharded.py \
 	python/rowfold/torch/spellings.py \
 	python/rowfold/torch/trace.py \
 	python/rowfold/torch/values.py

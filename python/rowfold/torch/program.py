@@ -7,7 +7,7 @@ It is written as JSON, so that an exported graph holds all of it. Nothing here k
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -105,12 +105,12 @@ class Loaded:
     y_dtype: torch.dtype
     least_dims: int
 
-    def model(self, options: tuple[tuple[str, Any], ...]) -> Model:
-        """A Model for this chain, without its weights."""
+    def model(self, options: tuple[tuple[str, Any], ...], columns: Mapping[str, int] | None = None) -> Model:
+        """A Model for this chain, without its weights; of a shard ``columns`` says which it has."""
         device = self.weight.device
         place = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
         dtype, y_dtype = NAMES[self.weight.dtype], NAMES[self.y_dtype]
-        return Model(self.chain, dtype=dtype, y_dtype=y_dtype, device=place, **dict(options))
+        return Model(self.chain, dtype=dtype, y_dtype=y_dtype, device=place, **{**dict(options), **(columns or {})})
 
 
 def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
@@ -280,7 +280,9 @@ def _evaluate(source: Source, leaves: Sequence[torch.Tensor]) -> torch.Tensor:
 class Runner:
     """A loaded program: the model, and the tensors as they were when it was loaded."""
 
-    def __init__(self, program: Program, leaves: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, program: Program, leaves: Sequence[torch.Tensor], columns: Mapping[str, int] | None = None
+    ) -> None:
         self.program = program
         for name, tensor in zip(program.names, leaves):
             if tensor.is_inference():
@@ -297,7 +299,7 @@ class Runner:
         self.loaded = loaded
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
         self.least_dims, self.dims = loaded.least_dims, program.dims
-        self.model = loaded.model(program.options)
+        self.model = loaded.model(program.options, columns)
         sixteen = loaded.weight.dtype in (torch.float16, torch.bfloat16)
         borrow = program.owned or (program.borrow and sixteen and loaded.weight.is_cuda)
         with torch.no_grad():
@@ -305,12 +307,19 @@ class Runner:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The fused forward of x (..., in_features)."""
+        self.check(x)
+        return self.finish(self.model(x))
+
+    def check(self, x: torch.Tensor) -> None:
+        """Raises for an x that the forward was not written for."""
         if x.dtype is not self.x_dtype and self.x_dtype is not None:
             raise ArgumentTypeError(f"x has dtype {x.dtype}; expected {self.x_dtype}, the module's")
         if x.device != self.device:
             raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
         check_dims(x, self.dims, self.least_dims)
-        y: torch.Tensor = self.model(x)
+
+    def finish(self, y: torch.Tensor) -> torch.Tensor:
+        """What the model gives, in the output's shape."""
         if self.program.flat:
             y = y.reshape(-1, y.shape[-1])
         return y.squeeze(-1) if self.program.dropped else y
