@@ -103,6 +103,17 @@ EXTRA_lib_librowfold_la_DEPENDENCIES = lib/rowfold.map
 EXTRA_DIST += lib/rowfold.map
 lib_librowfold_la_LIBADD = lib/libplan.la lib/cpu/libgeneric.la
 
+# A library of its own, so that librowfold needs no MPI.
+if HAVE_MPI
+include_HEADERS += lib/mpi/rowfold_mpi.h
+lib_LTLIBRARIES += lib/mpi/librowfold_mpi.la
+endif
+EXTRA_DIST += lib/mpi/rowfold_mpi.h lib/mpi/rowfold_mpi.c
+lib_mpi_librowfold_mpi_la_SOURCES = lib/mpi/rowfold_mpi.c
+lib_mpi_librowfold_mpi_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+lib_mpi_librowfold_mpi_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_mpi_' $(DEFS_LDFLAGS)
+lib_mpi_librowfold_mpi_la_LIBADD = lib/librowfold.la $(MPI_LIBS)
+
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
 # whose -O2 would win otherwise.
 noinst_LTLIBRARIES += lib/cpu/libgeneric.la
