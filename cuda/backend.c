@@ -61,6 +61,11 @@ static rf_status supports(const rfi_spec *spec) {
     if (major < OLDEST_MAJOR)
         return rfi_error(RF_UNSUPPORTED, "CUDA device %d has compute capability %d.x; expected %d.0 or newer", device,
             major, OLDEST_MAJOR);
+    if (rfi_plan_is_shard(&spec->plan))
+        return rfi_error(RF_UNSUPPORTED,
+            "the model holds columns %lld to %lld of %lld; the CUDA kernels write no partial states",
+            (long long)spec->plan.columns.first, (long long)(spec->plan.columns.first + spec->plan.columns.count) - 1,
+            (long long)spec->plan.columns.total);
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);

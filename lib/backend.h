@@ -4,6 +4,7 @@
 #define ROWFOLD_BACKEND_H
 
 #include "plan.h"
+#include "states.h"
 
 /* Everything a backend needs to know about a model before its weights come. */
 typedef struct rfi_spec {
@@ -67,7 +68,23 @@ typedef struct rfi_forward {
     void *workspace;            /* NULL: allocate for this call */
     size_t workspace_size;
     void *stream;
+    double *states; /* (batch, groups of plan.columns, words of plan.folds) in host memory: instead of outputs, the
+                       states of the columns; else NULL */
 } rfi_forward;
+
+/* Words of a row's state in one group: those of the folds side by side. */
+static inline int rfi_plan_words_before(const rfi_plan *plan, int fold) {
+    int words = 0;
+    for (int f = 0; f < fold; f++) words += rfi_reduction_words(plan->folds[f].reduction);
+    return words;
+}
+static inline int rfi_plan_words(const rfi_plan *plan) { return rfi_plan_words_before(plan, plan->num_folds); }
+
+/* The states of one shard, as forward writes them. */
+typedef struct rfi_part {
+    const double *states;
+    int64_t groups;
+} rfi_part;
 
 /* What explain says of a backend's way to run one batch size. Times are seconds, negative where unknown. */
 typedef struct rfi_estimate {
@@ -106,6 +123,10 @@ typedef struct rfi_backend {
     rf_status (*workspace_size)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
     /* batch > 0. Any number of threads at once. */
     rf_status (*forward)(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
+    /* Joins the states of all columns, in the order of the parts, and finishes them to the outputs, with the bits that
+     * forward gives on one process. batch > 0; x is not there, nor need weights be. NULL: forward of the backend writes
+     * no states, either. */
+    rf_status (*merge)(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
     /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
 } rfi_backend;

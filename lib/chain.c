@@ -100,6 +100,7 @@ static rf_status check_params(const rf_op *ops, const rfi_chain_place *place, in
 static rf_status check_linear(const rf_op *ops, const rfi_chain_place *place, rfi_chain *chain) {
     const rf_op *op = &ops[0];
     chain->in_features = chain->out_features = -1;
+    chain->first_column = chain->total_columns = 0;
     if (!op->num_params) return RF_OK;
     if (op->num_params == 1)
         return fail(ops, place, 0, "linear takes both sizes or none: linear(in_features, out_features)");
@@ -253,9 +254,21 @@ static rf_status settle(const char *name, int64_t given, int64_t *size) {
     return RF_OK;
 }
 
+static rf_status settle_columns(rfi_chain *chain) {
+    const int64_t first = chain->first_column, n = chain->out_features;
+    if (!first && !chain->total_columns) chain->total_columns = n;
+    const int64_t total = chain->total_columns;
+    if (total >= n && total <= MAX_FEATURES && first >= 0 && first <= total - n) return RF_OK;
+    return rfi_error(RF_INVALID_ARGUMENT,
+        "config.first_column is %lld and config.total_columns %lld; expected room for out_features, %lld, or 0 and 0",
+        (long long)first, (long long)total, (long long)n);
+}
+
 rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_features) {
     rf_status status = settle("in_features", in_features, &chain->in_features);
+    if (!status && chain->total_columns && !out_features && chain->out_features < 0) chain->out_features = 0;
     if (!status) status = settle("out_features", out_features, &chain->out_features);
+    if (!status) status = settle_columns(chain);
     if (status) return status;
     int64_t elements;
     /* 8 bytes is the widest type. */
@@ -263,7 +276,7 @@ rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_
         return rfi_error(RF_INVALID_ARGUMENT,
             "in_features %lld times out_features %lld is more than memory can address", (long long)chain->in_features,
             (long long)chain->out_features);
-    for (int r = 0; r < chain->num_results && !chain->out_features; r++) {
+    for (int r = 0; r < chain->num_results && !chain->total_columns; r++) {
         if (chain->results[r].reduction < 0) continue;
         const rfi_op_desc *desc = rfi_op_find(chain->ops[chain->results[r].reduction].kind);
         if (!desc->empty_ok)

@@ -44,10 +44,13 @@ typedef struct rfi_result {
 
 typedef struct rfi_chain {
     int64_t in_features, out_features; /* -1 where nobody has said */
-    int num_ops;                       /* ops[0] is the linear layer */
-    rf_op ops[RF_MAX_OPS];             /* params filled with their defaults */
-    int trunk_end;                     /* ops[1 .. trunk_end) are computed for all results */
-    int num_results;                   /* at least 1; each of several has a reduction */
+    /* The layer's columns are those from first_column on of total_columns. Given before the sizes are settled; 0 and 0
+     * are all of them. */
+    int64_t first_column, total_columns;
+    int num_ops;           /* ops[0] is the linear layer */
+    rf_op ops[RF_MAX_OPS]; /* params filled with their defaults */
+    int trunk_end;         /* ops[1 .. trunk_end) are computed for all results */
+    int num_results;       /* at least 1; each of several has a reduction */
     rfi_result results[RF_MAX_RESULTS];
 } rfi_chain;
 

@@ -111,8 +111,9 @@ int rfi_find_constant(const rfi_plan *plan, const rfi_branch *branch, char text[
     follow(&at, &branch->pre);
     if (branch->reduction) {
         /* Which column a row asks for, and whether it is ignored, is not known. */
-        at.x = is_constant(&at.x) && !branch->row ? exactly(fold_equal(branch->reduction, at.x.low, plan->out_features))
-                                                  : unknown(&at);
+        at.x = is_constant(&at.x) && !branch->row
+            ? exactly(fold_equal(branch->reduction, at.x.low, plan->columns.total))
+            : unknown(&at);
         at.s = unknown(&at);
         follow(&at, &branch->post);
     }

@@ -176,6 +176,9 @@ static void say(FILE *out, const rfi_explanation *about) {
     fprintf(out, "\nx (%lld, %lld) %s, W (%lld, %lld) %s", (long long)about->batch, (long long)plan->in_features,
         rfi_dtype_name(spec->x_dtype), (long long)plan->out_features, (long long)plan->in_features,
         rfi_dtype_name(spec->weight_dtype));
+    if (rfi_plan_is_shard(plan))
+        fprintf(out, ", columns %lld to %lld of %lld", (long long)plan->columns.first,
+            (long long)(plan->columns.first + plan->columns.count) - 1, (long long)plan->columns.total);
     for (int r = 0; r < plan->num_rows; r++)
         fprintf(out, ", #%s (%lld) %s", plan->rows[r].name, (long long)about->batch,
             plan->rows[r].is_column ? "columns" : rfi_dtype_name(spec->compute_dtype));

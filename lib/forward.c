@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Forward: everything is checked here, and nothing is touched before all checks have passed. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "dtype.h"
 #include "error.h"
 #include "guard.h"
 #include "model.h"
+#include "shards.h"
 #include "sized.h"
 
 static rf_status check_ready(const rf_model *model, int64_t batch) {
@@ -115,7 +117,7 @@ typedef struct call {
     rfi_forward forward;
     rfi_output outputs[RF_MAX_RESULTS];
     rfi_row_values values[RF_MAX_OPS];
-    rows x, results[RF_MAX_RESULTS], row_inputs[RF_MAX_OPS];
+    rows x, results[RF_MAX_RESULTS], row_inputs[RF_MAX_OPS], states;
 } call;
 
 static rf_memory memory_of(int32_t memory) { return memory ? (rf_memory)memory : RF_MEMORY_HOST; }
@@ -151,8 +153,27 @@ static rf_status take_output(const rf_model *model, int index, const names *name
     return status;
 }
 
+static rf_status take_states(const rf_model *model, const rf_forward_args *args, call *c) {
+    const rfi_plan *plan = &model->spec.plan;
+    rf_states given;
+    rf_status status = rfi_sized_read("args.states", "rf_states", args->states, &given, sizeof given);
+    if (!status && (args->y || args->results))
+        return rfi_error(
+            RF_INVALID_ARGUMENT, "args.%s and args.states: expected one of them, got both", args->y ? "y" : "results");
+    if (!status) status = rfi_states_supported(model);
+    if (!status) status = rfi_states_check(model, "args.states", &given, &plan->columns, c->forward.batch);
+    if (status) return status;
+    c->forward.states = given.data;
+    c->states = (rows){.first = (uintptr_t)given.data,
+        .count = rfi_shard_groups(&plan->columns) ? c->forward.batch : 0,
+        .row = rfi_states_row_bytes(plan, &plan->columns),
+        .step = rfi_states_row_bytes(plan, &plan->columns)};
+    return RF_OK;
+}
+
 static rf_status take_results(const rf_model *model, const rf_forward_args *args, call *c) {
     const rfi_plan *plan = &model->spec.plan;
+    if (args->states) return take_states(model, args, c);
     if (!args->results && args->num_results)
         return rfi_error(RF_INVALID_ARGUMENT, "args.results is NULL, and args.num_results %zu", args->num_results);
     if (!args->results && plan->num_branches > 1)
@@ -246,19 +267,25 @@ static rf_status check_columns(const rfi_plan *plan, const rfi_branch *branch, c
     const rfi_row_values *row = &forward->rows[branch->row - 1];
     for (int64_t i = 0; i < forward->batch; i++) {
         const int64_t column = rfi_load_index(row->data, row->dtype, i * row->ld);
-        if ((column >= 0 && column < plan->out_features) || column == branch->ignore) continue;
+        if ((column >= 0 && column < plan->columns.total) || column == branch->ignore) continue;
         char ignored[60] = "";
         if (branch->ignore != RFI_IGNORES_NONE)
             snprintf(ignored, sizeof ignored, ", or %lld to ignore the row", (long long)branch->ignore);
         return rfi_error(RF_INVALID_ARGUMENT,
             "row input \"%s\" is %lld in row %lld; %s expects a column from 0 to %lld%s",
             plan->rows[branch->row - 1].name, (long long)column, (long long)i, branch->name,
-            (long long)plan->out_features - 1, ignored);
+            (long long)plan->columns.total - 1, ignored);
     }
     return RF_OK;
 }
 
 static rf_status check_overlaps(const rfi_plan *plan, const rf_forward_args *args, const call *c) {
+    if (overlap(&c->x, &c->states))
+        return rfi_error(RF_INVALID_ARGUMENT, "args.states overlaps x; expected separate buffers");
+    for (int k = 0; k < plan->num_rows; k++)
+        if (overlap(&c->row_inputs[k], &c->states))
+            return rfi_error(RF_INVALID_ARGUMENT, "args.states overlaps row input \"%s\"; expected separate buffers",
+                plan->rows[k].name);
     if (!args->results && overlap(&c->x, &c->results[0]))
         return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
     for (int i = 0; i < plan->num_branches; i++) {
@@ -278,11 +305,22 @@ static rf_status check_overlaps(const rfi_plan *plan, const rf_forward_args *arg
 
 static rf_status check_memories(const rf_model *model, const rf_forward_args *args, const call *c) {
     rf_status status = check_memory(model, &x_names, c->forward.x_memory);
-    for (int i = 0; i < model->spec.plan.num_branches && !status; i++) {
+    for (int i = 0; i < model->spec.plan.num_branches && !args->states && !status; i++) {
         const names name = args->results ? names_of("results", i) : y_names;
         status = check_memory(model, &name, c->outputs[i].memory);
     }
     return status;
+}
+
+/* Has the model all columns that the results need? */
+static rf_status check_whole(const rf_model *model, const rf_forward_args *args) {
+    const rfi_plan *plan = &model->spec.plan;
+    if (!args->states && rfi_plan_is_shard(plan) && plan->num_folds)
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "the model holds columns %lld to %lld of %lld, and has no results of its own; expected args.states, or rf_model_forward_sharded",
+            (long long)plan->columns.first, (long long)(plan->columns.first + plan->columns.count) - 1,
+            (long long)plan->columns.total);
+    return RF_OK;
 }
 
 static rf_status check_call(const rf_model *model, const rf_forward_args *args, call *c) {
@@ -314,8 +352,10 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *give
                   .workspace_size = args->workspace_size,
                   .stream = args->stream,
               }};
-    status = check_call(model, args, &c);
+    status = check_whole(model, args);
+    if (!status) status = check_call(model, args, &c);
     if (status || !c.forward.batch || !model->spec.plan.width) return status;
+    if (args->states && !model->spec.plan.out_features) return RF_OK;
     c.forward.y = c.outputs[0].data;
     c.forward.ldy = c.outputs[0].ld;
     c.forward.y_dtype = c.outputs[0].dtype;
@@ -326,6 +366,101 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *give
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y) {
     const rf_forward_args args = {.size = sizeof args, .x = x, .y = y, .batch = batch};
     return rf_model_forward_ex(model, &args);
+}
+
+rf_status rfi_forward_check_sharded(const rf_model *model, const rf_forward_args *args) {
+    rf_status status = check_ready(model, args->batch);
+    if (!status) status = rfi_states_supported(model);
+    if (!status && args->states)
+        return rfi_error(RF_INVALID_ARGUMENT, "args.states is not NULL; expected the results, or y");
+    if (status) return status;
+    call c = {.forward = {
+                  .batch = args->batch,
+                  .outputs = c.outputs,
+                  .rows = c.values,
+                  .workspace = args->workspace,
+                  .workspace_size = args->workspace_size,
+              }};
+    return check_call(model, args, &c);
+}
+
+/* Of one part, which begins at column *next; moves that on. */
+static rf_status take_part(const rf_model *model, const rf_states *parts, size_t index, int64_t batch, int64_t *next,
+    rfi_part *out, rows *at) {
+    const rfi_plan *plan = &model->spec.plan;
+    rf_states given;
+    char name[40];
+    snprintf(name, sizeof name, "parts[%zu]", index);
+    rf_status status = rfi_sized_item("parts", "rf_states", parts, index, &given, sizeof given);
+    if (status) return status;
+    if (given.first_column != *next || given.num_columns < 0 || given.num_columns > plan->columns.total - *next)
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "parts[%zu] has %lld columns from column %lld on; expected them to begin with column %lld, of %lld", index,
+            (long long)given.num_columns, (long long)given.first_column, (long long)*next,
+            (long long)plan->columns.total);
+    if (given.chain && given.chain != rfi_states_chain(model))
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "parts[%zu] was written by a model of another chain, size or type; expected \"%.200s\" with in_features %lld and total_columns %lld",
+            index, model->chain_text, (long long)plan->in_features, (long long)plan->columns.total);
+    const rfi_shard columns = {given.first_column, given.num_columns, plan->columns.total};
+    status = rfi_states_check(model, name, &given, &columns, batch);
+    if (status) return status;
+    *next += given.num_columns;
+    *out = (rfi_part){given.data, rfi_shard_groups(&columns)};
+    const int64_t row = rfi_states_row_bytes(plan, &columns);
+    *at = (rows){(uintptr_t)given.data, row ? batch : 0, row, row};
+    return RF_OK;
+}
+
+static rf_status check_part_overlaps(const rf_model *model, const call *c, const rows *part, size_t index) {
+    for (int i = 0; i < model->spec.plan.num_branches; i++)
+        if (overlap(part, &c->results[i]))
+            return rfi_error(
+                RF_INVALID_ARGUMENT, "results[%d] overlaps parts[%zu]; expected separate buffers", i, index);
+    return RF_OK;
+}
+
+static rf_status merge(const rf_model *model, const rf_states *parts, size_t num_parts, call *c, rfi_part *own) {
+    int64_t next = 0;
+    for (size_t i = 0; i < num_parts; i++) {
+        rows at;
+        rf_status status = take_part(model, parts, i, c->forward.batch, &next, &own[i], &at);
+        if (!status) status = check_part_overlaps(model, c, &at, i);
+        if (status) return status;
+    }
+    if (next != model->spec.plan.columns.total)
+        return rfi_error(RF_INVALID_ARGUMENT, "the %zu parts have %lld columns; expected all %lld", num_parts,
+            (long long)next, (long long)model->spec.plan.columns.total);
+    return c->forward.batch ? model->backend->merge(&model->spec, &c->forward, own, num_parts) : RF_OK;
+}
+
+rf_status rf_states_merge(
+    const rf_model *model, const rf_states *parts, size_t num_parts, const rf_forward_args *given) {
+    RFI_GUARDED;
+    if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
+    rf_forward_args own, *args = &own;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (status) return status;
+    if (args->batch < 0)
+        return rfi_error(RF_INVALID_ARGUMENT, "batch is %lld; expected 0 or more", (long long)args->batch);
+    if (args->states)
+        return rfi_error(RF_INVALID_ARGUMENT, "args.states is not NULL; expected the results, or y, of a merge");
+    if (!parts && num_parts) return rfi_error(RF_INVALID_ARGUMENT, "parts is NULL, and num_parts %zu", num_parts);
+    call c = {.forward = {.batch = args->batch, .outputs = c.outputs, .rows = c.values}};
+    status = rfi_states_supported(model);
+    if (!status) status = take_results(model, args, &c);
+    if (!status) status = take_row_inputs(model, args, &c);
+    c.forward.x_memory = RF_MEMORY_HOST;
+    if (!status) status = check_memories(model, args, &c);
+    if (!status) status = check_overlaps(&model->spec.plan, args, &c);
+    for (int b = 0; b < model->spec.plan.num_branches && !status; b++)
+        status = check_columns(&model->spec.plan, &model->spec.plan.branches[b], &c.forward);
+    if (status) return status;
+    rfi_part *const taken = malloc((num_parts + 1) * sizeof *taken);
+    if (!taken) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a list of %zu parts", num_parts);
+    status = merge(model, parts, num_parts, &c, taken);
+    free(taken);
+    return status;
 }
 
 static rf_status workspace_size(const rf_model *model, const rfi_forward *forward, size_t *bytes) {

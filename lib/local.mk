@@ -26,6 +26,7 @@ lib_libplan_la_LIBADD = $(PTHREAD_LIBS)
 
 lib_librowfold_la_SOURCES = \
 	lib/backends.c \
+	lib/collective.c \
 	lib/cpu/blocking.c \
 	lib/cpu/cpu.c \
 	lib/cpu/estimate.c \
@@ -43,6 +44,7 @@ lib_librowfold_la_SOURCES = \
 	lib/mapping.c \
 	lib/model.c \
 	lib/safetensors.c \
+	lib/shards.c \
 	lib/version.c \
 	lib/weights_file.c
 noinst_HEADERS += \
@@ -64,10 +66,12 @@ noinst_HEADERS += \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
 	lib/cpu/rows_typed.h \
+	lib/cpu/states_typed.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \
 	lib/explain_parts.h \
+	lib/groups.h \
 	lib/guard.h \
 	lib/lexical.h \
 	lib/mapping.h \
@@ -83,6 +87,7 @@ noinst_HEADERS += \
 	lib/rows.h \
 	lib/reductions.def \
 	lib/safetensors.h \
+	lib/shards.h \
 	lib/sized.h \
 	lib/sizes.h \
 	lib/status.def \
@@ -97,6 +102,17 @@ lib_librowfold_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined 
 EXTRA_lib_librowfold_la_DEPENDENCIES = lib/rowfold.map
 EXTRA_DIST += lib/rowfold.map
 lib_librowfold_la_LIBADD = lib/libplan.la lib/cpu/libgeneric.la
+
+# A library of its own, so that librowfold needs no MPI.
+if HAVE_MPI
+include_HEADERS += lib/mpi/rowfold_mpi.h
+lib_LTLIBRARIES += lib/mpi/librowfold_mpi.la
+endif
+EXTRA_DIST += lib/mpi/rowfold_mpi.h lib/mpi/rowfold_mpi.c
+lib_mpi_librowfold_mpi_la_SOURCES = lib/mpi/rowfold_mpi.c
+lib_mpi_librowfold_mpi_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+lib_mpi_librowfold_mpi_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_mpi_' $(DEFS_LDFLAGS)
+lib_mpi_librowfold_mpi_la_LIBADD = lib/librowfold.la $(MPI_LIBS)
 
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
 # whose -O2 would win otherwise.

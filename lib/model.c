@@ -71,7 +71,10 @@ static rf_status plan_chain(const rf_config *config, rfi_spec *spec) {
     rfi_chain chain;
     rf_status status = config->chain ? rfi_chain_from_text(config->chain, &chain)
                                      : rfi_chain_from_ops(config->ops, config->num_ops, &chain);
-    if (!status) status = rfi_chain_set_size(&chain, config->in_features, config->out_features);
+    if (status) return status;
+    chain.first_column = config->first_column;
+    chain.total_columns = config->total_columns;
+    status = rfi_chain_set_size(&chain, config->in_features, config->out_features);
     if (status) return status;
     rf_simplify simplify = config->simplify ? (rf_simplify)config->simplify : RF_SIMPLIFY_ALGEBRAIC;
     return rfi_plan_make(&chain, simplify, &spec->plan, NULL);
@@ -142,6 +145,8 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
         .prepared_bytes = model->prepared_bytes,
         .num_results = spec->plan.num_branches,
         .num_row_inputs = spec->plan.num_rows,
+        .first_column = spec->plan.columns.first,
+        .total_columns = spec->plan.columns.total,
     };
     rfi_sized_write(info, &own, sizeof own);
     return RF_OK;

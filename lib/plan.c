@@ -135,7 +135,7 @@ static void find_folds(rfi_plan *plan) {
  * before a sum or a mean. */
 static int is_collapsible(const rfi_plan *plan) {
     const int32_t reduction = plan->branches[0].reduction;
-    if (plan->num_branches > 1) return 0;
+    if (plan->num_branches > 1 || rfi_plan_is_shard(plan)) return 0;
     if ((reduction != RF_OP_SUM && reduction != RF_OP_MEAN) || !plan->out_features) return 0;
     for (int i = 0; i < plan->trunk.count; i++) {
         const rfi_step *step = &plan->trunk.at[i];
@@ -168,6 +168,7 @@ rf_status rfi_plan_make(const rfi_chain *chain, rf_simplify simplify, rfi_plan *
     plan->chain = *chain;
     plan->in_features = chain->in_features;
     plan->out_features = chain->out_features;
+    plan->columns = (rfi_shard){chain->first_column, chain->out_features, chain->total_columns};
     plan->simplify = simplify;
     add_steps(plan, 1, chain->trunk_end, &plan->trunk);
     for (int r = 0; r < chain->num_results; r++) add_branch(plan, &chain->results[r]);

@@ -12,6 +12,7 @@
 #ifndef ROWFOLD_PLAN_H
 #define ROWFOLD_PLAN_H
 
+#include "groups.h"
 #include "rewrite.h"
 
 #define RFI_IGNORES_NONE INT64_MIN
@@ -44,6 +45,7 @@ typedef struct rfi_row_input {
 typedef struct rfi_plan {
     rfi_chain chain;                   /* as written */
     int64_t in_features, out_features; /* K, N */
+    rfi_shard columns;                 /* which columns of how many these are; all of them but in a shard */
     int64_t width;                     /* of the first result */
     rf_simplify simplify;
 
@@ -61,6 +63,8 @@ typedef struct rfi_plan {
      * to the guards that need the weights (collapse.h). */
     int collapsible;
 } rfi_plan;
+
+static inline int rfi_plan_is_shard(const rfi_plan *plan) { return plan->columns.count != plan->columns.total; }
 
 /* simplify is not RF_SIMPLIFY_DEFAULT. The chain's size is settled. `log` receives what was rewritten; it may be NULL.
  */

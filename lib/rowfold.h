@@ -50,7 +50,8 @@ typedef enum rf_status {
     RF_DEVICE_ERROR = 10,       /* CUDA's own text is in the sentence */
     RF_IO_ERROR = 11,           /* open, read or map of a file failed */
     RF_INVALID_FILE = 12,       /* the file's content breaks its format */
-    RF_INTERNAL = 13
+    RF_INTERNAL = 13,
+    RF_COMMUNICATION = 14       /* ranks could not exchange states: one is gone, late, or its transport failed */
 } rf_status;
 
 typedef enum rf_dtype {
@@ -193,7 +194,7 @@ typedef struct rf_config {
     const rf_op *ops;
     size_t num_ops;
     int64_t in_features;   /* K and N; 0: as the chain says in linear(K, N). Where both say it they must agree. A layer without inputs */
-    int64_t out_features;  /* or outputs is written in the chain: linear(0, 5) */
+    int64_t out_features;  /* or outputs is written in the chain: linear(0, 5). With total_columns 0 that nothing contradicts is a shard of none */
     int32_t weight_dtype;  /* rf_dtype of W; RF_FLOAT32 by default */
     int32_t x_dtype;       /* rf_dtype of x in rf_model_forward; by default W's. float64 goes with float64 only, the others mix freely */
     int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32. A result that is a column is
@@ -204,6 +205,8 @@ typedef struct rf_config {
     const char *device;    /* "cpu", "cuda" or "cuda:1"; NULL: any, the best first */
     int32_t threads;       /* CPU threads of one forward; 0: $ROWFOLD_NUM_THREADS, else all cores this process may use */
     uint32_t flags;        /* RF_BATCH_INVARIANT */
+    int64_t first_column;  /* the model holds rows first_column to first_column + out_features - 1 of a W of total_columns rows, which other */
+    int64_t total_columns; /* models hold the others of; 0 and 0: all of it. See "One layer on many processes" below */
 } rf_config;
 
 /* Creates a model: parses and plans the chain and chooses the backend. On success *model owns everything; destroy it with
@@ -309,6 +312,8 @@ typedef struct rf_file_names {
     const char *bias;              /* tensor of shape (out_features), or NULL for none */
     const rf_file_vector *vectors; /* exactly the vectors that the chain names */
     size_t num_vectors;
+    int64_t first_column;          /* the model takes rows first_column to first_column + out_features - 1 of tensors that have total_columns */
+    int64_t total_columns;         /* rows (bias and vectors: values), and reads no others; 0 and 0: as config's, of a shard those that it holds */
 } rf_file_names;
 
 /* rf_model_load_weights from a file, with no copy on the way but the model's own and that of a tensor that the file does not align to its type.
@@ -342,6 +347,42 @@ typedef struct rf_row_input {
     int32_t memory;   /* rf_memory */
 } rf_row_input;
 
+/* One layer on many processes: each holds some columns (rows of W), computes the states of its columns, and the states of all become results.
+ * Nothing else has to travel. A column keeps its number: columns that a call names, and results that are columns, are those of the whole layer;
+ * one that lies in another shard is no error. Bias and vectors are given for the columns that the model holds.
+ *
+ * A state is what a row's columns come to for one reduction of the chain: a peak and one or two totals, 2 or 3 words (lib/reductions.def in the
+ * source). Where results of a chain can share one they do. States are exchanged for groups of neighbouring columns, at most 16, whose
+ * borders depend on total_columns alone:
+ *
+ *     data:  row 0 | group 0: words of state 0, of state 1 ... | group 1: ... | row 1 | ...       (batch, num_groups, num_words), dense
+ *
+ * Results are merged from groups in one process, too. So shards that begin and end at borders give the bits of one model with all columns, whatever
+ * their number (but for a sum or mean that became one dot product, which a shard never does: see explain; and on one backend, of course).
+ * rf_shard_columns cuts a layer so. Other shards give right results, whose last bits depend on how the columns were cut. A shard may be
+ * empty: linear(K, 0), or config.out_features 0 where the chain says no sizes. */
+typedef struct rf_states {
+    size_t size;          /* sizeof(rf_states) */
+    void *data;           /* (batch, num_groups, num_words) of rf_states_info's dtype */
+    size_t bytes;         /* that data has: batch * row_bytes, or more */
+    int64_t first_column; /* rf_states_merge alone: the columns that they are of */
+    int64_t num_columns;
+    uint64_t chain;       /* rf_states_merge alone: rf_states_info's of the model that wrote them; 0: not known, and not compared */
+    int32_t memory;       /* rf_memory; host */
+    int32_t reserved;     /* 0 */
+} rf_states;
+
+typedef struct rf_states_info {
+    size_t size;           /* sizeof(rf_states_info) */
+    int32_t dtype;         /* rf_dtype of a word: RF_FLOAT64 on CPU backends */
+    int32_t num_words;     /* of one group and row */
+    int64_t num_groups;    /* that the model has columns of */
+    int64_t row_bytes;     /* num_groups * num_words words */
+    int64_t first_column, num_columns, total_columns;
+    uint64_t chain;        /* the same for two models if the states of both may be merged: of the same chain, in_features, total_columns, type and
+                              rewrites. Never 0 */
+} rf_states_info;
+
 typedef struct rf_forward_args {
     size_t size;           /* sizeof(rf_forward_args) */
     const void *x;         /* (batch, in_features), never written */
@@ -364,12 +405,61 @@ typedef struct rf_forward_args {
     size_t num_results;
     const rf_row_input *row_inputs; /* exactly the row inputs that the chain names, in any order */
     size_t num_row_inputs;
+    const rf_states *states;        /* where partial states go, instead of results; y and results are then NULL */
 } rf_forward_args;
 
 /* y = chain(x). Both forms give the same bits; the first is for one result and no row inputs. Rounds once, when a result is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
  * RF_OUT_OF_MEMORY, RF_DEVICE_ERROR. Special values follow PyTorch; the same input gives the same bits every time. */
 rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, void *y);
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
+
+/* What states a model writes, also before its weights are loaded. RF_UNSUPPORTED for a chain without a reduction, whose shards' results stand side
+ * by side, and for a backend that writes none (so far CUDA). */
+rf_status rf_model_states_info(const rf_model *model, rf_states_info *info);
+
+/* Results from the states of all columns: parts in the order of their columns, each beginning where the one before it ends, from 0 to
+ * total_columns. `model` is that of any shard, whose weights are not looked at. Of args the results, or y, the row inputs and the
+ * batch count; what else there is need not be set. Statuses of rf_model_forward, and RF_UNSUPPORTED as above. */
+rf_status rf_states_merge(const rf_model *model, const rf_states *parts, size_t num_parts, const rf_forward_args *args);
+
+/* The borders of groups: group i holds columns borders[i] to borders[i + 1] - 1. Writes *num_groups + 1 numbers into `borders` of `capacity`;
+ * borders may be NULL with capacity 0 to ask. RF_BUFFER_TOO_SMALL writes *num_groups alone. RF_INVALID_ARGUMENT. */
+rf_status rf_states_groups(int64_t total_columns, int64_t *borders, size_t capacity, size_t *num_groups);
+
+/* The columns of shard `shard` of num_shards: whole groups, as even as these allow (2, 4, 8 and 16 shards within 1/250 of each other from 64000
+ * columns on; more shards than groups leave some empty). RF_INVALID_ARGUMENT. */
+rf_status rf_shard_columns(int64_t total_columns, int64_t shard, int64_t num_shards, int64_t *first_column, int64_t *num_columns);
+
+/* Every rank calls it with the same `bytes`; all of them get what each one sent, (num_ranks, bytes), rank 0 first. `send` and `receive` do not
+ * overlap and are the library's again on return, whatever is returned. Returns 0; or another number where that failed or took longer than
+ * `timeout` seconds, and then *failed may name the rank that it failed for (-1, as it is on entry: not known), and `message` have a
+ * NUL-terminated sentence in its message_size bytes. Nothing has to work after that. */
+typedef int32_t (*rf_all_gather)(void *user, const void *send, void *receive, size_t bytes, double timeout, int32_t *failed, char *message,
+                                 size_t message_size);
+
+/* How processes, or threads, that hold the shards of one layer reach each other: the caller's MPI, sockets, shared memory. librowfold_mpi fills this
+ * in from an MPI_Comm (rowfold_mpi.h). */
+typedef struct rf_collective {
+    size_t size;              /* sizeof(rf_collective) */
+    void *user;               /* handed to the callback */
+    int32_t rank;             /* of this process, 0 to num_ranks - 1 */
+    int32_t num_ranks;
+    double timeout;           /* seconds that each exchange may take, handed to the callback, which has to keep it; 0: no limit */
+    rf_all_gather all_gather;
+} rf_collective;
+
+/* rf_model_forward_ex of a layer whose columns lie on all ranks, each of which calls it, with the model that holds its columns, the same x and the
+ * same row inputs: partial states, an exchange, and results, which every rank gets. Shards stand in the order of the ranks.
+ *
+ * Ranks tell each other whether they can go on before anything is exchanged that the others would wait for: first the shape of the call, then
+ * how computing went, then the states, three all_gather in all. So a rank that fails (a wrong argument, no memory) does not leave the others
+ * waiting: all of them return its status, with the rank and its sentence in rf_last_error. Ranks that do not fit together (other chains, batches,
+ * columns that overlap or are missing) give RF_INVALID_ARGUMENT on all, an exchange that fails RF_COMMUNICATION on those that notice, with the rank
+ * that it failed for where the callback says it. A wrong `collective`, or model NULL, is the rank's own affair: nothing is exchanged.
+ *
+ * Any number of threads may do so at once, if each has a collective of its own. args->workspace serves the forward; the states of all ranks,
+ * batch * num_groups * num_words words for each, are the call's own. */
+rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *collective, const rf_forward_args *args);
 
 /* Bytes of workspace that one forward needs: of `batch` rows for any dtypes of x and y, or of the call that `args` describes, which may need
  * less. The second looks at args->batch, x, ldx, x_dtype and x_memory; x may be NULL for any address, and is not read. On a GPU x of 16 bits
@@ -390,6 +480,7 @@ typedef struct rf_model_info {
     size_t prepared_bytes;   /* memory held for the weights, host and device together */
     int32_t num_results;     /* output_features and y_dtype are the first one's */
     int32_t num_row_inputs;
+    int64_t first_column, total_columns; /* which columns of how many out_features are; 0 and out_features but in a shard */
 } rf_model_info;
 
 rf_status rf_model_get_info(const rf_model *model, rf_model_info *info);

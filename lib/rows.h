@@ -20,7 +20,7 @@ static inline int64_t rfi_row_column(
     const rfi_row_values *values = &call->rows[branch->row - 1];
     const int64_t column = rfi_load_index(values->data, values->dtype, row * values->ld);
     if (column == branch->ignore) return RFI_COLUMN_IGNORED;
-    return column >= 0 && column < plan->out_features ? column : RFI_COLUMN_OUTSIDE;
+    return column >= 0 && column < plan->columns.total ? column : RFI_COLUMN_OUTSIDE;
 }
 
 #endif

@@ -208,10 +208,16 @@ rf_status rf_file_find(const rf_file *file, const char *name, rf_tensor_info *in
         RF_INVALID_ARGUMENT, "%s: there is no tensor \"%.100s\" among its %zu", file->path, name, file->num_entries);
 }
 
+/* The rows of a tensor that are wanted, and the shape of all of it. */
+typedef struct wanted {
+    int64_t shape[2], first, count;
+} wanted;
+
 /* The tensor as a buffer that a model takes. The format does not align tensors to their type: *copy is what to free
  * where one had to be moved. */
-static rf_status fetch(const rf_file *file, const char *name, int dims, const int64_t *shape, rf_dtype dtype,
+static rf_status fetch(const rf_file *file, const char *name, int dims, const wanted *wanted, rf_dtype dtype,
     rf_tensor_info *info, void **copy) {
+    const int64_t *shape = wanted->shape;
     info->size = sizeof *info;
     rf_status status = rf_file_find(file, name, info);
     if (status) return status;
@@ -233,8 +239,13 @@ static rf_status fetch(const rf_file *file, const char *name, int dims, const in
         return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" has shape (%s); expected (%lld)", info->path, name,
             got, (long long)shape[0]);
     }
+    if (shape[0]) {
+        const int64_t row = info->bytes / shape[0];
+        info->data = (const char *)info->data + wanted->first * row;
+        info->bytes = wanted->count * row;
+    }
     if ((uintptr_t)info->data % rfi_dtype_size((rf_dtype)info->dtype)) {
-        *copy = malloc((size_t)info->bytes);
+        *copy = malloc((size_t)info->bytes + 1);
         if (!*copy) return rfi_error(RF_OUT_OF_MEMORY, "%s: no memory to align tensor \"%.100s\"", info->path, name);
         memcpy(*copy, info->data, (size_t)info->bytes);
         info->data = *copy;
@@ -242,17 +253,33 @@ static rf_status fetch(const rf_file *file, const char *name, int dims, const in
     return RF_OK;
 }
 
+/* Which rows: those that the names say, else those that the model is of. */
+static rf_status want(const rfi_plan *plan, const rf_file_names *names, wanted *range) {
+    const int64_t n = plan->out_features;
+    const int said = names->first_column || names->total_columns;
+    const int64_t first = said ? names->first_column : plan->columns.first,
+                  total = said ? names->total_columns : plan->columns.total;
+    if (total < n || first < 0 || first > total - n)
+        return rfi_error(RF_INVALID_ARGUMENT,
+            "names.first_column is %lld and names.total_columns %lld; expected room for out_features, %lld, or 0 and 0",
+            (long long)first, (long long)total, (long long)n);
+    *range = (wanted){.shape = {total, plan->in_features}, .first = first, .count = n};
+    return RF_OK;
+}
+
 static rf_status load(rf_model *model, const rf_file *file, const rf_file_names *names, void **copies) {
     const rfi_plan *plan = &model->spec.plan;
-    const int64_t shape[2] = {plan->out_features, plan->in_features};
+    wanted range;
     rf_tensor_info tensor;
-    rf_status status = fetch(file, names->weight, 2, shape, model->spec.weight_dtype, &tensor, &copies[0]);
+    rf_status status = want(plan, names, &range);
+    if (status) return status;
+    status = fetch(file, names->weight, 2, &range, model->spec.weight_dtype, &tensor, &copies[0]);
     if (status) return status;
     rf_vector vectors[RF_MAX_OPS];
     rf_weights weights = {
         .size = sizeof weights, .weight = tensor.data, .vectors = vectors, .num_vectors = names->num_vectors};
     if (names->bias) {
-        status = fetch(file, names->bias, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[1]);
+        status = fetch(file, names->bias, 1, &range, RF_DTYPE_DEFAULT, &tensor, &copies[1]);
         if (status) return status;
         weights.bias = tensor.data;
         weights.bias_dtype = tensor.dtype;
@@ -263,7 +290,7 @@ static rf_status load(rf_model *model, const rf_file *file, const rf_file_names 
         if (status) return status;
         if (!vector.vector || !vector.tensor)
             return rfi_error(RF_INVALID_ARGUMENT, "names.vectors[%zu] has a NULL name", i);
-        status = fetch(file, vector.tensor, 1, shape, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
+        status = fetch(file, vector.tensor, 1, &range, RF_DTYPE_DEFAULT, &tensor, &copies[2 + i]);
         if (status) return status;
         vectors[i] = (rf_vector){.size = sizeof *vectors,
             .name = vector.vector,
@@ -319,17 +346,17 @@ rf_status rf_model_load_file(rf_model *model, const char *path, const rf_file_na
 }
 
 /* Fills in what the config leaves open with what the weight's tensor says. */
-static rf_status complete(rf_config *config, const rf_file *file, const char *name) {
+static rf_status complete(rf_config *config, const rf_file *file, const rf_file_names *names) {
     rf_tensor_info weight = {.size = sizeof weight};
-    rf_status status = rf_file_find(file, name, &weight);
+    rf_status status = rf_file_find(file, names->weight, &weight);
     if (status) return status;
     if (!weight.dtype)
         return rfi_error(RF_INVALID_ARGUMENT, "%s: tensor \"%.100s\" is %s; expected a floating-point type",
-            weight.path, name, weight.type_name);
+            weight.path, names->weight, weight.type_name);
     if (weight.num_dims != 2)
         return rfi_error(RF_INVALID_ARGUMENT,
-            "%s: tensor \"%.100s\" has %d dimensions; expected 2, (out_features, in_features)", weight.path, name,
-            weight.num_dims);
+            "%s: tensor \"%.100s\" has %d dimensions; expected 2, (out_features, in_features)", weight.path,
+            names->weight, weight.num_dims);
     if (!config->weight_dtype) config->weight_dtype = weight.dtype;
     rf_op ops[RF_MAX_OPS] = {{0}};
     size_t count = 0;
@@ -339,7 +366,9 @@ static rf_status complete(rf_config *config, const rf_file *file, const char *na
         ops[0] = config->ops[0];
     }
     if (status || ops[0].num_params) return status; /* rf_model_create compares what the chain says */
-    if (!config->out_features) config->out_features = weight.shape[0];
+    /* How many rows of a range a shard takes is for the caller to say. */
+    const int part = config->total_columns || names->total_columns;
+    if (!config->out_features && !part) config->out_features = weight.shape[0];
     if (!config->in_features) config->in_features = weight.shape[1];
     return RF_OK;
 }
@@ -358,7 +387,7 @@ rf_status rf_model_create_from_file(
     rf_file *file = NULL;
     rf_model *model = NULL;
     status = rf_file_open(&file, path);
-    if (!status) status = complete(&config, file, names.weight);
+    if (!status) status = complete(&config, file, &names);
     if (!status) status = rf_model_create(&model, &config);
     if (!status) status = load_open(model, file, &names);
     rf_file_close(file);

@@ -21,6 +21,7 @@ rowfold_py = \
 	python/rowfold/ops.py \
 	python/rowfold/quickstart.py \
 	python/rowfold/rows.py \
+	python/rowfold/shards.py \
 	python/rowfold/tensors.py
 rowfold_bench_py = \
 	python/rowfold/bench/__init__.py \
@@ -59,6 +60,7 @@ rowfold_torch_py = \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
+	python/rowfold/torch/sharded.py \
 	python/rowfold/torch/spellings.py \
 	python/rowfold/torch/trace.py \
 	python/rowfold/torch/values.py

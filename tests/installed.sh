@@ -34,8 +34,14 @@ if c++ --version >/dev/null 2>&1; then
 fi
 
 for program in "$srcdir"/examples/*.c; do
+    case $program in *_mpi.c) continue ;; esac
     compile "$program"
 done
+if test -e "$libdir/pkgconfig/rowfold_mpi.pc"; then
+    $CC $CFLAGS -std=gnu11 $("$PKG_CONFIG" --cflags rowfold_mpi) -o "$work/shards_mpi" "$srcdir/examples/shards_mpi.c" \
+        $("$PKG_CONFIG" --libs rowfold_mpi) || fail "examples/shards_mpi.c does not compile through pkg-config"
+    test -s "$mandir/man3/librowfold_mpi.3" || fail "librowfold_mpi(3) is not installed"
+fi
 run "$work/from_memory" >"$work/log" || fail "examples/from_memory.c fails"
 # A weight of (2, 3) zeros: the result is log(2), whatever x is.
 header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'

@@ -13,6 +13,7 @@ public_programs = \
 	tests/c/test_malloc \
 	tests/c/test_rounding \
 	tests/c/test_results \
+	tests/c/test_shards \
 	tests/c/test_signals \
 	tests/c/test_sizes \
 	tests/c/test_thread_faults \
@@ -40,8 +41,17 @@ tests_c_test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 tests_c_test_cuda_faults_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_cuda_faults_LDADD = $(lib_librowfold_la_LIBADD)
 tests_c_test_cuda_faults_LDFLAGS = $(cuda_calls:%=-Wl,--wrap=%)
-noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/rowfold_0_1.h tests/c/shard.h
+noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
+# Run by tests/mpi.sh, on several ranks.
+mpi_programs =
+if HAVE_MPI
+mpi_programs += tests/c/mpi_shards
+endif
+check_PROGRAMS += $(mpi_programs)
+EXTRA_DIST += tests/c/mpi_shards.c
+tests_c_mpi_shards_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+tests_c_mpi_shards_LDADD = lib/mpi/librowfold_mpi.la lib/librowfold.la $(MPI_LIBS)
 LDADD = lib/librowfold.la
 tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
 tests_c_test_affine_LDADD =
@@ -61,11 +71,11 @@ tests_c_test_vmath_LDADD =
 $(tests_c_test_vmath_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)
 tests_c_version_CPPFLAGS = $(AM_CPPFLAGS) -DEXPECTED_VERSION='"$(PACKAGE_VERSION)"'
 
-dist_check_SCRIPTS += tests/abi/abi.sh tests/exports.sh
+dist_check_SCRIPTS += tests/abi/abi.sh tests/exports.sh tests/mpi.sh
 EXTRA_DIST += tests/abi/growth.suppr tests/abi/librowfold-0.1.abi
 EXTRA_DIST += tests/cmake/CMakeLists.txt tests/installed.sh
-TESTS += $(check_PROGRAMS) $(dist_check_SCRIPTS)
-AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM; built_with='$(CFLAGS)'; export built_with;
+TESTS += $(public_programs) $(internal_programs) $(dist_check_SCRIPTS)
+AM_TESTS_ENVIRONMENT = NM='$(NM_PROGRAM)'; export NM; MPIRUN='$(MPIRUN)'; export MPIRUN; built_with='$(CFLAGS)'; export built_with;
 
 if HAVE_COMPLETION
 installed_completions = $(DESTDIR)$(bashcompletiondir)/rowfold $(DESTDIR)$(zshcompletiondir)/_rowfold

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the man pages: doc/rowfold.1 from the command line's parsers, doc/librowfold.3 from lib/rowfold.h.
+"""Writes the man pages: doc/rowfold.1 from the command line's parsers, those of section 3 from the headers.
 
     python3 tools/manpages.py           in a checkout, after a change of either; a test compares
 
@@ -118,24 +118,24 @@ NAME = re.compile(
 )
 
 
-def library_page() -> str:
-    """librowfold(3): the header, its comments as text and its declarations as they are."""
-    source = (ROOT / "lib" / "rowfold.h").read_text()
+def library_page(name: str, header_file: str, module: str, summary: str) -> str:
+    """A header: its comments as text and its declarations as they are."""
+    source = (ROOT / "lib" / header_file).read_text()
     intro = COMMENT.match(source, source.index("\n") + 1)
-    assert intro, "rowfold.h begins with its licence and its manual"
+    assert intro, f"{header_file} begins with its licence and its manual"
     body = source[source.index('extern "C" {') :].partition("#endif\n")[2].rpartition("#ifdef __cplusplus")[0]
-    lines = [*header("librowfold", 3, "a linear layer, elementwise operators and a row reduction as one operation")]
+    lines = [*header(name, 3, summary)]
     lines += [
         ".SH SYNOPSIS",
-        ".B #include <rowfold.h>",
+        f".B #include <{Path(header_file).name}>",
         ".PP",
-        "cc \\fIprogram.c\\fR $(pkg\\-config \\-\\-cflags \\-\\-libs rowfold)",
+        f"cc \\fIprogram.c\\fR $(pkg\\-config \\-\\-cflags \\-\\-libs {module})",
     ]
     lines += [".SH DESCRIPTION", *_text(intro[1].partition("\n")[2])]
     lines += [".SH FUNCTIONS AND TYPES"]
     for block in re.split(r"\n\n+", body.strip("\n")):
         lines += _block(block)
-    lines += [".SH SEE ALSO", ".BR rowfold (1)"]
+    lines += [".SH SEE ALSO", ".BR rowfold (1)" if module == "rowfold" else ".BR librowfold (3)"]
     return "\n".join(lines) + "\n"
 
 
@@ -175,7 +175,14 @@ def _text(comment: str) -> Iterator[str]:
 
 def pages() -> dict[Path, str]:
     """Where each page goes, and its text."""
-    made = {"rowfold.1": command_page(), "librowfold.3": library_page()}
+    what = "a linear layer, elementwise operators and a row reduction as one operation"
+    made = {
+        "rowfold.1": command_page(),
+        "librowfold.3": library_page("librowfold", "rowfold.h", "rowfold", what),
+        "librowfold_mpi.3": library_page(
+            "librowfold_mpi", "mpi/rowfold_mpi.h", "rowfold_mpi", "one layer on the processes of an MPI communicator"
+        ),
+    }
     # A paragraph that ends where a list or a section begins is none.
     return {ROOT / "doc" / name: re.sub(r"(\n\.PP)+\n(?=\.)", "\n", text) for name, text in made.items()}
 

@@ -4,7 +4,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "sizes.h"
-#include "states.h"
+#include "rows.h"
 
 enum {
     ROWS = 112,      /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
@@ -70,6 +70,9 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->c_offset = b->w_offset +
         (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
+    const size_t group = (size_t)rfi_plan_words(&spec->plan) * sizeof(double),
+                 groups = (size_t)rfi_shard_groups(&spec->plan.columns) * RFI_CPU_FINISH_ROWS;
+    b->scratch = (size_t)most((int64_t)b->scratch, (int64_t)align_256(groups * group));
 }
 
 size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_t units) {
@@ -78,10 +81,10 @@ size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_
 }
 
 rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
-    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0, words = 0;
+    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0,
+            words = rfi_plan_words(&spec->plan);
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
-    for (int f = 0; f < spec->plan.num_folds; f++) words += rfi_reduction_words(spec->plan.folds[f].reduction);
     if (words &&
         (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, words * value, &states) ||
             __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 ||

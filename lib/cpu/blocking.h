@@ -17,7 +17,7 @@ typedef struct rfi_cpu_blocking {
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
     size_t rows_offset; /* and, if narrow, logits row by row, or results */
     size_t own_offset;  /* and behind these a copy of the logits for a branch's own steps */
-    size_t scratch;     /* bytes a thread */
+    size_t scratch;     /* bytes a thread; when all tiles are done it holds the states of groups */
     size_t states;      /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
     size_t row_list;    /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
 } rfi_cpu_blocking;

@@ -15,9 +15,9 @@ static int available_generic(const char **reason) {
 static rf_status supports(const rfi_spec *spec) {
     for (int b = 0; b < spec->plan.num_branches; b++)
         if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row) &&
-            spec->plan.out_features > RFI_MOST_COLUMNS)
-            return rfi_error(RF_UNSUPPORTED, "out_features is %lld; %s tells %d columns apart",
-                (long long)spec->plan.out_features, spec->plan.branches[b].name, (int)RFI_MOST_COLUMNS);
+            spec->plan.columns.total > RFI_MOST_COLUMNS)
+            return rfi_error(RF_UNSUPPORTED, "the layer has %lld columns; %s tells %d apart",
+                (long long)spec->plan.columns.total, spec->plan.branches[b].name, (int)RFI_MOST_COLUMNS);
     return RF_OK;
 }
 
@@ -43,6 +43,10 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
         (void)prepared;                                                                                             \
         return workspace_size(&rfi_cpu_##isa, spec, call->batch, bytes);                                            \
     }                                                                                                               \
+    static rf_status merge_##isa(                                                                                   \
+        const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts) {                   \
+        return rfi_cpu_merge(kernel_of(&rfi_cpu_##isa, spec), spec, call, parts, num_parts);                        \
+    }                                                                                                               \
     static rf_status estimate_##isa(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) { \
         return rfi_cpu_estimate(&rfi_cpu_##isa, kernel_of(&rfi_cpu_##isa, spec), spec, prepared, batch, out);       \
     }                                                                                                               \
@@ -55,6 +59,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
         .update = rfi_cpu_update,                                                                                   \
         .workspace_size = workspace_size_##isa,                                                                     \
         .forward = rfi_cpu_forward,                                                                                 \
+        .merge = merge_##isa,                                                                                       \
         .estimate = estimate_##isa,                                                                                 \
     };
 

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* From the partial states of a row to its results. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "cpu/forward.h"
+#include "cpu/pool.h"
 #include "dtype.h"
+#include "error.h"
 #include "sizes.h"
 
-#include <string.h>
+/* States of groups that one thread has merged before another has woken up. */
+static const int64_t MERGE_ALONE = 4096;
 
 const rfi_step *rfi_cpu_steps_of_row(
     const rfi_cpu_run *run, const rfi_steps *steps, int64_t i, rfi_step own[RF_MAX_OPS]) {
@@ -96,15 +102,77 @@ void rfi_cpu_store_results(const rfi_cpu_run *run, int branch, int64_t first, in
             (char *)results + (size_t)i * value, out->dtype, together);
 }
 
-void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count) {
+void rfi_cpu_merge_rows(const rfi_cpu_run *run, int64_t first, int count, const double *states, int64_t groups) {
     const rfi_plan *plan = &run->spec->plan;
+    const int words = rfi_plan_words(plan);
     double results[RFI_CPU_FINISH_ROWS] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
     int64_t asked[RFI_CPU_FINISH_ROWS];
     for (int b = 0; b < plan->num_branches; b++) {
         const rfi_branch *branch = &plan->branches[b];
-        const rfi_states *states = &run->states[branch->fold];
-        run->prepared->kernel->merge(branch->reduction, rfi_states_at(states, first, 0), states->words, states->units,
-            plan->out_features, count, rfi_cpu_ask(run, branch, first, count, asked), results);
+        run->prepared->kernel->merge(branch->reduction, states + rfi_plan_words_before(plan, branch->fold), words,
+            groups, groups, plan->columns.total, count, rfi_cpu_ask(run, branch, first, count, asked), results);
         rfi_cpu_store_results(run, b, first, count, results);
     }
+}
+
+void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count, void *scratch) {
+    const rfi_plan *plan = &run->spec->plan;
+    const rfi_shard *columns = &plan->columns;
+    const int64_t groups = rfi_shard_groups(columns), words = rfi_plan_words(plan), ld = groups * words;
+    double *out = run->call->states ? run->call->states + first * ld : scratch;
+    for (int f = 0; f < plan->num_folds; f++)
+        for (int64_t g = 0; g < groups; g++) {
+            const rfi_states *states = &run->states[f];
+            const int64_t unit = rfi_shard_border(columns, g);
+            run->prepared->kernel->join(plan->folds[f].reduction, rfi_states_at(states, first, unit), states->words,
+                states->units, rfi_shard_border(columns, g + 1) - unit, count,
+                out + g * words + rfi_plan_words_before(plan, f), ld);
+        }
+    if (!run->call->states) rfi_cpu_merge_rows(run, first, count, out, groups);
+}
+
+/* A merge, whose tasks take RFI_CPU_FINISH_ROWS rows each. */
+typedef struct merging {
+    rfi_cpu_run run;
+    const rfi_part *parts;
+    size_t num_parts;
+    int64_t groups, words; /* of all parts */
+    double *scratch;       /* (threads, RFI_CPU_FINISH_ROWS, groups, words) */
+} merging;
+
+static void merge_task(void *context, int64_t task, int slot) {
+    const merging *m = context;
+    const int64_t first = task * RFI_CPU_FINISH_ROWS, row = m->groups * m->words;
+    const int count = (int)least(RFI_CPU_FINISH_ROWS, m->run.rows - first);
+    double *states = m->scratch + slot * RFI_CPU_FINISH_ROWS * row, *to = states;
+    for (size_t p = 0; p < m->num_parts; p++) {
+        const int64_t size = m->parts[p].groups * m->words;
+        for (int i = 0; i < count && size; i++)
+            memcpy(to + i * row, m->parts[p].states + (first + i) * size, (size_t)size * sizeof *to);
+        to += size;
+    }
+    rfi_cpu_merge_rows(&m->run, first, count, states, m->groups);
+}
+
+rf_status rfi_cpu_merge(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_forward *call,
+    const rfi_part *parts, size_t num_parts) {
+    /* Merging looks at nothing of the weights. */
+    const rfi_cpu_prepared prepared = {.kernel = kernel};
+    merging m = {
+        .run = {.spec = spec, .prepared = &prepared, .call = call, .rows = call->batch},
+        .parts = parts,
+        .num_parts = num_parts,
+        .words = rfi_plan_words(&spec->plan),
+    };
+    for (size_t p = 0; p < num_parts; p++) m.groups += parts[p].groups;
+    const int64_t tasks = ceil_div(call->batch, RFI_CPU_FINISH_ROWS);
+    const int threads = m.groups * call->batch <= MERGE_ALONE ? 1 : (int)least(spec->threads, tasks);
+    int64_t bytes;
+    if (__builtin_mul_overflow(m.groups * m.words, threads * RFI_CPU_FINISH_ROWS * (int64_t)sizeof(double), &bytes))
+        return rfi_error(RF_OUT_OF_MEMORY, "the states of %zu shards are more than memory can hold", num_parts);
+    m.scratch = malloc((size_t)bytes + 1);
+    if (!m.scratch) return rfi_error(RF_OUT_OF_MEMORY, "no memory for %lld bytes of states", (long long)bytes);
+    rfi_pool_run(threads, tasks, merge_task, &m);
+    free(m.scratch);
+    return RF_OK;
 }

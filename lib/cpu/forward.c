@@ -15,9 +15,9 @@ static const int64_t FINISH_ALONE = 4096, COLLAPSED_ALONE = 65536;
 
 static void run_finish(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
-    (void)slot;
     int64_t first = task * RFI_CPU_FINISH_ROWS;
-    rfi_cpu_finish_rows(run, first, (int)least(RFI_CPU_FINISH_ROWS, run->rows - first));
+    rfi_cpu_finish_rows(run, first, (int)least(RFI_CPU_FINISH_ROWS, run->rows - first),
+        run->scratch + (size_t)slot * run->blocking.scratch);
 }
 
 /* The full path, for run->rows rows. */
@@ -81,7 +81,7 @@ rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_
         states += rfi_cpu_fold_states(spec, f, call->batch, b->units);
     }
     run.scratch = workspace + b->states + b->row_list;
-    if (run.prepared->collapse.usable) {
+    if (run.prepared->collapse.usable && !call->states) {
         run.row_list = (int64_t *)(workspace + b->states);
         run_collapsible(&run);
     } else {

@@ -38,8 +38,6 @@ static inline const int64_t *rfi_cpu_ask(
 const rfi_step *rfi_cpu_steps_of_row(
     const rfi_cpu_run *run, const rfi_steps *steps, int64_t i, rfi_step own[RF_MAX_OPS]);
 
-enum { RFI_CPU_FINISH_ROWS = 64 /* rows a task merges */ };
-
 /* The same for `count` rows a lane each, from `first` on: row inputs are vectors, up to whole panels. */
 typedef struct rfi_cpu_lanes {
     rfi_step steps[RF_MAX_OPS];
@@ -59,8 +57,12 @@ void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 /* The same for a narrow layer: a block of rows, up to y. */
 void rfi_cpu_run_narrow(void *run, int64_t task, int slot);
 
-/* Merges the partial states of `count` <= RFI_CPU_FINISH_ROWS rows of the run and stores their numbers. */
-void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count);
+/* Joins the partial states of `count` <= RFI_CPU_FINISH_ROWS rows of the run to those of groups, in the call's states
+ * or in `scratch`, and from there stores the rows' results. */
+void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count, void *scratch);
+
+/* Results of rows whose states are at `states`, (count, groups, words). */
+void rfi_cpu_merge_rows(const rfi_cpu_run *run, int64_t first, int count, const double *states, int64_t groups);
 
 /* `count` results of a branch's reduction, from row `first` of the run on, through the steps behind it and to where
  * they go. */
@@ -68,6 +70,10 @@ void rfi_cpu_store_results(const rfi_cpu_run *run, int branch, int64_t first, in
 
 /* Takes the steps behind the reduction with `value`, and writes y of row `row` of the batch. */
 void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value);
+
+/* A backend's merge. */
+rf_status rfi_cpu_merge(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_forward *call,
+    const rfi_part *parts, size_t num_parts);
 
 rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
 

@@ -21,7 +21,7 @@
 enum {
     RFI_CPU_DEPTH = 512, /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's
                             slice is 64 KiB */
-    RFI_CPU_UNIT = 256,  /* columns folded into one partial state */
+    RFI_CPU_UNIT = RFI_GROUP_UNIT, /* columns folded into one partial state */
     RFI_CPU_X_LD = RFI_CPU_DEPTH +
         16, /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
     RFI_CPU_STEP = 4,          /* inputs that the microkernel takes in one turn of its loop */
@@ -31,6 +31,7 @@ enum {
     RFI_CPU_LONG = 128,
     RFI_CPU_NARROW_ROWS = 64, /* rows in a block of those, at most */
     RFI_CPU_GROUP_ROWS = 16,  /* rows whose dot products are under way at a time */
+    RFI_CPU_FINISH_ROWS = 64, /* rows a task merges */
     RFI_CPU_ALIGN = 64,       /* bytes of a cache line */
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
@@ -81,10 +82,14 @@ typedef struct rfi_cpu_kernel {
     /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type. The row asks for
      * column q. */
     void (*fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state);
-    /* (rows, units) states that begin with those of the reduction, `words` apart, to (rows) results, written up to
-     * whole panels; indices are WORDs. q: (rows), or NULL. */
-    void (*merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
-        const int64_t *q, void *out);
+    /* `count` states of the compute type of each of (rows) rows, `words` apart and `stride` from one row to the next,
+     * to one in double, of which each is `ld` words apart. */
+    void (*join)(
+        int reduction, const void *states, int words, int64_t stride, int64_t count, int rows, double *out, int64_t ld);
+    /* (rows, groups) such states in double that begin with those of the reduction, `words` apart and `stride` from one
+     * row to the next, to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. */
+    void (*merge)(int reduction, const double *states, int words, int64_t stride, int64_t groups, int64_t columns,
+        int rows, const int64_t *q, void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
     /* By the type of x. NULL where x has to be widened first. */
@@ -95,9 +100,10 @@ typedef struct rfi_cpu_kernel {
     void (*sums_by_row)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);
     /* out[c * ld_out + r] = values[r * ld + c]. */
     void (*turn)(const void *values, int64_t ld, int columns, int rows, void *out, int64_t ld_out);
-    /* Values by column to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. */
-    void (*fold_rows)(
-        int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out);
+    /* Values by column to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. Or, with
+     * `states`, to a state in double for each row, `ld_states` words apart. */
+    void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out,
+        double *states, int64_t ld_states);
 } rfi_cpu_kernel;
 
 typedef struct rfi_cpu_isa {

@@ -60,6 +60,7 @@ typedef vd vd_aligned __attribute__((may_alias));
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #include "cpu/rows_typed.h"
+#include "cpu/states_typed.h"
 #undef NAME
 #undef W
 #undef LOAD_W
@@ -150,6 +151,7 @@ static inline vf load_part_bf16(const uint16_t *p, int n) {
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #include "cpu/rows_typed.h"
+#include "cpu/states_typed.h"
 
 /* From here on names are not typed. */
 
@@ -244,6 +246,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
             .narrow = narrow_f32,
             .apply = apply_f32,
             .fold = fold_f32,
+            .join = join_f32,
             .merge = merge_f32,
             .dot = dot_f32,
             .inner =
@@ -269,6 +272,7 @@ const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
             .narrow = narrow_f64,
             .apply = apply_f64,
             .fold = fold_f64,
+            .join = join_f64,
             .merge = merge_f64,
             .dot = dot_f64,
             .inner = {[RF_FLOAT64] = inner_f64},

@@ -126,6 +126,19 @@ static const char *branch_columns(const rfi_cpu_run *run, const block *t, const 
     return t->own;
 }
 
+/* From the logits in by_columns to the states of the one group that there is. */
+static void fold_states(const rfi_cpu_run *run, const block *t, int padded) {
+    const rfi_plan *plan = &run->spec->plan;
+    const int64_t words = rfi_plan_words(plan);
+    int64_t asked[RFI_CPU_NARROW_ROWS];
+    for (int f = 0; f < plan->num_folds; f++) {
+        const rfi_branch *branch = &plan->branches[plan->folds[f].branch];
+        run->prepared->kernel->fold_rows(plan->folds[f].reduction, branch_columns(run, t, branch, padded),
+            RFI_CPU_NARROW_ROWS, t->columns, t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), NULL,
+            run->call->states + t->row * words + rfi_plan_words_before(plan, f), words);
+    }
+}
+
 /* From the logits in by_columns through the folds to the results. So few columns are folded for each result anew. */
 static void fold_block(const rfi_cpu_run *run, const block *t, int padded) {
     const rfi_plan *plan = &run->spec->plan;
@@ -133,7 +146,7 @@ static void fold_block(const rfi_cpu_run *run, const block *t, int padded) {
     for (int b = 0; b < plan->num_branches; b++) {
         const rfi_branch *branch = &plan->branches[b];
         run->prepared->kernel->fold_rows(branch->reduction, branch_columns(run, t, branch, padded), RFI_CPU_NARROW_ROWS,
-            t->columns, t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), t->by_rows);
+            t->columns, t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), t->by_rows, NULL, 0);
         rfi_cpu_store_results(run, b, t->row, t->rows, t->by_rows);
     }
 }
@@ -163,7 +176,7 @@ static void finish(const rfi_cpu_run *run, const block *t) {
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
     apply_to_columns(run, t, t->by_row ? t->rows : (int)round_up(t->rows, kernel->lanes), padded);
     if (plan->num_folds) {
-        fold_block(run, t, padded);
+        (run->call->states ? fold_states : fold_block)(run, t, padded);
         return;
     }
     kernel->turn(t->by_columns, RFI_CPU_NARROW_ROWS, t->rows, t->columns, t->by_rows, t->ld);

@@ -19,7 +19,7 @@ typedef struct rfi_cpu_prepared {
 
 static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
     int most = plan->branches[0].reduction || plan->in_features >= RFI_CPU_LONG ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
-    return plan->out_features > 0 && plan->out_features <= most;
+    return plan->out_features > 0 && plan->out_features <= most && !rfi_plan_is_shard(plan);
 }
 
 /* Elements from one column of a narrow layer's chunk of `depth` inputs to the next. The chunk starting at input k

@@ -9,7 +9,7 @@
 #include "error.h"
 #include "rows.h"
 
-enum { BLOCK = 256 }; /* columns folded at a time: bounds the stack */
+enum { BLOCK = RFI_GROUP_UNIT }; /* columns folded at a time: bounds the stack */
 
 typedef struct prepared {
     void *weight;   /* (N, K) dense, of spec.weight_dtype */
@@ -126,8 +126,8 @@ static void fold_block(const rfi_spec *spec, const prepared *p, const rfi_forwar
         take_steps(spec, p, call, &branch->pre, row, first + j, &v);
         values[j] = v.x;
     }
-    const rfi_state block =
-        rfi_state_fold(fold->reduction, values, count, first, rfi_row_column(&spec->plan, branch, call, row));
+    const rfi_state block = rfi_state_fold(fold->reduction, values, count, spec->plan.columns.first + first,
+        rfi_row_column(&spec->plan, branch, call, row));
     *state = rfi_state_join(fold->reduction, *state, block);
 }
 
@@ -136,7 +136,7 @@ static void finish_branch(
     const rfi_branch *b = &spec->plan.branches[branch];
     const rfi_output *out = &call->outputs[branch];
     const int64_t asked = rfi_row_column(&spec->plan, b, call, row);
-    const double result = rfi_state_finish(b->reduction, *state, (double)spec->plan.out_features, asked);
+    const double result = rfi_state_finish(b->reduction, *state, (double)spec->plan.columns.total, asked);
     if (b->gives_index) {
         ((int64_t *)out->data)[row * out->ld] = rfi_column_of_f64(result);
         return;
@@ -146,18 +146,75 @@ static void finish_branch(
     rfi_store(out->data, out->dtype, row * out->ld, v.x);
 }
 
-static void fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
-    const rfi_plan *plan = &spec->plan;
-    rfi_state states[RF_MAX_RESULTS];
+static void put_state(const rfi_plan *plan, int fold, const rfi_state *state, double *group) {
+    double *words = group + rfi_plan_words_before(plan, fold);
+    const int count = rfi_reduction_words(plan->folds[fold].reduction);
+    words[0] = state->m;
+    for (int i = 1; i < count; i++) words[i] = state->t[i - 1];
+}
+
+static rfi_state get_state(const rfi_plan *plan, int fold, const double *group) {
+    const double *words = group + rfi_plan_words_before(plan, fold);
+    const int count = rfi_reduction_words(plan->folds[fold].reduction);
+    rfi_state state = {.m = words[0]};
+    for (int i = 1; i < count; i++) state.t[i - 1] = words[i];
+    return state;
+}
+
+static void start(const rfi_plan *plan, rfi_state *states) {
     for (int f = 0; f < plan->num_folds; f++) states[f] = rfi_state_fold(plan->folds[f].reduction, NULL, 0, 0, 0);
-    for (int64_t first = 0; first < plan->out_features; first += BLOCK) {
+}
+
+/* One group of columns of a row, to a state for each fold. */
+static void fold_group(
+    const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row, int64_t group, rfi_state *states) {
+    const rfi_plan *plan = &spec->plan;
+    const int64_t end = least(rfi_shard_border(&plan->columns, group + 1) * BLOCK, plan->out_features);
+    start(plan, states);
+    for (int64_t first = rfi_shard_border(&plan->columns, group) * BLOCK; first < end; first += BLOCK) {
         double trunk[BLOCK];
-        int count = plan->out_features - first < BLOCK ? (int)(plan->out_features - first) : BLOCK;
+        const int count = (int)least(BLOCK, end - first);
         for (int j = 0; j < count; j++) trunk[j] = column(spec, p, call, row, first + j);
         for (int f = 0; f < plan->num_folds; f++)
             fold_block(spec, p, call, &plan->folds[f], row, first, count, trunk, &states[f]);
     }
+}
+
+static void finish_row(
+    const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row, const rfi_state *states) {
+    const rfi_plan *plan = &spec->plan;
     for (int b = 0; b < plan->num_branches; b++) finish_branch(spec, p, call, b, row, &states[plan->branches[b].fold]);
+}
+
+static void fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
+    const rfi_plan *plan = &spec->plan;
+    const int64_t groups = rfi_shard_groups(&plan->columns), words = rfi_plan_words(plan);
+    rfi_state states[RF_MAX_RESULTS], own[RF_MAX_RESULTS];
+    start(plan, states);
+    for (int64_t g = 0; g < groups; g++) {
+        fold_group(spec, p, call, row, g, own);
+        for (int f = 0; f < plan->num_folds; f++) {
+            if (call->states) put_state(plan, f, &own[f], call->states + (row * groups + g) * words);
+            else states[f] = rfi_state_join(plan->folds[f].reduction, states[f], own[f]);
+        }
+    }
+    if (!call->states) finish_row(spec, p, call, row, states);
+}
+
+static rf_status merge(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts) {
+    const rfi_plan *plan = &spec->plan;
+    const int64_t words = rfi_plan_words(plan);
+    for (int64_t row = 0; row < call->batch; row++) {
+        rfi_state states[RF_MAX_RESULTS];
+        start(plan, states);
+        for (size_t p = 0; p < num_parts; p++)
+            for (int64_t g = 0; g < parts[p].groups; g++)
+                for (int f = 0; f < plan->num_folds; f++)
+                    states[f] = rfi_state_join(plan->folds[f].reduction, states[f],
+                        get_state(plan, f, parts[p].states + (row * parts[p].groups + g) * words));
+        finish_row(spec, NULL, call, row, states);
+    }
+    return RF_OK;
 }
 
 static rf_status forward(const rfi_spec *spec, const void *state, const rfi_forward *call) {
@@ -190,5 +247,6 @@ const rfi_backend rfi_backend_reference = {
     .update = update,
     .workspace_size = workspace_size,
     .forward = forward,
+    .merge = merge,
     .estimate = estimate,
 };

@@ -59,8 +59,8 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
     ROLLED for (int l = 0; l < GROUP; l++) totals[i][l] = \
         OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, peaks[l], values[c * ld + r + l], c, asked[l]))
 #define RFI_REDUCTION(id, number, name, flags, ...)                                                                    \
-    static void NAME(fold_rows_##id)(                                                                                  \
-        const T *values, int64_t ld, int columns, int rows, const int64_t *q, T *restrict out) {                       \
+    static void NAME(fold_rows_##id)(const T *values, int64_t ld, int columns, int rows, const int64_t *q,             \
+        T *restrict out, double *restrict states, int64_t ld_states) {                                                 \
         for (int r = 0; r < rows; r += GROUP) {                                                                        \
             T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                 \
             COLUMN asked[GROUP];                                                                                       \
@@ -74,6 +74,11 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
                 PUSH(id, 0);                                                                                           \
                 PUSH(id, 1);                                                                                           \
             }                                                                                                          \
+            for (int l = 0; states && l < GROUP && r + l < rows; l++) {                                                \
+                states[(r + l) * ld_states] = (double)peaks[l];                                                        \
+                for (int i = 0; i < rfi_totals_##id; i++) states[(r + l) * ld_states + 1 + i] = (double)totals[i][l];  \
+            }                                                                                                          \
+            if (states) continue;                                                                                      \
             ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = (T)rfi_finish_##id##_f64(                              \
                 (double)peaks[l], (double)totals[0][l], (double)totals[1][l], (double)columns, asked[l]);              \
         }                                                                                                              \
@@ -81,58 +86,13 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 #include "reductions.def"
 #undef RFI_REDUCTION
 #undef PUSH
-
-/* In double and in the order of the units. */
-#define RFI_REDUCTION(id, number, name, flags, ...)                                                                   \
-    static void NAME(merge_##id)(                                                                                     \
-        const T *states, int words, int64_t units, int64_t columns, int rows, const int64_t *q, T *restrict out) {    \
-        for (int r = 0; r < rows; r += GROUP) {                                                                       \
-            double m[GROUP], t[RFI_TOTALS][GROUP], unit_m[GROUP], unit_t[RFI_TOTALS][GROUP];                          \
-            COLUMN asked[GROUP];                                                                                      \
-            NAME(find_columns)((flags) & RFI_RF_COLUMN ? q : NULL, r, rows, asked);                                   \
-            for (int l = 0; l < GROUP; l++) m[l] = rfi_peak0_##id##_f64();                                            \
-            for (int i = 0; i < RFI_TOTALS; i++)                                                                      \
-                for (int l = 0; l < GROUP; l++) t[i][l] = unit_t[i][l] = rfi_empty_##id##_f64(i);                     \
-            for (int64_t u = 0; u < units; u++) {                                                                     \
-                for (int l = 0; l < GROUP; l++) {                                                                     \
-                    const T *state = states + ((r + (r + l < rows ? l : 0)) * units + u) * words;                     \
-                    unit_m[l] = (double)state[0];                                                                     \
-                    for (int i = 0; i < rfi_totals_##id; i++) unit_t[i][l] = (double)state[1 + i];                    \
-                }                                                                                                     \
-                if (!u) {                                                                                             \
-                    memcpy(m, unit_m, sizeof m);                                                                      \
-                    memcpy(t, unit_t, rfi_totals_##id * sizeof *t);                                                   \
-                    continue;                                                                                         \
-                }                                                                                                     \
-                ROLLED for (int l = 0; l < GROUP; l++) {                                                              \
-                    rfi_state both = rfi_state_join_##id(                                                             \
-                        (rfi_state){m[l], {t[0][l], t[1][l]}}, (rfi_state){unit_m[l], {unit_t[0][l], unit_t[1][l]}}); \
-                    m[l] = both.m, t[0][l] = both.t[0], t[1][l] = both.t[1];                                          \
-                }                                                                                                     \
-            }                                                                                                         \
-            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] =                                                       \
-                (T)rfi_finish_##id##_f64(m[l], t[0][l], t[1][l], (double)columns, asked[l]);                          \
-        }                                                                                                             \
-    }
-#include "reductions.def"
-#undef RFI_REDUCTION
 #undef ROLLED
 
-static void NAME(merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
-    const int64_t *q, void *out) {
+static void NAME(fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q,
+    void *out, double *states, int64_t ld_states) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(merge_##id)(states, words, units, columns, rows, q, out); break;
-#include "reductions.def"
-#undef RFI_REDUCTION
-    }
-}
-
-static void NAME(fold_rows)(
-    int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out) {
-    switch (reduction) {
-#define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(fold_rows_##id)(values, ld, columns, rows, q, out); break;
+    case number: NAME(fold_rows_##id)(values, ld, columns, rows, q, out, states, ld_states); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }

@@ -153,7 +153,7 @@ static void fold_unit(const rfi_cpu_run *run, int64_t row, int64_t unit, char *v
             p->kernel->apply(rfi_cpu_steps_of_row(run, &branch->pre, row, own), branch->pre.count, p->vectors, column,
                 folded, padded);
         }
-        p->kernel->fold(fold->reduction, folded, n, column, rfi_cpu_asked(run, branch, row),
+        p->kernel->fold(fold->reduction, folded, n, plan->columns.first + column, rfi_cpu_asked(run, branch, row),
             rfi_states_at(&run->states[f], row, unit));
     }
 }

@@ -29,6 +29,7 @@ from .errors import (
     BufferTooSmallError,
     ChainError,
     ClosedError,
+    CommunicationError,
     DeviceError,
     Error,
     FileError,
@@ -45,6 +46,7 @@ from .errors import (
 from .handle import ModelInfo
 from .model import Model
 from .ops import Chain, presets
+from .shards import States, StatesInfo, merge_states, shard_columns, state_groups
 
 __all__ = [
     "AlreadyLoadedError",
@@ -54,6 +56,7 @@ __all__ = [
     "Chain",
     "ChainError",
     "ClosedError",
+    "CommunicationError",
     "CpuPeak",
     "DeviceError",
     "Error",
@@ -67,12 +70,17 @@ __all__ = [
     "ModelInfo",
     "NotLoadedError",
     "OutOfMemoryError",
+    "States",
+    "StatesInfo",
     "UnavailableError",
     "UnsupportedError",
     "backends",
     "cpu_measure",
+    "merge_states",
     "ops",
     "presets",
+    "shard_columns",
+    "state_groups",
 ]
 
 

@@ -12,7 +12,19 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +58,7 @@ class Status(IntEnum):
     IO_ERROR = 11
     INVALID_FILE = 12
     INTERNAL = 13
+    COMMUNICATION = 14
 
 
 class DType(IntEnum):
@@ -162,6 +175,8 @@ class Config(Structure):
         ("device", c_char_p),
         ("threads", c_int32),
         ("flags", c_uint32),
+        ("first_column", c_int64),
+        ("total_columns", c_int64),
     ]
 
 
@@ -222,6 +237,55 @@ class RowInput(Structure):
     ]
 
 
+class States(Structure):
+    """rf_states."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("data", c_void_p),
+        ("bytes", c_size_t),
+        ("first_column", c_int64),
+        ("num_columns", c_int64),
+        ("chain", c_uint64),
+        ("memory", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class StatesInfo(Structure):
+    """rf_states_info."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("dtype", c_int32),
+        ("num_words", c_int32),
+        ("num_groups", c_int64),
+        ("row_bytes", c_int64),
+        ("first_column", c_int64),
+        ("num_columns", c_int64),
+        ("total_columns", c_int64),
+        ("chain", c_uint64),
+    ]
+
+
+AllGather = ctypes.CFUNCTYPE(
+    c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_double, POINTER(c_int32), c_void_p, c_size_t
+)
+
+
+class Collective(Structure):
+    """rf_collective."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("user", c_void_p),
+        ("rank", c_int32),
+        ("num_ranks", c_int32),
+        ("timeout", c_double),
+        ("all_gather", AllGather),
+    ]
+
+
 class ForwardArgs(Structure):
     """rf_forward_args."""
 
@@ -243,6 +307,7 @@ class ForwardArgs(Structure):
         ("num_results", c_size_t),
         ("row_inputs", POINTER(RowInput)),
         ("num_row_inputs", c_size_t),
+        ("states", POINTER(States)),
     ]
 
 
@@ -267,6 +332,8 @@ class ModelInfo(Structure):
         ("prepared_bytes", c_size_t),
         ("num_results", c_int32),
         ("num_row_inputs", c_int32),
+        ("first_column", c_int64),
+        ("total_columns", c_int64),
     ]
 
 
@@ -329,6 +396,8 @@ class FileNames(Structure):
         ("bias", c_char_p),
         ("vectors", POINTER(FileVector)),
         ("num_vectors", c_size_t),
+        ("first_column", c_int64),
+        ("total_columns", c_int64),
     ]
 
 
@@ -368,6 +437,11 @@ FUNCTIONS = (
     Function("rf_model_update_weights", Status, (ModelPointer, POINTER(Weights))),
     Function("rf_model_forward", Status, (ModelPointer, c_void_p, c_int64, c_void_p)),
     Function("rf_model_forward_ex", Status, (ModelPointer, POINTER(ForwardArgs))),
+    Function("rf_model_forward_sharded", Status, (ModelPointer, POINTER(Collective), POINTER(ForwardArgs))),
+    Function("rf_model_states_info", Status, (ModelPointer, POINTER(StatesInfo))),
+    Function("rf_states_merge", Status, (ModelPointer, POINTER(States), c_size_t, POINTER(ForwardArgs))),
+    Function("rf_states_groups", Status, (c_int64, POINTER(c_int64), c_size_t, POINTER(c_size_t))),
+    Function("rf_shard_columns", Status, (c_int64, c_int64, c_int64, POINTER(c_int64), POINTER(c_int64))),
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
     Function("rf_model_workspace_size_ex", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(c_size_t))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),

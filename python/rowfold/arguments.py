@@ -66,7 +66,11 @@ def says_sizes(chain: str | Chain) -> bool:
 
 def say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
     """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
-    if len(shape) == 2 and 0 not in shape:
+    if keywords.get("total_columns") is not None:
+        if keywords.get("out_features") is None:
+            raise InvalidArgumentError("out_features is not given; a shard's columns are for the caller to say")
+        keywords.setdefault("in_features", int(shape[-1]))
+    elif len(shape) == 2 and 0 not in shape:
         keywords.setdefault("out_features", int(shape[0]))
         keywords.setdefault("in_features", int(shape[1]))
 

@@ -79,6 +79,13 @@ class InternalError(Error, RuntimeError):
     """An internal check failed; please report it."""
 
 
+class CommunicationError(Error, RuntimeError):
+    """The processes that hold a layer's shards could not exchange what they need of each other.
+
+    The message names the rank that it failed for, where that is known.
+    """
+
+
 class LibraryError(Error, OSError):
     """The native library was not found, could not be loaded, or is of another version."""
 
@@ -97,6 +104,7 @@ BY_STATUS: dict[str, type[Error]] = {
     "IO_ERROR": FileError,
     "INVALID_FILE": InvalidFileError,
     "INTERNAL": InternalError,
+    "COMMUNICATION": CommunicationError,
 }
 
 
@@ -107,6 +115,8 @@ _IN_PYTHON = tuple(
         (r"expected it in the config or as linear\(", "expected it as an argument of Model, or written as linear("),
         (r"rf_op_get_info lists them", "rowfold.ops.operators() lists them"),
         (r"call rf_model_load_weights first", "call load_weights first"),
+        (r"; expected args\.states, or rf_model_forward_sharded", "; expected a call of states(x), then merge_states"),
+        (r"expected room for out_features, (\d+), or 0 and 0", r"expected room for out_features, \1"),
         (r"expected 0 \(all cores\) to", "expected None (all cores), or 1 to"),
         (r"expected 1 to 2\^40, or 0 for what the chain says", "expected 1 to 2**40, or None for what the chain says"),
         (r"config\.weight_dtype", "dtype"),

@@ -27,7 +27,8 @@ class ModelInfo:
     """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU.
 
     ``output_features`` and ``y_dtype`` are those of the first result. ``row_inputs`` says of each name whether it is a
-    "number" or a "column".
+    "number" or a "column". ``first_column`` and ``total_columns`` say which columns of how many the model has: 0 and
+    ``out_features`` but in a shard.
     """
 
     backend: str
@@ -46,6 +47,8 @@ class ModelInfo:
     prepared_bytes: int
     results: tuple[ResultInfo, ...]
     row_inputs: dict[str, str]
+    first_column: int
+    total_columns: int
 
 
 class Handle:
@@ -95,6 +98,8 @@ class Handle:
             prepared_bytes=native.prepared_bytes,
             results=tuple(self._result(i) for i in range(native.num_results)),
             row_inputs=dict(self._row_input(i) for i in range(native.num_row_inputs)),
+            first_column=native.first_column,
+            total_columns=native.total_columns,
         )
 
     def _result(self, index: int) -> ResultInfo:

@@ -22,6 +22,7 @@ from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoa
 from .handle import Handle, ModelInfo
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
+from .shards import States, StatesInfo, native_part, part_matrix, states_info
 from .tensors import TorchKind
 
 
@@ -68,6 +69,10 @@ class Model:
     cast
         Whether lists, numbers and numpy's arrays of other types (integers, booleans, float64 for a model that is not)
         are converted to the model's type. By default they are refused: a conversion may round.
+    first_column, total_columns
+        The model is a shard: it has columns ``first_column`` to ``first_column + out_features - 1`` of
+        ``total_columns``, and rows of W for these alone. It gives ``states(x)``, of which ``merge_states`` makes the
+        results; columns in and among these count in the whole layer. ``out_features`` may be 0.
 
     Raises
     ------
@@ -92,6 +97,8 @@ class Model:
         backend: str | None = None,
         batch_invariant: bool = False,
         cast: bool = False,
+        first_column: int = 0,
+        total_columns: int | None = None,
     ) -> None:
         config = _lib.Config(size=ctypes.sizeof(_lib.Config))
         if isinstance(chain, str):
@@ -100,7 +107,10 @@ class Model:
             chain = arguments.as_chain(chain)
             config.ops, config.num_ops = chain.native(), len(chain)
         config.in_features = arguments.size(in_features, "in_features")
-        config.out_features = arguments.size(out_features, "out_features")
+        empty = out_features == 0 and total_columns is not None
+        config.out_features = 0 if empty else arguments.size(out_features, "out_features")
+        config.first_column = arguments.integer(first_column, "first_column", 64)
+        config.total_columns = 0 if total_columns is None else arguments.integer(total_columns, "total_columns", 64, 1)
         config.weight_dtype = arrays.parse_dtype(dtype, "dtype")
         config.x_dtype = DType.DEFAULT if x_dtype is None else arrays.parse_dtype(x_dtype, "x_dtype")
         config.y_dtype = DType.DEFAULT if y_dtype is None else arrays.parse_dtype(y_dtype, "y_dtype")
@@ -126,10 +136,12 @@ class Model:
             "backend": backend,
             "batch_invariant": batch_invariant,
             "cast": cast,
+            "first_column": first_column,
+            "total_columns": total_columns,
         }
         self._handle: Handle | None = None
         self._open_config: _lib.Config | None = None  # of a model whose sizes are the weight's to say
-        if config.in_features and config.out_features or arguments.says_sizes(chain):
+        if config.in_features and (config.out_features or empty) or arguments.says_sizes(chain):
             self._adopt(Handle(load(), config))
         else:
             self._adopt(self._trial(config))
@@ -159,12 +171,13 @@ class Model:
     @staticmethod
     def _trial(config: _lib.Config) -> Handle:
         """A model of one column, which says now whatever is wrong with a config that lacks sizes."""
-        given = config.in_features, config.out_features
+        given = config.in_features, config.out_features, config.first_column, config.total_columns
         config.in_features, config.out_features = given[0] or 1, given[1] or 1
+        config.first_column = config.total_columns = 0
         try:
             return Handle(load(), config)
         finally:
-            config.in_features, config.out_features = given
+            config.in_features, config.out_features, config.first_column, config.total_columns = given
 
     @classmethod
     def preset(cls, name: str, in_features: int, out_features: int, **keywords: Any) -> Model:
@@ -343,9 +356,11 @@ class Model:
         path
             The file. It is mapped, validated in full, and closed again; of an .npz only the arrays named are read.
         chain
-            As for Model. Sizes it does not say are those of the tensor ``weight``.
+            As for Model. Sizes it does not say are those of the tensor ``weight``; of a shard ``out_features`` is to be
+            given.
         weight, bias
-            Names of the tensors, (out_features, in_features) and (out_features,).
+            Names of the tensors, (out_features, in_features) and (out_features,). Of a shard they have
+            ``total_columns`` rows, of which only the model's own are read.
         vectors
             For each per-feature vector of the chain the name of its tensor, (out_features,).
         keywords
@@ -365,6 +380,13 @@ class Model:
         if npz.is_npz(path):
             wanted = [weight, *([] if bias is None else [bias]), *named.values()]
             state = npz.arrays(path, wanted)
+            if keywords.get("total_columns") is not None:
+                first = arguments.integer(keywords.get("first_column", 0), "first_column", 64)
+                count = arguments.integer(keywords.get("out_features") or 0, "out_features", 64)
+                state = {
+                    name: npz.rows_of(path, name, array, keywords["total_columns"])[first : first + count]
+                    for name, array in state.items()
+                }
             model = cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
             model._remake = again
             return model
@@ -535,6 +557,108 @@ class Model:
             return y
         return y[..., 0] if len(self._results) == 1 else self._tuple(*(result[..., 0] for result in y))
 
+    @property
+    def states_info(self) -> StatesInfo:
+        """What ``states`` gives. Raises UnsupportedError for a chain without a reduction, and on a GPU."""
+        return states_info(self._open())
+
+    def states(self, x: Any, **row_inputs: Any) -> States:
+        """The partial states of the model's columns, for ``merge_states``: what a shard computes instead of results.
+
+        Parameters
+        ----------
+        x
+            As in a call of the model.
+        row_inputs
+            As in a call. Columns count in the whole layer: one that another shard has is no error.
+
+        Returns
+        -------
+        States, with data of shape (..., groups, words) and of x's kind: at most 16 groups, 2 or 3 words for each
+        reduction.
+
+        Raises
+        ------
+        What a call raises, and UnsupportedError for a chain without a reduction, or on a GPU.
+
+        """
+        handle = self._open()
+        info = states_info(handle)
+        if self._cast:
+            x = arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
+        kind = kind_of(x, "x")
+        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
+        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
+        self._check_device("x", given)
+        values = self._row_values(given, row_inputs)
+        data, matrix = kind.empty(x, (*given.lead, info.num_groups, info.num_words), DType.FLOAT64)
+        native = _lib.States(
+            size=ctypes.sizeof(_lib.States),
+            data=matrix.pointer,
+            bytes=given.batch * info.num_groups * info.num_words * ctypes.sizeof(ctypes.c_double),
+        )
+        args = _lib.ForwardArgs(
+            size=ctypes.sizeof(_lib.ForwardArgs),
+            x=given.pointer,
+            batch=given.batch,
+            ldx=given.ld,
+            x_dtype=given.dtype,
+            x_memory=given.memory,
+            states=ctypes.pointer(native),
+        )
+        self._give_row_values(args, values, given.batch)
+        handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+        return States(kind.finish(data, x), info.first_column, info.num_columns, info.total_columns, info.chain)
+
+    def _merge(self, parts: list[States], keepdims: bool, row_inputs: dict[str, Any]) -> Any:
+        """What merge_states returns."""
+        handle = self._open()
+        if not parts:
+            raise InvalidArgumentError("parts is empty; expected the states of all columns")
+        words = states_info(handle).num_words
+        read = [part_matrix(part, f"parts[{i}]", words) for i, part in enumerate(parts)]
+        lead = read[0][1]
+        for i, (_, other) in enumerate(read):
+            if other != lead:
+                raise InvalidArgumentError(
+                    f"parts[{i}] is of x (..., in_features) with leading dimensions {arrays.shape_text(other)}, and "
+                    f"parts[0] {arrays.shape_text(lead)}; expected the same x"
+                )
+        like, batch = parts[0].data, prod(lead)
+        kind = kind_of(like, "parts[0].data")
+        given = arrays.Matrix(0, lead, batch, 0, self._x_dtype, Memory.HOST, None, None)
+        values = self._row_values(given, row_inputs)
+        made = [kind.empty(like, lead + tail, dtype) for tail, dtype in self._results]
+        native = (_lib.States * len(parts))(
+            *(
+                native_part(part, matrix, matrix.batch * words * ctypes.sizeof(ctypes.c_double))
+                for part, (matrix, _) in zip(parts, read)
+            )
+        )
+        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch)
+        self._give_results(args, [matrix for _, matrix in made])
+        self._give_row_values(args, values, batch)
+        handle.library.rf_states_merge(handle.pointer, native, len(parts), ctypes.byref(args))
+        done = [kind.finish(y, like) for y, _ in made]
+        if not keepdims:
+            done = [y[..., 0] for y in done]
+        return done[0] if len(done) == 1 else self._tuple(*done)
+
+    @staticmethod
+    def _give_results(args: _lib.ForwardArgs, results: list[arrays.Matrix]) -> None:
+        size = ctypes.sizeof(_lib.Result)
+        args.results = (_lib.Result * len(results))(
+            *(_lib.Result(size, y.pointer, y.ld, y.dtype, y.memory) for y in results)
+        )
+        args.num_results = len(results)
+
+    @staticmethod
+    def _give_row_values(args: _lib.ForwardArgs, values: dict[str, arrays.Matrix], batch: int) -> None:
+        args.row_inputs = (_lib.RowInput * len(values))(
+            *(rows.native(name, matrix, batch) for name, matrix in values.items())
+        )
+        args.num_row_inputs = len(values)
+
     def _with_column(self, out: Any, x: Any) -> Any:
         """A view of the caller's ``out`` with the one column of a reduction, where it has no dimension for it."""
         dims, wanted = (len(getattr(a, "shape", ())) for a in (out, x))
@@ -621,14 +745,8 @@ class Model:
             (y,) = results
             args.y, args.ldy, args.y_dtype, args.y_memory = y.pointer, y.ld, y.dtype, y.memory
         else:
-            size = ctypes.sizeof(_lib.Result)
-            args.results = (_lib.Result * len(results))(
-                *(_lib.Result(size, y.pointer, y.ld, y.dtype, y.memory) for y in results)
-            )
-            args.row_inputs = (_lib.RowInput * len(values))(
-                *(rows.native(name, matrix, given.batch) for name, matrix in values.items())
-            )
-            args.num_results, args.num_row_inputs = len(results), len(values)
+            self._give_results(args, results)
+            self._give_row_values(args, values, given.batch)
         workspace = None
         if given.memory is Memory.DEVICE:
             for y in results:

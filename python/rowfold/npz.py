@@ -34,6 +34,15 @@ def headers(path: str | os.PathLike[str]) -> dict[str, Header]:
         return {name[: -len(MEMBER)]: _header(path, archive, name) for name in names}
 
 
+def rows_of(path: Any, name: str, array: np.ndarray[Any, Any], total: int) -> np.ndarray[Any, Any]:
+    """The array, if it has the rows of a whole layer."""
+    if array.ndim and array.shape[0] == total:
+        return array
+    raise InvalidArgumentError(
+        f"{os.fsdecode(path)}: array {name!r} has shape {array.shape}; expected {total} rows, total_columns"
+    )
+
+
 def arrays(path: str | os.PathLike[str], names: list[str]) -> dict[str, Array]:
     """These arrays of a file; bfloat16 as uint16. Raises as ``headers``; InvalidArgumentError for unknown names."""
     with _opened(path) as archive:

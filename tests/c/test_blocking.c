@@ -13,6 +13,7 @@ static rfi_spec spec_of(int64_t k, int64_t n, int reduction, int threads) {
     memset(&spec, 0, sizeof spec);
     spec.plan.in_features = k;
     spec.plan.out_features = n;
+    spec.plan.columns = (rfi_shard){0, n, n};
     spec.plan.num_branches = 1;
     spec.plan.branches[0].reduction = reduction;
     spec.plan.num_folds = reduction != 0;

@@ -32,7 +32,7 @@ static int make(model *m, const char *text, rf_dtype dtype, int64_t k, int64_t n
     rfi_chain chain;
     rf_status status = rfi_chain_from_text(text, &chain);
     chain.in_features = k; /* 0 cannot be said in a config */
-    chain.out_features = n;
+    chain.out_features = chain.total_columns = n;
     if (!status) status = rfi_plan_make(&chain, RF_SIMPLIFY_ALGEBRAIC, &m->plan, NULL);
     CHECK(!status && m->plan.collapsible, "\"%s\": %s", text, rf_last_error());
     m->dtype = dtype;

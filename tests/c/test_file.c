@@ -548,6 +548,52 @@ static void long_paths(void) {
     CHECK(!chdir("/"), "chdir");
 }
 
+/* Rows of a larger layer, of a file that aligns its tensors and of one that does not. */
+static void ranges(void) {
+    for (int skew = 0; skew < 2; skew++) {
+        const char *header = skew ? "{" F32("w", "[4,2]", 0, 32) "," F32("b", "[4]", 32, 48) "} "
+                                  : "{" F32("w", "[4,2]", 0, 32) "," F32("b", "[4]", 32, 48) "}";
+        unsigned char head[300] = {(unsigned char)strlen(header)};
+        memcpy(head + 8, header, strlen(header));
+        const float data[12] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 20, 30, 40}, x[2] = {1, 100};
+        write_bytes("ranges", head, 8 + strlen(header), data, sizeof data);
+        for (int first = 0; first <= 2; first++) {
+            rf_model *model = NULL;
+            rf_config config = {.size = sizeof config, .chain = "linear(2, 2)"};
+            rf_file_names names = {
+                .size = sizeof names, .weight = "w", .bias = "b", .first_column = first, .total_columns = 4};
+            float y[2] = {0};
+            CHECK(!rf_model_create(&model, &config) && !rf_model_load_file(model, path_of("ranges"), &names) &&
+                    !rf_model_forward(model, x, 1, y),
+                "%s", rf_last_error());
+            for (int j = 0; j < 2; j++) {
+                const float right = data[2 * (first + j)] + 100 * data[2 * (first + j) + 1] + data[8 + first + j];
+                CHECK(y[j] == right, "row %d: %g, not %g", first + j, y[j], right);
+            }
+            rf_model_destroy(model);
+        }
+        const struct {
+            int64_t first, total;
+            const char *says;
+        } wrong[] = {{3, 4, "names.first_column is 3"}, {-1, 4, "names.first_column is -1"},
+            {1, 0, "names.first_column is 1"}, {0, 1, "names.total_columns 1"}, {0, -4, "names.total_columns -4"},
+            {INT64_MAX, INT64_MAX, "expected room"}, {0, 5, "has shape (4, 2); expected (5, 2)"},
+            {0, 0, "has shape (4, 2); expected (2, 2)"}};
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+            rf_model *model = NULL;
+            rf_config config = {.size = sizeof config, .chain = "linear(2, 2)"};
+            rf_file_names names = {
+                .size = sizeof names, .weight = "w", .first_column = wrong[i].first, .total_columns = wrong[i].total};
+            CHECK(!rf_model_create(&model, &config), "%s", rf_last_error());
+            CHECK(rf_model_load_file(model, path_of("ranges"), &names) == RF_INVALID_ARGUMENT &&
+                    strstr(rf_last_error(), wrong[i].says),
+                "%s", rf_last_error());
+            rf_model_destroy(model);
+        }
+    }
+    unlink(path_of("ranges"));
+}
+
 int main(void) {
     if (!mkdtemp(folder)) return perror(folder), 1;
     headers();
@@ -556,6 +602,7 @@ int main(void) {
     tensors();
     loading();
     loading_from_an_open_file();
+    ranges();
     wrong_loads();
     create_from_file();
     shards();

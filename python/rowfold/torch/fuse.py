@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..errors import ArgumentTypeError, FuseError
+from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from . import regions
 from .linearize import program
 from .match import Matcher
 from .module import Fused
 from .partial import PartlyFused, fuse_parts, report_of
+from .sharded import Exchange, Shards, group_of
 from .trace import trace
 
 
@@ -31,6 +32,8 @@ def fuse(
     backend: str | None = None,
     batch_invariant: bool = False,
     borrow: bool = True,
+    tp_group: Any = None,
+    tp_timeout: float | None = None,
 ) -> Any:
     """A drop-in module whose forward is one operation and stores no logits.
 
@@ -53,6 +56,13 @@ def fuse(
         Whether 16-bit weights on a GPU are used where they are. A copy takes their size in memory once more; in it they
         lie in the order in which they are read fastest for up to 64 rows on an H100 or H200. Other weights are always
         copied.
+    tp_group
+        A torch.distributed process group over which the linear layer is split by columns: the module's weight has this
+        process's rows of W, in the order of the ranks, and its bias and vectors the values that belong to them. All of
+        its processes call ``fuse``, and then the module, with the same x; each gets the result over all columns.
+        DTensor weights with the placement Shard(0) bring their group along. On a CPU, with gloo.
+    tp_timeout
+        Seconds that an exchange with the other processes may take; None for the group's own limit.
 
     Returns
     -------
@@ -62,17 +72,11 @@ def fuse(
 
     Raises
     ------
-    FuseError (ValueError) for a forward that does not fit; it names the node, the source line and the reason.
+    FuseError (ValueError) for a forward that does not fit; it names the node, the source line and the reason. With
+    ``tp_group`` every process raises what one of them has failed with, here and in calls, and the message names its
+    rank; CommunicationError where one does not answer.
 
     """
-    if not callable(module):
-        raise ArgumentTypeError(f"module is a {type(module).__qualname__}; expected an nn.Module or a function")
-    if isinstance(module, (Fused, PartlyFused)):
-        raise FuseError(
-            f"the {type(module).__qualname__} is fused already; its attribute original is what it was made from"
-        )
-    if isinstance(module, torch.jit.ScriptModule):
-        raise FuseError("a module of torch.jit has no Python to read; fuse the one it was made from")
     options = {
         "math": math,
         "simplify": simplify,
@@ -81,24 +85,70 @@ def fuse(
         "batch_invariant": batch_invariant,
     }
     if partial:
+        if tp_group is not None:
+            raise InvalidArgumentError("tp_group goes with a module that is fused as a whole; expected partial=False")
+        _check(module)
         found = fuse_parts(module, **options, borrow=borrow)
         if explain:
             print(report_of(found))
         return found
+    exchange = None if tp_group is None else Exchange(tp_group, tp_timeout)
+    fused: Fused | None = None
+    failure: Exception | None = None
+    count = 0
+    try:
+        _check(module)
+        fused = _fuse_whole(module, options, bool(borrow))
+        group = group_of([(name, fused._find(name)) for name in fused._sources], tp_group)
+        if exchange is None and group is not None:
+            exchange = Exchange(group, tp_timeout)
+        if exchange is not None:
+            count = _rows_of_shard(fused)
+    except Exception as error:
+        failure = error
+        if exchange is None:
+            raise
+    if exchange is not None:
+        shards = Shards.open(exchange, failure, count)
+        assert fused is not None
+        fused._shards = shards
+    assert fused is not None
+    if explain:
+        print(fused.explain(batch))
+    return fused
+
+
+def _check(module: Any) -> None:
+    if not callable(module):
+        raise ArgumentTypeError(f"module is a {type(module).__qualname__}; expected an nn.Module or a function")
+    if isinstance(module, (Fused, PartlyFused)):
+        raise FuseError(
+            f"the {type(module).__qualname__} is fused already; its attribute original is what it was made from"
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise FuseError("a module of torch.jit has no Python to read; fuse the one it was made from")
+
+
+def _fuse_whole(module: Any, options: dict[str, Any], borrow: bool) -> Fused:
     if isinstance(module, nn.Module) and (module._forward_hooks or module._forward_pre_hooks):
         raise FuseError(f"{type(module).__qualname__} has forward hooks, which would not be called; remove them first")
     graph, root, captured = trace(module)
     try:
         matcher = Matcher(graph, root, captured)
         output = matcher.run()
-        plan = program(matcher, output, options, bool(borrow))
+        plan = program(matcher, output, options, borrow)
         fused = Fused(module, matcher, output, plan)
         plan.load(fused._leaves())  # all that can be refused is refused here
     except FuseError as error:
-        fused = _fuse_within(module, graph, root, captured, options, bool(borrow), error)
-    if explain:
-        print(fused.explain(batch))
+        fused = _fuse_within(module, graph, root, captured, options, borrow, error)
     return fused
+
+
+def _rows_of_shard(fused: Fused) -> int:
+    """How many columns this process has, of a forward that can be split."""
+    if not fused._plan.folded:
+        raise FuseError("the forward has no reduction over columns, so that its processes have nothing to merge")
+    return int(fused._plan.load(fused._leaves()).weight.shape[0])
 
 
 # What shapes or casts a tensor, before the linear layer or behind it.

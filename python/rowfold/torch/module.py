@@ -16,6 +16,7 @@ from .again import Again
 from .linearize import linearize
 from .match import Matcher
 from .program import Program, Runner, name_of, signature
+from .sharded import Shards, local
 from .trace import SOURCE
 from .values import Row, Step
 
@@ -56,6 +57,7 @@ class Fused(nn.Module):
         self._last: Again | None = None  # the shortest way of a call that is like the one before
         self._around: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
         self._again: Callable[[Any], Fused] | None = None  # makes it anew from the original
+        self._shards: Shards | None = None  # where other processes have the other columns
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The original's forward of x, fused.
@@ -76,6 +78,8 @@ class Fused(nn.Module):
         y = self._like_the_last(x)
         if y is not None:
             return y
+        if self._shards is not None:
+            return self._sharded(self._shards, x)
         leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
         if (watched or error is not None) and self._around is None and torch.onnx.is_in_onnx_export():
             return self._for_onnx(x)
@@ -91,6 +95,15 @@ class Fused(nn.Module):
             return self._last.runner.again(x)
         self._last = None
         return None
+
+    def _sharded(self, shards: Shards, x: torch.Tensor) -> torch.Tensor:
+        error = self._refusal(x)
+        if error is None and is_watched(x):
+            error = InvalidArgumentError(
+                "the layer is split over processes, whose messages cannot be recorded; call it outside of "
+                "torch.compile, torch.export, torch.jit.trace and torch.func"
+            )
+        return shards.run(self._plan, self._leaves, x, error)
 
     def _run(self, x: torch.Tensor, leaves: list[torch.Tensor], watched: bool) -> torch.Tensor:
         # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
@@ -137,6 +150,8 @@ class Fused(nn.Module):
         """Loads the weights anew at the next call, for changes that PyTorch does not record."""
         leaves = self._leaves()
         self._runner = self._last = None
+        if self._shards is not None:
+            self._shards.forget()
         self._made.clear()
         library.forget(self._text, leaves)
 
@@ -147,7 +162,8 @@ class Fused(nn.Module):
 
     def explain(self, batch: int = 1024) -> str:
         """What became of every operator of the forward, and the library's plan for this batch size."""
-        with self._plan.load(self._leaves()).model(self._plan.options) as model:
+        columns = None if self._shards is None else self._shards.columns
+        with self._plan.load(self._leaves()).model(self._plan.options, columns) as model:
             return f"{self._rows}\n\n{model.explain(batch)}"
 
     def train(self, mode: bool = True) -> Fused:
@@ -167,7 +183,7 @@ class Fused(nn.Module):
 
     def _leaves(self) -> list[torch.Tensor]:
         """The tensors as they are now."""
-        return [self._compute(name) if name in self._recipes else self._find(name) for name in self._plan.names]
+        return [self._compute(name) if name in self._recipes else local(self._find(name)) for name in self._plan.names]
 
     def _find(self, name: str) -> Any:
         """A tensor or a module of that name, as it is now."""

@@ -7,7 +7,7 @@ It is written as JSON, so that an exported graph holds all of it. Nothing here k
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -117,12 +117,12 @@ class Loaded:
         tensors = {"weight": self.weight, "bias": self.bias, **self.vectors}
         return [t if t is None else (name, t.dtype, t.shape, t.device) for name, t in tensors.items()]
 
-    def model(self, options: tuple[tuple[str, Any], ...]) -> Model:
-        """A Model for this chain, without its weights."""
+    def model(self, options: tuple[tuple[str, Any], ...], columns: Mapping[str, int] | None = None) -> Model:
+        """A Model for this chain, without its weights; of a shard ``columns`` says which it has."""
         device = self.weight.device
         place = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
         dtype, y_dtype = NAMES[self.weight.dtype], NAMES[self.y_dtype]
-        return Model(self.chain, dtype=dtype, y_dtype=y_dtype, device=place, **dict(options))
+        return Model(self.chain, dtype=dtype, y_dtype=y_dtype, device=place, **{**dict(options), **(columns or {})})
 
 
 def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
@@ -292,7 +292,9 @@ def _evaluate(source: Source, leaves: Sequence[torch.Tensor]) -> torch.Tensor:
 class Runner:
     """A loaded program: the model, and the tensors as they were when it was loaded."""
 
-    def __init__(self, program: Program, leaves: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, program: Program, leaves: Sequence[torch.Tensor], columns: Mapping[str, int] | None = None
+    ) -> None:
         self.program = program
         _check_loadable(program, leaves)
         self.signature: list[Any] | None = signature(leaves)
@@ -302,7 +304,7 @@ class Runner:
         self.loaded = loaded
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
         self.least_dims, self.dims = loaded.least_dims, program.dims
-        self.model = loaded.model(program.options)
+        self.model = loaded.model(program.options, columns)
         # A token for each call under way. Adding and removing one is atomic, and so is asking whether there is any.
         self._calls: list[None] = []
         with torch.no_grad():
@@ -335,11 +337,7 @@ class Runner:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The fused forward of x (..., in_features)."""
-        if x.dtype is not self.x_dtype and self.x_dtype is not None:
-            raise ArgumentTypeError(f"x has dtype {x.dtype}; expected {self.x_dtype}, the module's")
-        if x.device != self.device:
-            raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
-        check_dims(x, self.dims, self.least_dims)
+        self.check(x)
         self._calls.append(None)
         try:
             if self.signature is not None:
@@ -348,6 +346,14 @@ class Runner:
         finally:
             self._calls.pop()
         return Runner(self.program, self.held)(x)  # another thread is updating this one
+
+    def check(self, x: torch.Tensor) -> None:
+        """Raises for an x that the forward was not written for."""
+        if x.dtype is not self.x_dtype and self.x_dtype is not None:
+            raise ArgumentTypeError(f"x has dtype {x.dtype}; expected {self.x_dtype}, the module's")
+        if x.device != self.device:
+            raise InvalidArgumentError(f"x is on {x.device}; expected {self.device}, the module's device")
+        check_dims(x, self.dims, self.least_dims)
 
     def again(self, x: torch.Tensor) -> torch.Tensor | None:
         """The fused forward of an x like one that there was, by the shortest way; None if it must be called."""
@@ -362,6 +368,12 @@ class Runner:
         finally:
             self._calls.pop()
         return y.reshape(-1, *y.shape[x.ndim - 1 :]) if self.program.flat and y is not None else y
+
+    def finish(self, y: torch.Tensor) -> torch.Tensor:
+        """What the model gives, in the output's shape."""
+        if self.program.flat:
+            y = y.reshape(-1, y.shape[-1])
+        return y.squeeze(-1) if self.program.dropped else y
 
 
 def _check_loadable(program: Program, leaves: Sequence[torch.Tensor]) -> None:

@@ -41,6 +41,7 @@ class Rowfold(AutotoolsPackage, CudaPackage):
         spec = self.spec
         args = self.enable_or_disable("shared") + self.enable_or_disable("static")
         args.append(f"PYTHON={spec['python'].command.path if spec.satisfies('+python') else ':'}")
+        args.append("--with-mpi=no")
         if spec.satisfies("+cuda"):
             # compute_90a is for kernels of its own, beside those of 90.
             names = [f"sm_{arch}" for arch in spec.variants["cuda_arch"].value]
