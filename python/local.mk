@@ -48,6 +48,7 @@ rowfold_commands_py = \
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
 	python/rowfold/torch/fuse.py \
+	python/rowfold/torch/heads.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \
 	python/rowfold/torch/match.py \
@@ -57,6 +58,7 @@ rowfold_torch_py = \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
+	python/rowfold/torch/scoring.py \
 	python/rowfold/torch/spellings.py \
 	python/rowfold/torch/trace.py \
 	python/rowfold/torch/values.py
