@@ -44,7 +44,11 @@ rowfold_commands_py = \
 	python/rowfold/commands/info.py \
 	python/rowfold/commands/options.py \
 	python/rowfold/commands/output.py \
-	python/rowfold/commands/run.py
+	python/rowfold/commands/rows.py \
+	python/rowfold/commands/run.py \
+	python/rowfold/commands/score.py \
+	python/rowfold/commands/streaming.py \
+	python/rowfold/commands/writers.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
 	python/rowfold/torch/fuse.py \
