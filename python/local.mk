@@ -55,6 +55,7 @@ rowfold_torch_py = \
 	python/rowfold/torch/heads.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \
+	python/rowfold/torch/losses.py \
 	python/rowfold/torch/match.py \
 	python/rowfold/torch/module.py \
 	python/rowfold/torch/partial.py \

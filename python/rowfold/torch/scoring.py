@@ -17,6 +17,7 @@ from torch._compile import _disable_dynamo
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from .heads import check_columns, check_gradients, check_layer, head
+from .losses import reduced, row_losses
 
 
 # Under torch.compile a break of the graph; decorated so that importing this does not import the compiler.
@@ -215,12 +216,20 @@ def linear_cross_entropy(
     )
     ignored = -100 if ignore_index is None else _index(ignore_index)
     with torch.no_grad():
-        loss, scale = _losses(input, linear_weight, linear_bias, target, weight, ignored, float(label_smoothing))
-        if reduction == "sum":
-            loss = loss.sum()
-        elif reduction == "mean":
-            loss = loss.sum() / scale.sum()
-        return loss.to(input.dtype)
+        smoothing = float(label_smoothing)
+        vectors = {} if weight is None else {"class_weight": weight}
+        more = "" if not smoothing else ", logsumexp, mean" if weight is None else _WEIGHTED
+        chain = f"linear | logprob(#target, {ignored}){more}"
+        used = vectors if smoothing else {}
+        found = head(chain, linear_weight, linear_bias, used)(input, keepdims=False, target=target)
+        logprob, *smooth = found if smoothing else (found,)
+        pair = (smooth[0], smooth[1]) if smooth else None
+        loss, scale = row_losses(logprob, pair, target, weight, ignored, smoothing)
+        return reduced(loss, scale, reduction).to(input.dtype)
+
+
+# What label smoothing needs besides: more results of the same pass.
+_WEIGHTED = ", logsumexp, (mul(@class_weight) | mean)"
 
 
 def _check_class_weights(weight: Any, linear_weight: torch.Tensor) -> None:
@@ -237,38 +246,3 @@ def _check_class_weights(weight: Any, linear_weight: torch.Tensor) -> None:
         )
     if weight.device != linear_weight.device:
         raise InvalidArgumentError(f"weight is on {weight.device}; expected {linear_weight.device}, as linear_weight")
-
-
-def _losses(
-    x: torch.Tensor,
-    linear_weight: torch.Tensor,
-    linear_bias: torch.Tensor | None,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    ignored: int,
-    smoothing: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each row, and what it counts in a mean, in float64."""
-    logprob = f"linear | logprob(#target, {ignored})"
-    counts = target != ignored
-    if weight is None:
-        scale = counts.double()
-        vectors = {}
-    else:
-        column = target.long().clamp(0, linear_weight.shape[0] - 1)  # out of range is an error below, or ignored
-        scale = torch.where(counts, weight.double()[column], 0.0)
-        vectors = {"class_weight": weight}
-    if not smoothing:
-        loss = -head(logprob, linear_weight, linear_bias)(x, keepdims=False, target=target).double()
-        return torch.where(counts, loss * scale, 0.0), scale
-    # The sum over the classes of weight * -(logit - logsumexp): one more result of the same pass.
-    total: float | torch.Tensor = 1.0
-    if weight is None:
-        found = head(f"{logprob}, logsumexp, mean", linear_weight, linear_bias)(x, keepdims=False, target=target)
-    else:
-        total = weight.double().mean()
-        chain = f"{logprob}, logsumexp, (mul(@class_weight) | mean)"
-        found = head(chain, linear_weight, linear_bias, vectors)(x, keepdims=False, target=target)
-    logprobs, logsumexp, mean = (result.double() for result in found)
-    loss = (1 - smoothing) * -logprobs * scale + smoothing * (total * logsumexp - mean)
-    return torch.where(counts, loss, 0.0), scale
