@@ -46,13 +46,19 @@ rowfold_commands_py = \
 	python/rowfold/commands/info.py \
 	python/rowfold/commands/options.py \
 	python/rowfold/commands/output.py \
-	python/rowfold/commands/run.py
+	python/rowfold/commands/rows.py \
+	python/rowfold/commands/run.py \
+	python/rowfold/commands/score.py \
+	python/rowfold/commands/streaming.py \
+	python/rowfold/commands/writers.py
 rowfold_torch_py = \
 	python/rowfold/torch/__init__.py \
 	python/rowfold/torch/again.py \
 	python/rowfold/torch/fuse.py \
+	python/rowfold/torch/heads.py \
 	python/rowfold/torch/library.py \
 	python/rowfold/torch/linearize.py \
+	python/rowfold/torch/losses.py \
 	python/rowfold/torch/match.py \
 	python/rowfold/torch/module.py \
 	python/rowfold/torch/partial.py \
@@ -60,6 +66,7 @@ rowfold_torch_py = \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
+	python/rowfold/torch/scoring.py \
 	python/rowfold/torch/sharded.py \
 	python/rowfold/torch/spellings.py \
 	python/rowfold/torch/trace.py \

@@ -85,12 +85,12 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
     assert done.returncode in (0, 128 + signal.SIGPIPE)
 
 
-@pytest.mark.parametrize("command", ["info", "explain", "run", "bench", "quickstart"])
+@pytest.mark.parametrize("command", ["info", "explain", "run", "score", "bench", "quickstart"])
 def test_each_command_has_help(command):
     done = cli(command, "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: rowfold {command}")
-    if command in ("explain", "run", "bench"):
+    if command in ("explain", "run", "score", "bench"):
         assert "examples:" in done.stdout
 
 
@@ -338,7 +338,7 @@ def peak_of(arguments):
     """Peak resident memory of the command, in bytes: of a process between that has no other child."""
     code = (
         "import resource, subprocess, sys\n"
-        "done = subprocess.run([sys.executable, '-m', 'rowfold', *sys.argv[1:]])\n"
+        "done = subprocess.run([sys.executable, '-m', 'rowfold', *sys.argv[1:]], stdout=subprocess.DEVNULL)\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
         "sys.exit(done.returncode)"
     )
@@ -636,7 +636,11 @@ def test_arrays_in_fortran_order_are_read(weights, x, tmp_path):
 
 def test_only_an_npy_is_written(weights, x, tmp_path):
     common = ["run", CHAIN, "--weights", weights, "--weight", "head.weight", "--input", tmp_path / "x.npy"]
-    refused(cli(*common, "--output", tmp_path / "y.csv"), 1, "y.csv: ends in .csv, but an .npy is written; name it so")
+    refused(
+        cli(*common, "--output", tmp_path / "y.csv"),
+        1,
+        "y.csv: ends in .csv, but an .npy, .npz or .safetensors is written",
+    )
     assert not (tmp_path / "y.csv").exists()
     done = cli(*common, "--output", tmp_path / "plain")
     assert done.returncode == 0 and np.load(tmp_path / "plain").shape == (3, 7, 1)

@@ -120,7 +120,8 @@ def test_any_chain_in_any_spelling(device, drawn):
     assert (y.shape, y.dtype) == (eager.shape, eager.dtype), source
     expected = case.expected()
     value = y if y.ndim == 2 else y[:, None]
-    oracle.assert_matches(to_stored(value, dtype), expected, dtype, f"{case.chain}\n{source}")
+    held = to_stored(value, dtype) if value.is_floating_point() else value.cpu().numpy()
+    oracle.assert_matches(held, expected, dtype, f"{case.chain}\n{source}")
     # The oracle read the chain, and PyTorch the module: they must mean the same.
     with GeluWithoutCancellation():
         exact = module.double()(x.double()).cpu().numpy().reshape(expected.value.shape)

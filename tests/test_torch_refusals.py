@@ -35,9 +35,40 @@ REFUSED = {
         "combines a value with its own reduction",
     ),
     "a difference with itself": (lambda self, x: (lambda h: h - h)(self.linear(x)), "subtracts a value from itself"),
-    "the indices": (lambda self, x: self.linear(x).max(1)[1], "the indices of a maximum or minimum are not computed"),
-    "a pair": (lambda self, x: torch.relu(self.linear(x).max(1)), "it takes a maximum or minimum with its indices"),
+    "argmax of all": (lambda self, x: self.linear(x).argmax(), "argmax without dim reduces the batch too"),
     "two results": (lambda self, x: (self.linear(x), self.linear.weight), "the forward returns a tuple"),
+    "a log_softmax": (
+        lambda self, x: torch.log_softmax(self.linear(x), -1),
+        "log_softmax is fused where a column for each row is taken of it; its result is as large as the logits",
+    ),
+    "a log_softmax that goes on": (
+        lambda self, x: torch.log_softmax(self.linear(x), -1).exp(),
+        "log_softmax is fused where a column for each row is taken of it",
+    ),
+    "a log_softmax without dim": (
+        lambda self, x: F.log_softmax(self.linear(x)),
+        "acts on a dimension that depends on the input; expected dim=-1",
+    ),
+    "a log_softmax of the batch": (lambda self, x: F.log_softmax(self.linear(x), 0), "log_softmax acts on dim=0"),
+    "columns of a buffer": (
+        lambda self, x: self.linear(x).gather(-1, self.ids),
+        "the columns are a parameter or buffer; expected a tensor that the forward is given",
+    ),
+    "columns of the batch": (lambda self, x: self.linear(x).gather(0, self.ids), "gather acts on dim=0"),
+    "columns of all": (lambda self, x: torch.take_along_dim(self.linear(x), self.ids), "parts of the batch too"),
+    "a loss of buffers": (lambda self, x: F.cross_entropy(self.linear(x), self.ids[0]), "expected a tensor that the"),
+    "a loss that reduces otherwise": (
+        lambda self, x: F.cross_entropy(self.linear(x), self.ids[0], reduction="max"),
+        "reduction is 'max'; expected 'none', 'mean' or 'sum'",
+    ),
+    "a loss in the old manner": (
+        lambda self, x: F.cross_entropy(self.linear(x), self.ids[0], size_average=False),
+        "it has size_average or reduce, which are deprecated",
+    ),
+    "a loss of what is no log_softmax": (
+        lambda self, x: F.nll_loss(self.linear(x), self.ids[0]),
+        "it takes what is no log_softmax; expected F.log_softmax before, or cross_entropy",
+    ),
     "a sum of all": (lambda self, x: self.linear(x).sum(), "sum without dim reduces the batch too"),
     "a sum over the batch": (lambda self, x: self.linear(x).sum(0), "sum acts on dim=0; expected the last dimension"),
     "a sum over two": (lambda self, x: self.linear(x).sum((0, 1)), "sum reduces the dimensions"),
@@ -128,6 +159,7 @@ def _alias(h):
 def test_refusals_say_why(name):
     forward, message = REFUSED[name]
     tensors = {"r": torch.rand(6), "s": torch.tensor(1.5), "grid": torch.rand(3, 6), "wide": torch.rand(6).double()}
+    tensors["ids"] = torch.zeros(3, 1, dtype=torch.int64)
     module = module_of(forward, m=torch.rand(8, 5), other=nn.Linear(8, 6), norm=nn.LayerNorm(6), **tensors)
     with pytest.raises(rowfold.FuseError, match=message):
         rt.fuse(module.eval())

@@ -54,6 +54,8 @@ WAYS: dict[str, list[str]] = {
     "min": ["torch.min({x}, dim={d}, keepdim={k}).values", "{x}.min({d}, {k})[0]", "torch.amin({x}, {d}, {k})"],
     "logsumexp": ["torch.logsumexp({x}, {d}, keepdim={k})", "{x}.logsumexp(dim={d}, keepdim={k})"],
 }
+WAYS["argmax"] = ["{x}.argmax({d}, {k})", "torch.argmax({x}, dim={d}, keepdim={k})", "{x}.max({d}, {k}).indices"]
+WAYS["argmin"] = ["{x}.argmin({d}, {k})", "torch.argmin({x}, dim={d}, keepdim={k})", "torch.min({x}, {d}, {k})[1]"]
 LINEAR = ["self.linear(x)", "F.linear(x, self.linear.weight, self.linear.bias)"]
 LINEAR += ["x @ self.linear.weight.t() + self.linear.bias", "torch.matmul(x, self.linear.weight.T) + self.linear.bias"]
 LINEAR += ["torch.addmm(self.linear.bias, x, self.linear.weight.transpose(0, 1))"]

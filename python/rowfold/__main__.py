@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from . import errors, quickstart
 from .bench import command as bench
-from .commands import explain, info, run
+from .commands import explain, info, run, score
 from .commands.options import in_options
 from .commands.output import Stopped
 
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the library's version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (info, explain, run, bench, quickstart):
+    for command in (info, explain, run, score, bench, quickstart):
         command.add_parser(commands)
     return top
 

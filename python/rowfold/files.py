@@ -67,11 +67,20 @@ def _tensors_in(file: _lib.FilePointer) -> Iterator[Tensor]:
         yield _tensor(info)
 
 
-def mapped(path: str | os.PathLike[str], name: str) -> tuple[np.memmap[Any, Any], DType]:
-    """One tensor of a safetensors file as an array that reads from it, and its dtype."""
+_INDICES = {"I64": DType.INT64, "I32": DType.INT32}
+
+
+def mapped(path: str | os.PathLike[str], name: str, indices: bool = False) -> tuple[np.memmap[Any, Any], DType]:
+    """One tensor of a safetensors file as an array that reads from it, and its dtype.
+
+    ``indices``: one of int64 or int32 will do, too.
+    """
     tensor = find(path, name)
+    if indices and tensor.type_name in _INDICES:
+        tensor = tensor._replace(dtype=_INDICES[tensor.type_name])
     if tensor.dtype is None:
-        raise ArgumentTypeError(f"{tensor.path}: tensor {name!r} is {tensor.type_name}; expected a floating-point type")
+        expected = "a floating-point type" + (", I64 or I32" if indices else "")
+        raise ArgumentTypeError(f"{tensor.path}: tensor {name!r} is {tensor.type_name}; expected {expected}")
     if 0 in tensor.shape:
         raise InvalidArgumentError(f"{tensor.path}: tensor {name!r} has shape {tensor.shape}; there is nothing to map")
     kind = numpy_dtype(tensor.dtype)

@@ -75,14 +75,16 @@ def _measure(model: Model, batch: int) -> float:
     random, info = np.random.default_rng(0), model.info
     if not info.loaded:
         weight = random.standard_normal((info.out_features, info.in_features), np.float32)
-        names = [op.vector for op in Chain.parse(info.chain) if op.vector]
+        names = [op.vector for op in Chain.parse(info.chain) if op.vector and not op.vector.startswith("#")]
         dtype = parse_dtype(info.dtype, "dtype")
         vectors = {name: stored(random.random(info.out_features, np.float32), dtype) for name in names}
         model.load_weights(stored(weight, dtype), vectors=vectors)
     x = random.standard_normal((batch, info.in_features), np.float64 if info.dtype == "float64" else np.float32)
+    columns = random.integers(0, info.out_features, batch)
+    rows: dict[str, Any] = {name: columns if use == "column" else 1.0 for name, use in info.row_inputs.items()}
     times = []
     for _ in range(1 + REPEAT):
         start = time.perf_counter()
-        model(x)
+        model(x, **rows)
         times.append(time.perf_counter() - start)
     return statistics.median(times[1:])

@@ -39,8 +39,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=int, help="CPU threads (all cores this process may use)")
 
 
-def add_weights(parser: argparse.ArgumentParser, required: bool) -> None:
-    """Where the weights are."""
+def add_weights(parser: argparse.ArgumentParser, required: bool, vectors: bool = True) -> None:
+    """Where the weights are; ``vectors``: those of the chain, too."""
     group = parser.add_argument_group("weights")
     group.add_argument(
         "--weights",
@@ -54,13 +54,14 @@ def add_weights(parser: argparse.ArgumentParser, required: bool) -> None:
         metavar="NAME",
         help="the tensor (out_features,), or 'none' (the .bias beside a .weight, if there is one)",
     )
-    group.add_argument(
-        "--vector",
-        metavar="VECTOR=NAME",
-        action="append",
-        default=[],
-        help="the tensor (out_features,) of a vector that the chain names",
-    )
+    if vectors:
+        group.add_argument(
+            "--vector",
+            metavar="VECTOR=NAME",
+            action="append",
+            default=[],
+            help="the tensor (out_features,) of a vector that the chain names",
+        )
 
 
 def keywords(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -146,6 +147,10 @@ _IN_OPTIONS = (
     (
         re.compile(r'^vector "(.*)" of the chain was not given$'),
         lambda m: f"{m[0]}; --vector {m[1]}=NAME says it",
+    ),
+    (
+        re.compile(r"^the row input #(\S+) is missing; expected \S+=, (a \w+ for each row)"),
+        lambda m: f"the row input #{m[1]} is missing; --row {m[1]}=FILE gives it, {m[2]}",
     ),
     (re.compile(r"expected None \(all cores\), or 1 to"), lambda m: "expected 1 to"),
     (re.compile(r", or None for what the chain says"), lambda m: ""),

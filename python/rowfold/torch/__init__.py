@@ -15,6 +15,8 @@
 ...     fused(torch.ones(16, 64)).shape  # the same shape, dtype and values, and no logits in memory
 torch.Size([16])
 
+``token_logprobs`` and ``linear_cross_entropy`` are functions of a layer's input, weight and targets.
+
 Needs PyTorch 2.4 or newer. Importing this module registers the operator ``torch.ops.rowfold.fused``, which an exported
 graph needs to run.
 """
@@ -22,13 +24,30 @@ graph needs to run.
 from __future__ import annotations
 
 from ..errors import FuseError
+from . import heads, library
 from .fuse import fuse
-from .library import clear as clear_cache
 from .module import Fused
 from .partial import PartlyFused, Report
 from .partial import report_of as report
+from .scoring import linear_cross_entropy, token_logprobs
 
-__all__ = ["FuseError", "Fused", "PartlyFused", "Report", "clear_cache", "fuse", "report"]
+__all__ = [
+    "FuseError",
+    "Fused",
+    "PartlyFused",
+    "Report",
+    "clear_cache",
+    "fuse",
+    "linear_cross_entropy",
+    "report",
+    "token_logprobs",
+]
+
+
+def clear_cache() -> None:
+    """Frees what is kept for compiled and exported graphs, and for functions of tensors."""
+    library.clear()
+    heads.clear()
 
 
 def __dir__() -> list[str]:

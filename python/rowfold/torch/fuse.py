@@ -137,7 +137,7 @@ def _fuse_whole(module: Any, options: dict[str, Any], borrow: bool) -> Fused:
         matcher = Matcher(graph, root, captured)
         output = matcher.run()
         plan = program(matcher, output, options, borrow)
-        fused = Fused(module, matcher, output, plan)
+        fused = Fused(module, matcher, [output], [output], plan)
         plan.load(fused._leaves())  # all that can be refused is refused here
     except FuseError as error:
         fused = _fuse_within(module, graph, root, captured, options, borrow, error)
@@ -146,6 +146,11 @@ def _fuse_whole(module: Any, options: dict[str, Any], borrow: bool) -> Fused:
 
 def _rows_of_shard(fused: Fused) -> int:
     """How many columns this process has, of a forward that can be split."""
+    if fused._plan.outputs:
+        raise FuseError(
+            "the forward has several results, or names columns of its rows, which a layer that is split over "
+            "processes does not give yet; fuse one result at a time"
+        )
     if not fused._plan.folded:
         raise FuseError("the forward has no reduction over columns, so that its processes have nothing to merge")
     return int(fused._plan.load(fused._leaves()).weight.shape[0])
@@ -170,11 +175,12 @@ def _fuse_within(
     taken = [one.region for one in found if one.region is not None]
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     (output,) = (node for node in graph.nodes if node.op == "output")
-    if len(found) == len(taken) == len(inputs) == 1 and isinstance(output.args[0], fx.Node):
+    plain = len(inputs) == 1 and isinstance(output.args[0], fx.Node)
+    if len(found) == len(taken) == 1 and (plain or taken[0].folded):
         region = taken[0]
         if _only_shapes(graph, root, region):
-            fused = Fused(module, region.matcher, region.row, region.plan)
-            left = [n.name for n in region.output.users if n.op != "output"]
+            fused = Fused(module, region.matcher, region.values, region.rows, region.plan)
+            left = [n.name for made in region.outputs for n in made.users if n.op != "output"]
             fused._rows += f"\nleft to PyTorch, on the result: {', '.join(left)} and what follows" if left else ""
             fused._modal_calls |= any("training" in n.kwargs or "dropout" in n.name for n in graph.nodes)
             regions.replace(graph, region, "_operation")
@@ -184,7 +190,7 @@ def _fuse_within(
             return fused
     if not taken:
         raise error
-    names = ", ".join(f"{' | '.join(['linear', *one.steps])} of {one.name}" for one in found if one.region is not None)
+    names = ", ".join(f"{' | '.join(['linear', *f.steps])} of {f.name}" for f in found if f.region is not None)
     raise FuseError(f"{error}. fuse(module, partial=True) takes {names}, and leaves the rest to PyTorch") from error
 
 
@@ -199,8 +205,8 @@ def _only_shapes(graph: fx.Graph, root: nn.Module, region: regions.Region) -> bo
     for node in graph.nodes:
         if node in inside or node in region.matcher.parametric or node.op in ("placeholder", "output"):
             continue
-        if region.row.folded and node not in before:
-            continue
+        if region.folded and node not in before:
+            continue  # of the results, or of the tensors that name columns
         name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
         if node.op == "call_module":
             name = type(root.get_submodule(str(node.target))).__name__

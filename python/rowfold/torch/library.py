@@ -83,14 +83,7 @@ def grad_error(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> Invalid
 def fused(x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> torch.Tensor:
     """The program on x, with the leaves' values."""
     check_grad([x, *leaves], ["x", *parse(program).names])
-    found = runner(program, leaves)
-    key = (program, *(t.data_ptr() for t in leaves))
-    with _lock:
-        _recent[key] = found
-        _recent.move_to_end(key)
-        while len(_recent) > _MOST_RECENT:
-            _recent.popitem(last=False)
-    return found(x)
+    return _recently(program, leaves)(x)
 
 
 @fused.register_fake
@@ -102,6 +95,45 @@ def _(x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> torch.Te
     lead = [prod(x.shape[:-1])] if read.flat else list(x.shape[:-1])
     tail = [] if read.dropped else [1 if read.folded else columns]
     return x.new_empty(lead + tail, dtype=read.result_dtype(leaves))
+
+
+@torch.library.custom_op(
+    "rowfold::fused_results",
+    mutates_args=(),
+    schema="(Tensor x, Tensor[] leaves, Tensor[] columns, str program) -> Tensor[]",
+)
+def fused_results(
+    x: torch.Tensor, leaves: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], program: str
+) -> list[torch.Tensor]:
+    """The program with several outputs on x and columns, with the leaves' values."""
+    check_grad([x, *leaves], ["x", *parse(program).names])
+    return _recently(program, leaves).several(x, columns)
+
+
+@fused_results.register_fake
+def _(
+    x: torch.Tensor, leaves: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], program: str
+) -> list[torch.Tensor]:
+    read = parse(program)
+    check_dims(x, read.dims, 1)
+    made = []
+    for output, dtype in zip(read.outputs, read.output_dtypes(leaves)):
+        lead = [prod(x.shape[:-1])] if output.flat else list(x.shape[:-1])
+        shape = [] if output.reduction in ("mean", "sum") else lead + ([] if output.dropped else [1])
+        made.append(x.new_empty(shape, dtype=dtype))
+    return made
+
+
+def _recently(program: str, leaves: Sequence[torch.Tensor]) -> Runner:
+    """The loaded program, which is kept while it is one of the last that were called."""
+    found = runner(program, leaves)
+    key = (program, *(t.data_ptr() for t in leaves))
+    with _lock:
+        _recent[key] = found
+        _recent.move_to_end(key)
+        while len(_recent) > _MOST_RECENT:
+            _recent.popitem(last=False)
+    return found
 
 
 def _over_batch(info: Any, dims: Any, x: torch.Tensor, leaves: Sequence[torch.Tensor], program: str) -> Any:
@@ -120,8 +152,30 @@ def _over_batch(info: Any, dims: Any, x: torch.Tensor, leaves: Sequence[torch.Te
     return torch.stack([fused(sample, leaves, program) for sample in x]), 0
 
 
+def _results_over_batch(
+    info: Any, dims: Any, x: torch.Tensor, leaves: Sequence[torch.Tensor], columns: Sequence[torch.Tensor], program: str
+) -> Any:
+    """torch.vmap: one sample after the other, since a loss is one of each."""
+    if any(dim is not None for dim in pytree.tree_leaves(dims[1], is_leaf=lambda dim: dim is None)):
+        raise InvalidArgumentError(
+            "torch.vmap maps over the parameters, but a fused operation has one set of weights; map over x and the "
+            "targets alone, or call the original module"
+        )
+
+    def sample(tensor: torch.Tensor, dim: Any, i: int) -> torch.Tensor:
+        return tensor if dim is None else tensor.select(dim, i)
+
+    samples = [
+        fused_results(sample(x, dims[0], i), leaves, [sample(c, dim, i) for c, dim in zip(columns, dims[2])], program)
+        for i in range(info.batch_size)
+    ]
+    stacked = [torch.stack(outputs) for outputs in zip(*samples)]
+    return stacked, [0] * len(stacked)
+
+
 if hasattr(torch.library, "register_vmap"):  # PyTorch 2.5
     torch.library.register_vmap(fused, _over_batch)
+    torch.library.register_vmap(fused_results, _results_over_batch)
 
 
 def clear() -> None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import FuseError
+from ..ops import reductions
 from .match import Matcher
-from .program import Program
-from .values import Row, Step, refuse
+from .program import Branch, Output, Program
+from .values import Loss, Pair, Row, Step, refuse
 
 
 def linearize(output: Row) -> list[tuple[Row, Step]]:
@@ -45,21 +46,67 @@ def _check_slots(spine: list[Row], reads: dict[int, int]) -> None:
 
 def program(matcher: Matcher, output: Row, options: dict[str, Any], borrow: bool) -> Program:
     """The whole of a matched forward as data."""
+    common = _common(matcher, options, borrow)
+    return Program(
+        steps=tuple(step for _, step in linearize(output)),
+        dropped=output.dropped,
+        folded=output.folded,
+        flat=output.flat,
+        **common,
+    )
+
+
+def several(matcher: Matcher, values: list[Row | Loss | Pair], options: dict[str, Any], borrow: bool) -> Program:
+    """Several values of one linear layer as data, or one that needs tensors from outside."""
+    rows: list[Row] = []
+
+    def place(row: Row) -> int:
+        if all(row is not other for other in rows):
+            rows.append(row)
+        return next(i for i, other in enumerate(rows) if other is row)
+
+    outputs = []
+    for value in values:
+        if isinstance(value, Loss):
+            branches = tuple(place(row) for row in value.rows)
+            loss = (value.reduction, value.ignored, value.smoothing, value.column.index, value.weight)
+            outputs.append(Output(branches, True, value.rows[0].flat, *loss))
+        else:
+            pair = (value.values, value.indices) if isinstance(value, Pair) else (value,)
+            outputs += [Output((place(row),), row.dropped, row.flat) for row in pair if row is not None]
+    chains = [tuple(step for _, step in linearize(row)) for row in rows]
+    trunk: tuple[Step, ...] = chains[0]
+    if len(rows) > 1:
+        shared = 0
+        while all(len(c) > shared and c[shared] == trunk[shared] for c in chains) and (
+            trunk[shared].op not in reductions()
+        ):
+            shared += 1
+        trunk = trunk[:shared]
+    return Program(
+        steps=trunk,
+        branches=tuple(Branch(chain[len(trunk) :]) for chain in chains) if len(rows) > 1 else (),
+        outputs=tuple(outputs),
+        columns=tuple(matcher.columns),
+        dropped=False,
+        folded=True,
+        **_common(matcher, options, borrow),
+    )
+
+
+def _common(matcher: Matcher, options: dict[str, Any], borrow: bool) -> dict[str, Any]:
+    """What programs of any kind have: the layer, and what its input must be."""
     linear = matcher.linear
     if linear is None:
         raise FuseError("cannot fuse: there is no linear layer; expected nn.Linear, F.linear or x @ W.t()")
-    return Program(
-        names=tuple(matcher.leaves),
-        weight=linear.weight,
-        bias=linear.bias,
-        steps=tuple(step for _, step in linearize(output)),
-        cast=linear.input.dtype,
-        dims=matcher.dims,
-        dropped=output.dropped,
-        folded=output.folded,
-        options=tuple(sorted(options.items())),
-        borrow=borrow,
-        flat=output.flat,
-        sizes=matcher.weight_shape() if matcher.sized else (),
-        owned=matcher.leaves[linear.weight.index] in matcher.recipes,
-    )
+    return {
+        "names": tuple(matcher.leaves),
+        "weight": linear.weight,
+        "bias": linear.bias,
+        "cast": linear.input.dtype,
+        "dims": matcher.dims,
+        "options": tuple(sorted(options.items())),
+        "borrow": borrow,
+        "sizes": matcher.weight_shape() if matcher.sized else (),
+        "owned": matcher.leaves[linear.weight.index] in matcher.recipes,
+    }

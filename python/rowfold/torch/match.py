@@ -22,9 +22,13 @@ from .recipe import Recipe
 from .spellings import OPERATORS, REQUIRED, Spelling, by_function, by_method, by_module
 from .trace import IN_PLACE_OPERATORS
 from .values import (
+    Column,
+    ColumnTensor,
     Extent,
     Input,
     Leaf,
+    LogSoftmax,
+    Loss,
     Outside,
     Pair,
     Param,
@@ -67,6 +71,7 @@ class Matcher:
         self.modal_calls = False  # functions that were traced in eval mode
         self.linear: rules.Linear | None = None
         self.dims: int | None = None  # how many the input must have; None for any
+        self.columns: dict[ColumnTensor, fx.Node] = {}  # tensors from outside that name a column for each row
         self.sized = False  # a number of the forward is a size of the weight
         self.parametric = parametric(graph)
 
@@ -79,6 +84,8 @@ class Matcher:
                 result = value
         if isinstance(result, FuseError):
             raise result
+        if isinstance(result, LogSoftmax):
+            raise refuse(result.row.node, rules.no_function("log_softmax"))
         if not isinstance(result, Row):
             what = "its input" if isinstance(result, Input) else f"a {type(result).__name__}"
             raise FuseError(
@@ -107,8 +114,14 @@ class Matcher:
     def value(self, node: fx.Node) -> Value:
         """What a node stands for."""
         if node not in self.values:
-            self.values[node] = self._try(node) if node in self.parametric else Outside()
+            self.values[node] = self._try(node) if node in self.parametric else Outside(node)
         return self.values[node]
+
+    def column(self, given: Outside, kept: bool, flat: bool) -> Column:
+        """A tensor from outside that names a column for each row."""
+        tensor = ColumnTensor(given.node.name, kept, flat)
+        self.columns.setdefault(tensor, given.node)
+        return Column(list(self.columns).index(tensor))
 
     def leaf(self, name: str) -> Leaf:
         """The tensor of that dotted name."""
@@ -202,16 +215,21 @@ class Matcher:
             old = "weight_g" in module._parameters or "weight_orig" in module._parameters
             way = "use torch.nn.utils.parametrizations, which are fused, or remove it" if old else "remove them first"
             raise refuse(node, f"{name} has forward hooks, which would not be called; {way}")
-        if len(node.args) != 1 or node.kwargs:
-            raise refuse(node, f"{name} is called with {len(node.args) + len(node.kwargs)} arguments; expected one")
+        if len(node.args) != row.inputs or node.kwargs:
+            expected = "one" if row.inputs == 1 else row.inputs
+            count = len(node.args) + len(node.kwargs)
+            raise refuse(node, f"{name} is called with {count} arguments; expected {expected}")
         value = self._operand(node, node.args[0])
-        given: dict[str, Any] = {}
-        for key, _ in row.parameters():
+        parameters = row.parameters()
+        given: dict[str, Any] = {
+            key: self._operand(node, argument) for (key, _), argument in zip(parameters, node.args[1:])
+        }
+        for key, default in parameters[len(given) :]:
             if is_parametrized(module, key):
                 given[key] = self._parametrized(node, name, key, module)
                 continue
-            held = getattr(module, key)
-            if isinstance(held, nn.Parameter):
+            held = getattr(module, key, default)
+            if isinstance(held, torch.Tensor):
                 held = self.leaf(f"{name}.{key}")
             given[key] = held
         if row.text.endswith("_module"):
@@ -243,7 +261,7 @@ class Matcher:
         if any(isinstance(v, Extent) for v in everything) and (row is None or not row.sizes):
             raise refuse(node, rules.BATCH_SIZE)
         if row is None:
-            if isinstance(value, (int, float, Row, Input, Pair)):
+            if isinstance(value, (int, float, Row, Input, Pair, LogSoftmax, Loss)):
                 raise refuse(node, rules.no_function(name))
             raise refuse(node, f"what {name} returns is not known before the module runs")
         return self._apply(node, row, value, _bind(node, row, name, arguments, keywords))
@@ -274,10 +292,9 @@ class Matcher:
         if isinstance(value, Pair):
             if key in (0, "values"):
                 return value.values
-            raise refuse(
-                node,
-                "the indices of a maximum or minimum are not computed; only its values, [0], or amax",
-            )
+            if key in (1, "indices") and value.indices is not None:
+                return value.indices
+            raise refuse(node, "the indices of a value that was reduced before are not computed")
         if isinstance(value, Leaf):
             if isinstance(key, str) and key in _TRANSPOSES:
                 return Leaf(value.index, (*value.methods, "t"))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,7 +18,7 @@ from .match import Matcher
 from .program import Program, Runner, name_of, signature
 from .sharded import Shards, local
 from .trace import SOURCE
-from .values import Row, Step
+from .values import Column, Loss, Pair, Row, Step
 
 _AUTOCAST = ("cpu", "cuda")
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -39,7 +39,14 @@ class Fused(nn.Module):
     first call after a change of a parameter: a graph must be captured anew then, and must not be replayed before.
     """
 
-    def __init__(self, original: nn.Module | Callable[..., Any], matcher: Matcher, output: Row, plan: Program) -> None:
+    def __init__(
+        self,
+        original: nn.Module | Callable[..., Any],
+        matcher: Matcher,
+        values: Sequence[Row | Loss | Pair],
+        rows: Sequence[Row],
+        plan: Program,
+    ) -> None:
         super().__init__()
         share(self, original)
         self._plan, self._text = plan, plan.text
@@ -52,32 +59,36 @@ class Fused(nn.Module):
         self._made: dict[str, tuple[list[Any], list[torch.Tensor], torch.Tensor]] = {}
         self._modal = tuple(matcher.modal)
         self._modal_calls = matcher.modal_calls
-        self._rows = _describe(matcher, output)
+        self._rows = _describe(matcher, rows)
+        self._shapes = _shapes(values)
         self._runner: Runner | None = None
         self._last: Again | None = None  # the shortest way of a call that is like the one before
-        self._around: Callable[[Any, torch.Tensor], torch.Tensor] | None = None
+        self._around: Callable[..., Any] | None = None
         self._again: Callable[[Any], Fused] | None = None  # makes it anew from the original
         self._shards: Shards | None = None  # where other processes have the other columns
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The original's forward of x, fused.
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The original's forward, fused: of one tensor, and of those that name columns of its rows.
 
         Raises InvalidArgumentError where a gradient would be recorded, under autocast, or for x of wrong shape or
         device; ArgumentTypeError for its dtype; FuseError if the parameters no longer fit, or a part is in training
         mode.
         """
         if self._around is None:
-            return self._operation(x)
-        return self._for_onnx(x) if torch.onnx.is_in_onnx_export() else self._around(self, x)
+            return self._operation(*args, **kwargs)
+        return (
+            self._for_onnx(*args, **kwargs) if torch.onnx.is_in_onnx_export() else self._around(self, *args, **kwargs)
+        )
 
-    def _for_onnx(self, x: torch.Tensor) -> torch.Tensor:
+    def _for_onnx(self, *args: Any, **kwargs: Any) -> Any:
         """The operators of the original: ONNX has none for the fused one."""
-        return cast(torch.Tensor, cast(Any, self.original)(x))
+        return cast(Any, self.original)(*args, **kwargs)
 
-    def _operation(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._like_the_last(x)
-        if y is not None:
-            return y
+    def _operation(self, x: torch.Tensor, *columns: torch.Tensor) -> Any:
+        if not columns:
+            y = self._like_the_last(x)
+            if y is not None:
+                return y
         if self._shards is not None:
             return self._sharded(self._shards, x)
         leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
@@ -85,7 +96,7 @@ class Fused(nn.Module):
             return self._for_onnx(x)
         if error is not None:
             raise error
-        return self._run(x, leaves, watched)
+        return self._run(x, columns, leaves, watched)
 
     def _like_the_last(self, x: torch.Tensor) -> torch.Tensor | None:
         """The result by the shortest way; None where all must be looked at."""
@@ -105,11 +116,17 @@ class Fused(nn.Module):
             )
         return shards.run(self._plan, self._leaves, x, error)
 
-    def _run(self, x: torch.Tensor, leaves: list[torch.Tensor], watched: bool) -> torch.Tensor:
+    def _run(self, x: torch.Tensor, columns: Sequence[torch.Tensor], leaves: list[torch.Tensor], watched: bool) -> Any:
         # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
+        if self._plan.outputs:
+            if watched:
+                results = torch.ops.rowfold.fused_results(x, leaves, list(columns), self._text)
+            else:
+                results = self._loaded(leaves).several(x, columns)
+            shaped = tuple(_shaped(shape, results) for shape in self._shapes)
+            return shaped[0] if len(shaped) == 1 else shaped
         if watched:
-            result: torch.Tensor = torch.ops.rowfold.fused(x, leaves, self._text)
-            return result
+            return torch.ops.rowfold.fused(x, leaves, self._text)
         runner = self._loaded(leaves)
         y = runner(x)
         # What recipes compute is compared by what it is computed from, which only the long way does.
@@ -179,7 +196,7 @@ class Fused(nn.Module):
 
     def extra_repr(self) -> str:
         """The chain without its numbers."""
-        return " | ".join(["linear", *(step.op for step in self._plan.steps)])
+        return " | ".join(["linear", *self._plan.outline])
 
     def _leaves(self) -> list[torch.Tensor]:
         """The tensors as they are now."""
@@ -262,13 +279,35 @@ def is_watched(x: torch.Tensor) -> bool:
     )
 
 
-def _describe(matcher: Matcher, output: Row) -> str:
-    """A line for each node that the output depends on: what it became."""
+def _shapes(values: Sequence[Row | Loss | Pair]) -> list[tuple[str, tuple[int, ...]]]:
+    """For each value the outputs of the program that it is made of, and for a pair the type that it has."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    seen: dict[int, tuple[str, tuple[int, ...]]] = {}
+    count = 0
+    for value in values:
+        if id(value) not in seen:
+            width = 2 if isinstance(value, Pair) else 1
+            seen[id(value)] = (value.kind if isinstance(value, Pair) else "", tuple(range(count, count + width)))
+            count += width
+        found.append(seen[id(value)])
+    return found
+
+
+def _shaped(shape: tuple[str, tuple[int, ...]], results: Sequence[torch.Tensor]) -> Any:
+    kind, places = shape
+    return getattr(torch.return_types, kind)([results[i] for i in places]) if kind else results[places[0]]
+
+
+def _describe(matcher: Matcher, rows: Sequence[Row]) -> str:
+    """A line for each node that the results depend on: what it became."""
     steps: dict[Any, list[Step]] = {}
-    for row, step in linearize(output):
-        steps.setdefault(row.node, []).append(step)
+    for output in rows:
+        for row, step in linearize(output):
+            held = steps.setdefault(row.node, [])
+            if step not in held or not rows[1:]:  # what results share is there once for each
+                held.append(step)
     lines = []
-    needed = {output.node}
+    needed = {output.node for output in rows}
     for node in reversed(list(matcher.graph.nodes)):
         if node.op == "output" or node in needed:
             needed.update(node.all_input_nodes)
@@ -276,7 +315,7 @@ def _describe(matcher: Matcher, output: Row) -> str:
         if node not in needed or node.op in ("placeholder", "get_attr", "output"):
             continue
         names = [_step_text(step, matcher) for step in steps.get(node, [])]
-        if node is output.spine[0].node:
+        if node is rows[0].spine[0].node:
             names.insert(0, "linear")
         lines.append((node.name, " | ".join(names) or "(no operator)", node.meta.get(SOURCE, "")))
     widths = [max((len(line[i]) for line in lines), default=0) for i in (0, 1)]
@@ -288,5 +327,10 @@ def _step_text(step: Step, matcher: Matcher) -> str:
         return f"cast to {step.dtype}"
     params = []
     for param in step.params:
-        params.append(f"{param:g}" if isinstance(param, (int, float)) else "@" + name_of(param, matcher.leaves))
+        if isinstance(param, Column):
+            params.append("#" + list(matcher.columns)[param.index].name)
+        elif not isinstance(param, (int, float)):
+            params.append("@" + name_of(param, matcher.leaves))
+        elif step.op != "logprob":  # whose number says what is ignored
+            params.append(f"{param:g}")
     return step.op + (f"({', '.join(params)})" if params else "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from ..errors import Error, FuseError
 from . import regions
 from .module import Fused, is_watched, share
+from .program import check_columns
 from .regions import Found, Region
 from .trace import kept_defaults, trace
 
@@ -25,13 +27,13 @@ class Part(Fused):
     """One region of a larger forward. It is computed as it is written where the fused operation would be refused."""
 
     def __init__(self, owner: PartlyFused, region: Region) -> None:
-        super().__init__(owner.original, region.matcher, region.row, region.plan)
+        super().__init__(owner.original, region.matcher, region.values, region.rows, region.plan)
         self.__dict__["_owner"] = owner
         self._written = regions.compiled(regions.extract(region))
         self.calls = {"fused": 0, "as written": 0}
         self.refused = ""  # why the last call that was not fused was not
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, *columns: torch.Tensor) -> Any:
         """The region's values, in one operation if that can be."""
         y = self._like_the_last(x)
         if y is not None:
@@ -39,16 +41,19 @@ class Part(Fused):
             return y
         leaves = self._leaves()
         if torch.compiler.is_compiling():
-            return self._written(self._owner, x) if self._misfit(x, leaves) else self._run(x, leaves, True)
-        error = "the model is exported to ONNX" if torch.onnx.is_in_onnx_export() else self._misfit(x, leaves)
+            if self._misfit(x, columns, leaves):
+                return self._written(self._owner, x, *columns)
+            return self._run(x, columns, leaves, True)
+        onnx = torch.onnx.is_in_onnx_export()
+        error = "the model is exported to ONNX" if onnx else self._misfit(x, columns, leaves)
         if error is not None:
             self.calls["as written"] += 1
             self.refused = str(error)
-            return self._written(self._owner, x)
+            return self._written(self._owner, x, *columns)
         self.calls["fused"] += 1
-        return self._run(x, leaves, is_watched(x))
+        return self._run(x, columns, leaves, is_watched(x))
 
-    def _misfit(self, x: torch.Tensor, leaves: list[torch.Tensor]) -> str | None:
+    def _misfit(self, x: torch.Tensor, columns: Sequence[torch.Tensor], leaves: list[torch.Tensor]) -> str | None:
         """Why a call with x is not fused; None if it is."""
         error = self._refusal(x)
         if error is not None:
@@ -60,6 +65,11 @@ class Part(Fused):
             return f"x is on {x.device}, and the weight on {weight.device}"
         if (plan.dims is not None and x.ndim != plan.dims) or x.ndim == 0:
             return f"x has {x.ndim} dimensions, where the forward names dim={(plan.dims or 2) - 1}"
+        try:
+            for tensor, wanted in zip(columns, plan.columns):
+                check_columns(tensor, wanted, tuple(x.shape[:-1]))
+        except Error as failure:
+            return str(failure)
         if torch.compiler.is_compiling():
             return None
         try:

@@ -6,21 +6,49 @@ It is written as JSON, so that an exported graph holds all of it. Nothing here k
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 import torch
 
 from ..errors import ArgumentTypeError, FuseError, InvalidArgumentError
 from ..model import Model
-from ..ops import Chain, Op, operator
-from .values import BatchNorm, Leaf, Param, Source, Step
+from ..ops import RESULT, Chain, Op, operator
+from .losses import reduced, row_losses
+from .values import BatchNorm, Column, ColumnTensor, Leaf, Param, Source, Step
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The steps of one result behind those that all share."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that the forward returns, of the results with these numbers.
+
+    With a ``reduction`` it is a cross entropy of them: of the log-probability, and with label smoothing of the
+    logsumexp and the mean.
+    """
+
+    branches: tuple[int, ...]
+    dropped: bool
+    flat: bool
+    reduction: str = ""
+    ignored: int = -100
+    smoothing: float = 0.0
+    column: int = -1
+    weight: Leaf | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +61,9 @@ class Program:
     ``flat``: the leading dimensions of the output are one. ``sizes``: those of the weight, where a number of the
     forward is one of them. ``owned``: the weight is computed from parameters, so that nobody else writes to it and it
     is used where it is.
+
+    A program with ``outputs`` returns those, and takes a tensor for each of ``columns``. ``steps`` are then what its
+    results share: all of a single one, which has no branch.
     """
 
     names: tuple[str, ...]
@@ -48,6 +79,9 @@ class Program:
     flat: bool = False
     sizes: tuple[int, ...] = ()
     owned: bool = False
+    branches: tuple[Branch, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    columns: tuple[ColumnTensor, ...] = ()
 
     @cached_property
     def text(self) -> str:
@@ -56,13 +90,30 @@ class Program:
 
     def result_dtype(self, leaves: Sequence[torch.Tensor]) -> torch.dtype:
         """The dtype that PyTorch would give the output. The leaves' values are not read."""
-        types = _Types(_evaluate(self.weight, leaves).dtype)
-        for step in self.steps:
+        return self._types(_Types(_evaluate(self.weight, leaves).dtype), self.steps, leaves).dtype
+
+    def output_dtypes(self, leaves: Sequence[torch.Tensor]) -> list[torch.dtype]:
+        """The same of each of ``outputs``."""
+        trunk = self._types(_Types(_evaluate(self.weight, leaves).dtype), self.steps, leaves)
+        branches = [self._types(copy.copy(trunk), branch.steps, leaves).dtype for branch in self.branches]
+        return [(branches or [trunk.dtype])[output.branches[0]] for output in self.outputs]
+
+    def _types(self, types: _Types, steps: tuple[Step, ...], leaves: Sequence[torch.Tensor]) -> _Types:
+        for step in steps:
             for param in step.params:
                 if isinstance(param, Leaf):
                     types.promote(_evaluate(param, leaves), self.names[param.index])
             types.step(step)
-        return types.dtype
+        return types
+
+    @property
+    def outline(self) -> list[str]:
+        """The operators, those of several results in one entry with commas."""
+        names = [step.op for step in self.steps]
+        if self.branches:
+            results = [" | ".join(step.op for step in branch.steps) for branch in self.branches]
+            names.append(", ".join(f"({r})" if " | " in r else r for r in results))
+        return names
 
     def load(self, leaves: Sequence[torch.Tensor]) -> Loaded:
         """The chain for these tensors. Raises FuseError where they do not fit it."""
@@ -78,7 +129,8 @@ def parse(text: str) -> Program:
     return program
 
 
-_CLASSES = {kind.__name__: kind for kind in (Leaf, BatchNorm, Step, Program)}
+_KINDS = (Leaf, BatchNorm, Column, ColumnTensor, Step, Branch, Output, Program)
+_CLASSES = {kind.__name__: kind for kind in _KINDS}
 
 
 def _encode(value: Any) -> Any:
@@ -102,7 +154,7 @@ class Loaded:
     bias: torch.Tensor | None
     vectors: dict[str, torch.Tensor]
     x_dtype: torch.dtype | None  # None: any that casts exactly to the weights'
-    y_dtype: torch.dtype
+    y_dtype: torch.dtype | None  # None: what the library gives
     least_dims: int
 
     def like(self, other: Loaded) -> bool:
@@ -121,7 +173,7 @@ class Loaded:
         """A Model for this chain, without its weights; of a shard ``columns`` says which it has."""
         device = self.weight.device
         place = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
-        dtype, y_dtype = NAMES[self.weight.dtype], NAMES[self.y_dtype]
+        dtype, y_dtype = NAMES[self.weight.dtype], None if self.y_dtype is None else NAMES[self.y_dtype]
         return Model(self.chain, dtype=dtype, y_dtype=y_dtype, device=place, **{**dict(options), **(columns or {})})
 
 
@@ -140,6 +192,8 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
     writer = _Writer(program, leaves, weight)
     for step in program.steps:
         writer.step(step)
+    for i, branch in enumerate(program.branches):
+        writer.branch(branch, i == 0)
     bias = None if program.bias is None else _evaluate(program.bias, leaves).detach()
     if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != weight.dtype):
         raise FuseError(
@@ -159,7 +213,7 @@ def _load(program: Program, leaves: Sequence[torch.Tensor]) -> Loaded:
         bias=bias,
         vectors=writer.vectors,
         x_dtype=None if program.cast else weight.dtype,
-        y_dtype=writer.types.dtype,
+        y_dtype=writer.types.dtype if not program.outputs and writer.types.dtype in NAMES else None,
         least_dims=writer.least_dims,
     )
 
@@ -186,6 +240,8 @@ class _Types:
             if dtype not in (self.dtype, self.compute):
                 self.rounds = f"the cast to {NAMES[dtype]}"
             self.dtype = dtype
+        elif step.op in ("argmax", "argmin"):
+            self.dtype = torch.int64
         elif step.op == "save":
             self.saved = self.dtype
         elif step.op.endswith("_saved"):
@@ -215,14 +271,24 @@ class _Writer:
         self.types = _Types(weight.dtype)
         self.least_dims = 1
 
+    def branch(self, branch: Branch, first: bool) -> None:
+        """One of several results, behind what they share."""
+        if not first or operator(branch.steps[0].op if branch.steps else "save").op_class != "reduction":
+            self.ops.append(RESULT())
+        trunk = copy.copy(self.types)
+        for step in branch.steps:
+            self.step(step)
+        self.types, self.folded = trunk, False
+
     def step(self, step: Step) -> None:
         params = [self._param(step.op, p) for p in step.params]
         self.types.step(step)
         if step.op == "cast":
             return
         row = operator(step.op)
-        if len(params) == 1 and isinstance(params[0], str):
-            self.ops.append(Op(row, (), params[0]))
+        if params and isinstance(params[0], str):
+            rest = tuple(float(p) for p in params[1:])
+            self.ops.append(Op(row, (0.0, *rest) if rest else (), params[0]))
         else:
             self.ops.append(Op(row, tuple(float(p) for p in params)))
         self.folded |= row.op_class == "reduction"
@@ -231,6 +297,8 @@ class _Writer:
         """A number, or the name of a vector."""
         if isinstance(param, (int, float)):
             return float(param)
+        if isinstance(param, Column):
+            return f"#{_column_name(param.index)}"
         value = _evaluate(param, self.leaves)
         name = name_of(param, self.program.names)
         if isinstance(param, Leaf):
@@ -305,6 +373,7 @@ class Runner:
         self.device, self.x_dtype = loaded.weight.device, loaded.x_dtype
         self.least_dims, self.dims = loaded.least_dims, program.dims
         self.model = loaded.model(program.options, columns)
+        self.dtypes = program.output_dtypes(leaves)
         # A token for each call under way. Adding and removing one is atomic, and so is asking whether there is any.
         self._calls: list[None] = []
         with torch.no_grad():
@@ -322,7 +391,7 @@ class Runner:
         before, now = self.signature, signature(leaves)
         _check_loadable(self.program, leaves)
         loaded = self.program.load(leaves)
-        if before is None or not loaded.like(self.loaded):
+        if before is None or not loaded.like(self.loaded) or self.program.output_dtypes(leaves) != self.dtypes:
             return False
         self.signature = None
         if self._calls:
@@ -346,6 +415,38 @@ class Runner:
         finally:
             self._calls.pop()
         return Runner(self.program, self.held)(x)  # another thread is updating this one
+
+    def several(self, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of x (..., in_features) and the columns that its rows name."""
+        self.check(x)
+        self._calls.append(None)
+        try:
+            if self.signature is not None:
+                return self._several(x, columns)
+        finally:
+            self._calls.pop()
+        return Runner(self.program, self.held).several(x, columns)
+
+    def _several(self, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        lead, program = tuple(x.shape[:-1]), self.program
+        given: dict[str, Any] = {}
+        for i, (tensor, wanted) in enumerate(zip(columns, program.columns)):
+            check_columns(tensor, wanted, lead)
+            given[_column_name(i)] = tensor.reshape(lead)
+        found = self.model(x, **given)
+        results = found if isinstance(found, tuple) else (found,)
+        return [self._output(output, results, columns).to(d) for output, d in zip(program.outputs, self.dtypes)]
+
+    def _output(self, output: Output, results: Sequence[torch.Tensor], columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        shaped = [results[i].reshape(-1, 1) if output.flat else results[i] for i in output.branches]
+        if output.dropped:
+            shaped = [result.squeeze(-1) for result in shaped]
+        if not output.reduction:
+            return shaped[0]
+        smooth = (shaped[1], shaped[2]) if output.smoothing else None
+        weight = None if output.weight is None else _evaluate(output.weight, self.held)
+        loss = row_losses(shaped[0], smooth, columns[output.column], weight, output.ignored, output.smoothing)
+        return reduced(*loss, output.reduction)
 
     def check(self, x: torch.Tensor) -> None:
         """Raises for an x that the forward was not written for."""
@@ -374,6 +475,25 @@ class Runner:
         if self.program.flat:
             y = y.reshape(-1, y.shape[-1])
         return y.squeeze(-1) if self.program.dropped else y
+
+
+def _column_name(index: int) -> str:
+    """What a tensor of columns is called in the chain."""
+    return f"column{index}"
+
+
+def check_columns(tensor: torch.Tensor, wanted: ColumnTensor, lead: tuple[int, ...]) -> None:
+    """Raises unless this tensor names a column for each row of an input with these leading dimensions.
+
+    ArgumentTypeError for its dtype, else InvalidArgumentError.
+    """
+    if tensor.dtype not in (torch.int64, torch.int32):
+        raise ArgumentTypeError(f"{wanted.name} has dtype {tensor.dtype}; expected int64, a column for each row")
+    expected = ((prod(lead),) if wanted.flat else lead) + ((1,) if wanted.kept else ())
+    if tuple(tensor.shape) != expected:
+        raise InvalidArgumentError(
+            f"{wanted.name} has shape {tuple(tensor.shape)}; expected {expected}, a column for each row"
+        )
 
 
 def _check_loadable(program: Program, leaves: Sequence[torch.Tensor]) -> None:

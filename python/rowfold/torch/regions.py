@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,25 +13,46 @@ from torch import fx, nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..errors import Error, FuseError
-from .linearize import linearize, program
+from .linearize import linearize, program, several
 from .match import Matcher, parametric
 from .program import Program
-from .values import Row, from_linear, label
+from .values import Column, Loss, Pair, Row, from_linear, label, refuse
 
 _PRODUCTS = {"matmul", "mm", "linear"}
 
 
 @dataclass(eq=False)
 class Region:
-    """One linear layer and its tail: ``nodes`` from the layer to ``output``, all that becomes one operation."""
+    """One linear layer and its tail: ``nodes`` from the layer to ``outputs``, all that becomes one operation.
+
+    ``values`` are what the outputs stand for, each once: a node may stand for what another one does. ``columns`` are
+    tensors from outside that the operation takes besides the operand.
+    """
 
     matcher: Matcher
     operand: fx.Node
     nodes: list[fx.Node]
-    output: fx.Node
-    row: Row
+    outputs: list[fx.Node]
+    values: list[Row | Loss | Pair]
+    columns: list[fx.Node]
     plan: Program
-    stopped: str  # why what follows the output is not in it; empty where nothing follows
+    stopped: str  # why what follows the outputs is not in it; empty where nothing follows
+
+    @property
+    def folded(self) -> bool:
+        """Whether the outputs are numbers of each row."""
+        return all(not isinstance(value, Row) or value.folded for value in self.values)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The results of the layer that the outputs are made of."""
+        found: list[Row] = []
+        for value in self.values:
+            if isinstance(value, Pair):
+                found += [row for row in (value.values, value.indices) if row is not None]
+            else:
+                found += value.rows if isinstance(value, Loss) else (value,)
+        return found
 
 
 @dataclass(eq=False)
@@ -103,9 +125,18 @@ def find(
             continue
         refused = {n: v for n, v in values.items() if isinstance(v, FuseError) and n not in ends}
         found.say(_first_obstacle(node, refused))
+        try:
+            found.region = _several(matcher, operand, values, refused, options, borrow)
+        except FuseError as error:
+            found.say(error)
+        if found.region is not None:
+            found.steps = found.region.plan.outline
+            continue
+        if matcher.columns:  # what follows may be fused without the nodes that take them
+            matcher.columns.clear()
         for output in reversed(list(values)):
             row, nodes = values[output], _between(node, output, values)
-            if not isinstance(row, Row) or nodes is None or row.spine[0].node not in nodes:
+            if not isinstance(row, Row) or nodes is None or row.spine[0].node not in nodes or _asks(row):
                 continue
             try:
                 steps = [step for _, step in linearize(row)]
@@ -117,10 +148,88 @@ def find(
                 found.say(error)
                 continue
             stopped = "; ".join(str(refused[n]) for n in output.users if n in refused)
-            found.region = Region(matcher, operand, nodes, output, row, plan, stopped)
+            found.region = Region(matcher, operand, nodes, [output], [row], [], plan, stopped)
             found.steps = [step.op for step in steps]
             break
     return results
+
+
+def _asks(row: Row) -> bool:
+    """Whether a value depends on tensors from outside that name columns."""
+    steps = (step for one in row.spine for step in one.steps)
+    return any(isinstance(param, Column) for step in steps for param in step.params)
+
+
+def _several(
+    matcher: Matcher,
+    operand: fx.Node,
+    values: dict[fx.Node, Any],
+    refused: dict[fx.Node, FuseError],
+    options: dict[str, Any],
+    borrow: bool,
+) -> Region | None:
+    """The region of all values of each row that something else reads; None if one of them is a value of each column.
+
+    None, too, for a single one that needs nothing from outside, which is a region of the plain kind.
+    """
+    seed = matcher.seed
+    outputs = []
+
+    def taken(node: fx.Node) -> bool:
+        value = values.get(node)
+        if isinstance(value, Pair) and value.indices is None:  # of which the values alone can be given
+            return all(isinstance(values.get(user), Row) for user in node.users)
+        return from_linear(value)
+
+    for node, value in values.items():
+        inside = [user for user in node.users if taken(user)]
+        result = isinstance(value, Loss) or (isinstance(value, Row) and value.folded)
+        result = result or (isinstance(value, Pair) and value.indices is not None)
+        if result and (len(inside) < len(node.users) or not node.users):
+            outputs.append(node)
+    wanted = set(outputs)
+    for node in reversed(list(values)):
+        if node in wanted:
+            wanted.update(n for n in node.all_input_nodes if from_linear(values.get(n)))
+    if not outputs or seed not in wanted:
+        return None
+    for node in wanted:
+        if node not in outputs and any(user not in wanted for user in node.users):
+            return None
+    found = [values[node] for node in outputs]
+    if len(outputs) == 1 and isinstance(found[0], Row) and not _asks(found[0]):
+        return None
+    distinct: list[Any] = []
+    for value in found:
+        if all(value is not other for other in distinct):
+            distinct.append(value)
+    plan = several(matcher, distinct, options, borrow)
+    plan.load(matcher.tensors(plan.names))
+    nodes = [node for node in values if node in wanted]
+    columns = list(matcher.columns.values())
+    _check_columns(columns, nodes, operand)
+    stopped = "; ".join(str(refused[n]) for output in outputs for n in output.users if n in refused)
+    return Region(matcher, operand, nodes, outputs, found, columns, plan, stopped)
+
+
+def _check_columns(columns: list[fx.Node], nodes: list[fx.Node], operand: fx.Node) -> None:
+    """Raises FuseError for columns that are computed from what the operation gives."""
+    inside = set(nodes)
+    for column in columns:
+        for node in _ancestors([column]):
+            if node in inside:
+                raise refuse(column, "it names columns, and is computed from the layer that it is to be used with")
+
+
+def _ancestors(nodes: list[fx.Node]) -> set[fx.Node]:
+    """All that these nodes depend on, themselves included."""
+    found: set[fx.Node] = set(nodes)
+    waiting = list(nodes)
+    while waiting:
+        new = [n for n in waiting.pop().all_input_nodes if n not in found]
+        found.update(new)
+        waiting += new
+    return found
 
 
 def _first_obstacle(seed: fx.Node, refused: dict[fx.Node, FuseError]) -> FuseError:
@@ -153,18 +262,20 @@ def extract(region: Region) -> fx.Graph:
     """A region as a graph of its own, of its operand."""
     graph = fx.Graph()
     places = {region.operand: graph.placeholder("x")}
+    places |= {column: graph.placeholder(f"columns_{i}") for i, column in enumerate(region.columns)}
     inside = set(region.nodes)
     needed: set[fx.Node] = set()
     waiting = list(region.nodes)
     while waiting:
         for other in waiting.pop().all_input_nodes:
-            if other is not region.operand and other not in inside and other not in needed:
+            if other not in places and other not in inside and other not in needed:
                 needed.add(other)
                 waiting.append(other)
     for node in region.operand.graph.nodes:
         if node in inside or node in needed:
             places[node] = graph.node_copy(node, places.__getitem__)
-    graph.output(places[region.output])
+    outputs = tuple(places[output] for output in region.outputs)
+    graph.output(outputs[0] if len(outputs) == 1 else outputs)
     return graph
 
 
@@ -173,9 +284,18 @@ def replace(graph: fx.Graph, region: Region, target: str) -> None:
     # The operand may be what another region has become.
     (operand,) = (n for n in region.nodes[0].all_input_nodes if n not in region.matcher.parametric)
     # At the layer's own place: what follows may change the operand in place, and a region reads nothing later.
-    with graph.inserting_before(region.nodes[0]):
-        call = graph.create_node("call_module", target, (operand,), {})
-    region.output.replace_all_uses_with(call)
+    layer = region.nodes[0]
+    order = list(graph.nodes)
+    for node in order[order.index(layer) :]:
+        if node in _ancestors(region.columns):
+            layer.prepend(node)
+    with graph.inserting_before(layer):
+        call = graph.create_node("call_module", target, (operand, *region.columns), {})
+        outputs = [call]
+        if len(region.outputs) > 1:
+            outputs = [graph.call_function(operator.getitem, (call, i)) for i in range(len(region.outputs))]
+    for output, made in zip(region.outputs, outputs):
+        output.replace_all_uses_with(made)
     for node in reversed(region.nodes):
         graph.erase_node(node)
     for node in reversed(list(graph.nodes)):

@@ -18,6 +18,8 @@ from .values import (
     Extent,
     Input,
     Leaf,
+    LogSoftmax,
+    Loss,
     Outside,
     Pair,
     Param,
@@ -46,13 +48,11 @@ BATCH_SIZE = (
 _INSTEAD = {
     "softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp alone, "
     "and what is computed from it, is fused",
-    "log_softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp "
-    "alone, and what is computed from it, is fused",
+    "log_softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp, "
+    "and one column for each row by gather or nll_loss, are fused",
     "layer_norm": "it looks at whole rows twice; before the linear layer or behind the reduction it is left to PyTorch",
     "masked_fill": "a chain has no mask; to leave columns out, take the rows of the weight that stay: "
     "F.linear(x, W[keep], b[keep])",
-    "argmax": "fuse gives no indices, which rowfold.Model does by argmax; the largest value is fused, by amax",
-    "argmin": "fuse gives no indices, which rowfold.Model does by argmin; the smallest value is fused, by amin",
     "topk": "one value of a row is computed, the largest by amax",
     "std": "a variance is a second pass over the columns; h.square().mean(-1) is one",
     "var": "a variance is a second pass over the columns; h.square().mean(-1) is one",
@@ -62,11 +62,13 @@ _INSTEAD = {
     "split": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
 }
 _OTHERWISE = "write it with operators that are, or put it before the linear layer or behind the reduction"
-_ALIKE = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "LayerNorm": "layer_norm", "GLU": "glu"}
+_ALIKE = {"Softmax": "softmax", "LayerNorm": "layer_norm", "GLU": "glu"}
 
 
 def no_function(name: str) -> str:
     """Why a function is refused that has no row, and what to do instead."""
+    if name == "log_softmax":
+        return f"{name} is fused where a column for each row is taken of it; {_INSTEAD[name]}"
     way = _INSTEAD.get(name, _OTHERWISE)
     return f"{name} is not in the table of what rowfold fuses; {way}"
 
@@ -93,7 +95,12 @@ class Linear(NamedTuple):
 def as_row(node: fx.Node, value: Value) -> Row:
     """The value, if it is computed from the linear layer."""
     if isinstance(value, Row):
+        _need_numbers(node, value)
         return value
+    if isinstance(value, LogSoftmax):
+        raise refuse(node, no_function("log_softmax"))
+    if isinstance(value, Loss):
+        raise refuse(node, "it takes a loss over the batch, of which a chain computes nothing more")
     if isinstance(value, Input):
         raise refuse(
             node,
@@ -109,6 +116,11 @@ def as_row(node: fx.Node, value: Value) -> Row:
     raise refuse(node, f"it is applied to {_describe(value)}; expected a value computed from the linear layer")
 
 
+def _need_numbers(node: fx.Node, row: Row) -> None:
+    if row.index:
+        raise refuse(node, "it takes a column, the result of argmax or argmin, of which a chain computes nothing more")
+
+
 def number(node: fx.Node, value: Any) -> Param:
     """A parameter of an operator: a Python number, or a tensor of the module."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -121,7 +133,7 @@ def number(node: fx.Node, value: Any) -> Param:
 
 
 def _describe(value: Value) -> str:
-    if isinstance(value, Row):
+    if isinstance(value, (Row, Pair, LogSoftmax, Loss)):
         return "a value computed from the linear layer"
     if isinstance(value, Input):
         return "the input"
@@ -138,10 +150,13 @@ def _describe(value: Value) -> str:
 
 def extend(node: fx.Node, row: Row, *steps: Step) -> Row:
     """The row behind these steps."""
+    _need_numbers(node, row)
     return Row(node, (row,), steps, folded=row.folded, dropped=row.dropped, flat=row.flat)
 
 
 def _join(node: fx.Node, how: str, a: Row, b: Row) -> Row:
+    _need_numbers(node, a)
+    _need_numbers(node, b)
     if a.folded != b.folded:
         raise refuse(
             node,
@@ -466,7 +481,116 @@ def extreme(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdi
     """torch.max and torch.min: with a dim a pair, with a tensor the elementwise one."""
     if isinstance(dim, (Leaf, Row)) or isinstance(value, Leaf):
         return (maximum if kind == "max" else minimum)(m, node, value, dim)
-    return Pair(reduce(m, node, value, kind, dim, keepdim))
+    values = reduce(m, node, value, kind, dim, keepdim)
+    indices = None if as_row(node, value).folded else best(m, node, value, f"arg{kind}", dim, keepdim)
+    return Pair(values, indices, kind)
+
+
+# Columns, by the number that they have.
+
+
+def best(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim: Any) -> Row:
+    """The column of the largest or smallest value."""
+    if as_row(node, value).folded:
+        raise refuse(node, f"{kind} of a reduced value names no column")
+    found = reduce(m, node, value, kind, dim, keepdim)
+    found.index = True
+    return found
+
+
+_NOT_IGNORED = -(2.0**53)  # no column that anyone names
+
+
+def log_softmax(m: Matcher, node: fx.Node, value: Value, dim: Any, _stacklevel: Any = 3, dtype: Any = None) -> Value:
+    """Something of which a column for each row may be asked for."""
+    row = as_row(node, value)
+    if dim is None:
+        raise refuse(node, "log_softmax without dim acts on a dimension that depends on the input; expected dim=-1")
+    if row.folded:
+        raise refuse(node, "log_softmax of a reduced value acts on the batch")
+    _need_last(m, node, row, dim, 0, "log_softmax")
+    return LogSoftmax(row if dtype is None else extend(node, row, _cast(node, dtype)))
+
+
+def gather(m: Matcher, node: fx.Node, value: Value, dim: Any, index: Any, sparse_grad: Any = False) -> Row:
+    """One column for each row, which a tensor from outside names."""
+    row = value.row if isinstance(value, LogSoftmax) else as_row(node, value)
+    if row.folded:
+        raise refuse(node, "it takes parts of a reduced value")
+    _need_last(m, node, row, dim, 0, "gather")
+    column = m.column(_columns(node, index), True, row.flat)
+    step = Step("logprob", (column, _NOT_IGNORED)) if isinstance(value, LogSoftmax) else Step("pick", (column,))
+    return Row(node, (row,), (step,), folded=True, flat=row.flat)
+
+
+def take(m: Matcher, node: fx.Node, value: Value, indices: Any, dim: Any) -> Row:
+    """torch.take_along_dim."""
+    if dim is None:
+        raise refuse(node, "take_along_dim without dim takes parts of the batch too; expected dim=-1")
+    return gather(m, node, value, dim, indices)
+
+
+def _columns(node: fx.Node, value: Value) -> Outside:
+    if not isinstance(value, Outside):
+        raise refuse(node, f"the columns are {_describe(value)}; expected a tensor that the forward is given")
+    return value
+
+
+def cross_entropy(
+    m: Matcher,
+    node: fx.Node,
+    value: Value,
+    target: Any,
+    weight: Any,
+    size_average: Any,
+    ignore_index: Any,
+    reduce: Any,  # noqa: A002  (PyTorch's name)
+    reduction: Any,
+    label_smoothing: Any,
+) -> Value:
+    """Of class indices (batch,), for values (batch, columns)."""
+    row = as_row(node, value)
+    if row.folded:
+        raise refuse(node, "it takes classes of a reduced value")
+    if size_average is not None or reduce is not None:
+        raise refuse(node, "it has size_average or reduce, which are deprecated; expected reduction")
+    if reduction not in ("none", "mean", "sum"):
+        raise refuse(node, f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum'")
+    if weight is not None and not isinstance(weight, Leaf):
+        raise refuse(node, f"weight is {_describe(weight)}; expected a parameter or buffer")
+    if not row.flat:
+        _need_dims(m, node, 2)
+    column = m.column(_columns(node, target), False, row.flat)
+
+    def folded(source: Row, *steps: Step) -> Row:
+        return Row(node, (source,), steps, folded=True, dropped=True, flat=row.flat)
+
+    logprob = folded(row, Step("logprob", (column, float(ignore_index))))
+    if reduction == "none" and weight is None and not label_smoothing:
+        return folded(logprob, Step("neg"))
+    rows = [logprob]
+    if label_smoothing:
+        scaled = row if weight is None else extend(node, row, Step("mul", (weight,)))
+        rows += [folded(row, Step("logsumexp")), folded(scaled, Step("mean"))]
+    return Loss(tuple(rows), column, reduction, int(ignore_index), float(label_smoothing), weight)
+
+
+def nll_loss(
+    m: Matcher,
+    node: fx.Node,
+    value: Value,
+    target: Any,
+    weight: Any,
+    size_average: Any,
+    ignore_index: Any,
+    reduce: Any,  # noqa: A002  (PyTorch's name)
+    reduction: Any,
+) -> Value:
+    """The same of values that are log-probabilities already."""
+    if not isinstance(value, LogSoftmax):
+        as_row(node, value)
+        raise refuse(node, "it takes what is no log_softmax; expected F.log_softmax before, or cross_entropy")
+    return cross_entropy(m, node, value.row, target, weight, size_average, ignore_index, reduce, reduction, 0.0)
 
 
 def _need_dims(m: Matcher, node: fx.Node, dims: int) -> None:

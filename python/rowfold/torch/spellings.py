@@ -29,6 +29,7 @@ class Spelling:
     modules: str = ""
     operators: str = ""
     meaning: str = ""
+    inputs: int = 1  # tensors that a module of this row is called with
     sizes: bool = False  # its arguments may be sizes that are known when the module runs
 
     def parameters(self) -> list[tuple[str, Any]]:
@@ -41,13 +42,14 @@ class Spelling:
 
 
 REQUIRED = object()
-_DEFAULTS: dict[str, Any] = {"None": None, "False": False, "True": True, "none": "none"}
+_DEFAULTS: dict[str, Any] = {"None": None, "False": False, "True": True, "none": "none", "mean": "mean"}
 
 
 def _number(text: str, given: str) -> Any:
     return float(text) if given else REQUIRED
 
 
+_LOSS = "target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction=mean"
 _REDUCTION = "dim=None, keepdim=False, dtype=None"
 
 SPELLINGS = (
@@ -145,8 +147,31 @@ SPELLINGS = (
         "norm vector_norm",
         meaning="abs or square, sum or max, sqrt: orders 1, 2 and inf",
     ),
-    Spelling("@extreme max", "dim=None, keepdim=False", "max", meaning="max, its values; maximum of two"),
-    Spelling("@extreme min", "dim=None, keepdim=False", "min", meaning="min, its values; minimum of two"),
+    Spelling("@extreme max", "dim=None, keepdim=False", "max", meaning="max and argmax; maximum of two"),
+    Spelling("@extreme min", "dim=None, keepdim=False", "min", meaning="min and argmin; minimum of two"),
+    # A column of the last dimension, by the number it has or for each row.
+    Spelling("@best argmax", "dim=None, keepdim=False", "argmax", meaning="argmax"),
+    Spelling("@best argmin", "dim=None, keepdim=False", "argmin", meaning="argmin"),
+    Spelling(
+        "@log_softmax",
+        "dim=None, _stacklevel=3, dtype=None",
+        "log_softmax",
+        meaning="logprob, of a column for each row: behind it gather, take_along_dim or nll_loss",
+    ),
+    Spelling("@log_softmax", "dim=None", "", "LogSoftmax", meaning="the same"),
+    Spelling("@gather", "dim, index, sparse_grad=False", "gather", meaning="pick, logprob: a column for each row"),
+    Spelling("@take", "indices, dim=None", "take_along_dim", meaning="pick, logprob: a column for each row"),
+    Spelling(
+        "@cross_entropy",
+        f"{_LOSS}, label_smoothing=0.0",
+        "cross_entropy",
+        "CrossEntropyLoss",
+        meaning="logprob, of class indices",
+        inputs=2,
+    ),
+    Spelling(
+        "@nll_loss", _LOSS, "nll_loss", "NLLLoss", meaning="logprob, of a log_softmax and class indices", inputs=2
+    ),
     # Shapes and types.
     Spelling("@same", "memory_format=None", "contiguous clone", meaning="nothing"),
     Spelling("@detach", "", "detach", "Identity", meaning="nothing"),

@@ -29,8 +29,24 @@ class BatchNorm:
     eps: float
 
 
+@dataclass(frozen=True)
+class Column:
+    """The column of each row that a tensor from outside names, by its index among those tensors."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class ColumnTensor:
+    """How a tensor from outside names columns: ``kept``, its last dimension is one of size 1; ``flat`` as of a Row."""
+
+    name: str
+    kept: bool
+    flat: bool
+
+
 Source = Union[Leaf, BatchNorm]
-Param = Union[float, Source]
+Param = Union[float, Source, Column]
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,7 @@ class Row:
     folded: bool = False  # a reduction stands before: one column
     dropped: bool = False  # that column is no dimension any more
     flat: bool = False  # its leading dimensions were made one
+    index: bool = False  # it is a column, int64
     spine: list[Row] = field(default_factory=list)  # from the linear layer to this value, itself included
 
     def __post_init__(self) -> None:
@@ -79,6 +96,27 @@ class Pair:
     """(values, indices), as torch.max with a dim returns them."""
 
     values: Row
+    indices: Row | None  # None of a value that was reduced before
+    kind: str  # of torch.return_types
+
+
+@dataclass(eq=False)
+class LogSoftmax:
+    """The logarithm of the softmax of a value's columns, of which one for each row may be asked for."""
+
+    row: Row
+
+
+@dataclass(eq=False)
+class Loss:
+    """What cross_entropy makes of (log-probability) or (log-probability, logsumexp, mean) of each row."""
+
+    rows: tuple[Row, ...]
+    column: Column
+    reduction: str
+    ignored: int
+    smoothing: float
+    weight: Leaf | None
 
 
 @dataclass(eq=False)
@@ -117,16 +155,19 @@ class WeightType:
     of: Row | Input | None = None
 
 
+@dataclass(eq=False)
 class Outside:
     """A tensor that is neither computed from the linear layer nor a parameter's alone."""
 
+    node: fx.Node
 
-Value = Union[Input, Row, Pair, Leaf, Comparison, Shape, Extent, Outside, FuseError, float, None, Any]
+
+Value = Union[Input, Row, Pair, LogSoftmax, Loss, Leaf, Comparison, Shape, Extent, Outside, FuseError, float, None, Any]
 
 
 def from_linear(value: Value) -> bool:
     """Whether a value depends on the linear layer."""
-    return isinstance(value, (Row, Pair, Comparison)) or (
+    return isinstance(value, (Row, Pair, LogSoftmax, Loss, Comparison)) or (
         isinstance(value, (Shape, Extent)) and isinstance(value.of, Row)
     )
 

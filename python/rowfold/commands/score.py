@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""``rowfold score``: the log-probability of a token for every row of hidden states, and what goes with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import options
+from .rows import Array
+from .streaming import Stream, add_files
+from .writers import Named
+
+EXAMPLES = """examples:
+  rowfold score --weights model.safetensors --weight lm_head.weight --input hidden.npy --targets ids.npy \\
+      --output scores.npz
+  rowfold score --weights model.safetensors.index.json --weight lm_head.weight --softcap 30 \\
+      --input states.safetensors:hidden --targets states.safetensors:ids --json
+"""
+DESCRIPTION = """\
+Scores a token for every row of a file of hidden states: its log-probability under the softmax of the row's logits, in
+nats, whether it is the greedy choice, and the entropy of that softmax. The logits are W x + b, times --logit-scale,
+softcap * tanh(logits / softcap), divided by --temperature, in this order. Rows whose target is --ignore-index
+are not counted, and have log-probability 0. A summary goes to standard output: the number of tokens, the mean of the
+negative log-probabilities, its exponential (the perplexity), and the share of greedy choices. The input is
+mapped, so it may be larger than memory; the output appears under its name only when it is complete."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds ``score`` to the sub-commands."""
+    parser = commands.add_parser(
+        "score",
+        help="score the tokens that follow hidden states, without storing logits",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_files(
+        parser, "(..., in_features)", ".npz or .safetensors of logprob, greedy and entropy, (...) each", required=False
+    )
+    parser.add_argument(
+        "--targets",
+        required=True,
+        metavar="FILE",
+        help="the tokens (...), int64 or int32: .npy, FILE.safetensors:TENSOR, or - for an .npy from standard input",
+    )
+    parser.add_argument("--temperature", type=_positive, metavar="T", help="logits are divided by it (1)")
+    parser.add_argument("--softcap", type=_positive, metavar="C", help="a soft bound of the logits (none)")
+    parser.add_argument("--logit-scale", type=_finite, metavar="S", help="logits are multiplied by it (1)")
+    parser.add_argument("--ignore-index", type=int, default=-100, metavar="I", help="a target not to score (-100)")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    options.add_weights(parser, required=True, vectors=False)
+    options.add_model(parser)
+    parser.set_defaults(run=run, vector=[])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Scores the file and prints the summary; the exit status."""
+    arguments.chain = _chain(arguments)
+    stream = Stream(arguments, {"target": (f"--targets {arguments.targets}", arguments.targets)})
+    with stream.model() as model:
+        summary = Summary(arguments.ignore_index)
+        dtypes = {result.name: np.dtype(result.dtype) for result in model.info.results}
+        results = [
+            Named("logprob", stream.lead, dtypes["logprob"]),
+            Named("greedy", stream.lead, np.dtype(np.bool_)),
+            Named("entropy", stream.lead, dtypes["entropy"]),
+        ]
+        stream.run(model, results, summary.part)
+    # Scores that go to standard output are not to be mixed with it.
+    print(summary.text(arguments.json), file=sys.stderr if arguments.output == "-" else sys.stdout)
+    return 0
+
+
+def _chain(arguments: argparse.Namespace) -> str:
+    steps = ["linear"]
+    if arguments.logit_scale is not None:
+        steps.append(f"mul({arguments.logit_scale!r})")
+    if arguments.softcap is not None:
+        steps.append(f"softcap({arguments.softcap!r})")
+    if arguments.temperature is not None:
+        steps.append(f"div({arguments.temperature!r})")
+    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), argmax, entropy"])
+
+
+class Summary:
+    """What is told of all rows that are scored."""
+
+    def __init__(self, ignored: int) -> None:
+        self.ignored = ignored
+        self.rows = self.tokens = self.greedy = 0
+        self.logprob = self.entropy = 0.0
+
+    def part(self, results: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
+        """What is written of some rows, which are counted."""
+        (logprob, best, entropy), target = results, values["target"]
+        scored = target != self.ignored
+        greedy = (best == target) & scored
+        self.rows += len(target)
+        self.tokens += int(scored.sum())
+        self.greedy += int(greedy.sum())
+        self.logprob += float(logprob.sum(dtype=np.float64))
+        self.entropy += float(entropy[scored].sum(dtype=np.float64))
+        return logprob, greedy, entropy
+
+    def figures(self) -> dict[str, Any]:
+        """The summary as numbers."""
+        tokens = self.tokens or math.nan
+        nll = -self.logprob / tokens
+        with np.errstate(over="ignore"):
+            perplexity = float(np.exp(nll))
+        return {
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "mean_nll": nll,
+            "perplexity": perplexity,
+            "greedy_accuracy": self.greedy / tokens,
+            "mean_entropy": self.entropy / tokens,
+        }
+
+    def text(self, as_json: bool) -> str:
+        """The summary, for people or as JSON, which has no NaN or infinity: null stands for the first."""
+        figures = self.figures()
+        if as_json:
+            named = {math.inf: "inf", -math.inf: "-inf"}
+            return json.dumps({k: None if v != v else named.get(v, v) for k, v in figures.items()}, indent=1)
+        ignored = self.rows - self.tokens
+        lines = [f"tokens           {self.tokens}" + (f" ({ignored} ignored)" if ignored else "")]
+        lines += [
+            f"{title:<17}{figures[key]:.6g}"
+            for title, key in (
+                ("mean NLL", "mean_nll"),
+                ("perplexity", "perplexity"),
+                ("greedy accuracy", "greedy_accuracy"),
+                ("mean entropy", "mean_entropy"),
+            )
+        ]
+        return "\n".join(lines)
+
+
+def _finite(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a number")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _finite(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a number above 0")
+    return value

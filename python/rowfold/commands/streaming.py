@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: MIT
+"""A model over a file of rows, in batches that fit a memory cap: what ``run`` and ``score`` share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import arrays
+from .. import rows as row_inputs
+from .._lib import INDICES, DType, RowUse
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..files import tensors
+from ..model import Model
+from . import options
+from .output import interruptible, require_place
+from .rows import Array, Rows, Same, open_rows, tensor_of
+from .writers import Named, Nothing, Writer, ending, require_ending, writer
+
+OUTPUT_DTYPES = ("float32", "float64", "float16")
+LEAST_ROWS, MOST_ROWS = 1, 1 << 16
+# What is written of the results of some rows, given what the rows brought.
+Part = Callable[[Sequence[Array], Mapping[str, Array]], Sequence[Array]]
+
+
+def add_files(parser: argparse.ArgumentParser, shape: str, formats: str, required: bool) -> None:
+    """Where rows come from and results go, and how much memory that may take."""
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="FILE",
+        help=f".npy, FILE.safetensors:TENSOR, or - for an .npy from standard input, of shape {shape}",
+    )
+    parser.add_argument("--output", required=required, metavar="FILE", help=f"{formats}, or - for standard output")
+    parser.add_argument(
+        "--max-memory", type=_size, default="256M", metavar="SIZE", help="to use beside the weights (256M)"
+    )
+    parser.add_argument("--dtype", choices=OUTPUT_DTYPES, help="of the output (float32; float64 for float64 weights)")
+    parser.add_argument("--force", action="store_true", help="replace an output file that exists")
+    parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
+
+
+class Stream:
+    """A command's files, checked as far as that can be before the weights are read.
+
+    ``labels`` are the sources of the row inputs by name: what the command line calls each, and its file or number.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, labels: Mapping[str, tuple[str, str]]) -> None:
+        self.arguments = arguments
+        self.labels = {name: label for name, (label, _) in labels.items()}
+        self.output = None if arguments.output is None else _output(arguments.output)
+        named = [arguments.input, *(text for _, text in labels.values() if _number(text) is None)]
+        if named.count("-") > 1:
+            raise InvalidArgumentError("standard input, -, is named twice; expected a file for one of them")
+        read = [path for path, _, _ in map(tensor_of, named) if path != "-"] + [arguments.weights]
+        place: dict[str, Any] = {"streams": True, "force": arguments.force}
+        if self.output is not None:
+            require_place(self.output, **place, inputs=read)
+            require_ending(self.output)
+        self.x = open_rows(arguments.input, f"--input {arguments.input}")
+        self.lead = self.x.shape[:-1]
+        wide = self.x.dtype is DType.FLOAT64
+        self.rows = {name: self._row_input(*source, wide) for name, source in labels.items()}
+        if self.output is not None:
+            require_place(self.output, **place, inputs=_shards(read))
+
+    def _row_input(self, label: str, text: str, wide: bool) -> Rows:
+        number = _number(text)
+        if number is not None:
+            return Same(number, DType.FLOAT64 if wide else DType.FLOAT32, self.lead)
+        rows = open_rows(text, label, column=True)
+        if self.x.shape and rows.shape[:-1] != self.lead:
+            if rows.shape[:-1] != (*self.lead, 1):
+                raise InvalidArgumentError(
+                    f"{label} has shape {rows.shape[:-1]}; expected {self.lead}, a value for each row of "
+                    f"{self.arguments.input}"
+                )
+            rows.drop()  # (..., 1), as results have it
+        return rows
+
+    @contextlib.contextmanager
+    def model(self) -> Iterator[Model]:
+        """The model that the command line describes, fit for the files."""
+        arguments, x = self.arguments, self.x
+        more: dict[str, Any] = {}
+        if x.dtype is DType.BFLOAT16:  # which numpy may only know as uint16
+            more["x_dtype"] = arrays.dtype_name(x.dtype)
+        if arguments.dtype:
+            more["y_dtype"] = arguments.dtype
+        with options.load(arguments, batch_invariant=True, **more) as model, interruptible():
+            info = model.info
+            if not x.shape or x.shape[-1] != info.in_features:
+                expected = f"(..., {info.in_features})"
+                raise InvalidArgumentError(f"{arguments.input} has shape {x.shape}; expected {expected}")
+            if (x.dtype is DType.FLOAT64) != (info.dtype == "float64"):
+                raise ArgumentTypeError(
+                    f"{arguments.input} is {arrays.dtype_name(x.dtype)}; float64 goes with float64 weights only, "
+                    f"and {arguments.weights} has {info.dtype} ones"
+                )
+            self._check_rows(info.row_inputs, info.dtype)
+            yield model
+
+    def _check_rows(self, uses: Mapping[str, str], weights: str) -> None:
+        row_inputs.check_names(dict(self.rows), {name: RowUse[use.upper()] for name, use in uses.items()})
+        for name, use in uses.items():
+            dtype, label = arrays.dtype_name(self.rows[name].dtype), self.labels[name]
+            floats = self.rows[name].dtype not in INDICES
+            if floats == (use == "column"):
+                expected = "int64 or int32, a column for each row" if floats else "a floating-point type"
+                raise ArgumentTypeError(f"{label} has dtype {dtype}; expected {expected}")
+            if use == "number" and (dtype == "float64") != (weights == "float64"):
+                raise ArgumentTypeError(
+                    f"{label} has dtype {dtype}, and the weights {weights}; float64 goes with float64 only"
+                )
+
+    def run(self, model: Model, results: Sequence[Named], part: Part) -> None:
+        """All rows through the model, and what ``part`` makes of them into the output."""
+        info = model.info
+        wrote: Any = contextlib.nullcontext(Nothing())
+        if self.output is not None:
+            wrote = writer(self.output, ending(self.output, results), results)
+        batch = self._batch(model, results)
+        outs = [np.empty((batch, r.features), np.dtype(r.dtype)) for r in info.results]
+        with wrote as file, _progress(self.x, self.arguments.quiet) as bar:
+            for first in range(0, len(self.x), batch):
+                self._some(model, first, outs, file, part)
+                if bar is not None:
+                    bar.update(min(batch, len(self.x) - first))
+
+    def _some(self, model: Model, first: int, outs: Sequence[Array], file: Writer, part: Part) -> None:
+        count = min(len(outs[0]), len(self.x) - first)
+        x = self.x.take(first, count)
+        values: dict[str, Any] = {name: rows.take(first, count) for name, rows in self.rows.items()}
+        parts = [out[:count] for out in outs]
+        try:
+            model(x, out=parts if len(parts) > 1 else parts[0], **values)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(self._located(str(error), first)) from None
+        file.write(part(parts, values))
+        self.x.done(first, count)
+        for rows in self.rows.values():
+            rows.done(first, count)
+
+    def _located(self, message: str, first: int) -> str:
+        """A sentence about a row of a batch as one about the file."""
+        for name, label in self.labels.items():
+            message = message.replace(f'row input "{name}"', label)
+        return re.sub(r"in row (\d+)", lambda m: f"in row {first + int(m[1])}", message)
+
+    def _batch(self, model: Model, results: Sequence[Named]) -> int:
+        """The most rows whose x, results and workspace stay within three quarters of the cap, or one row.
+
+        The rest is for what the system maps around the rows asked for, up to some MiB with large pages.
+        """
+        info, cap = model.info, self.arguments.max_memory
+        row: int = self.x.shape[-1] * self.x.itemsize
+        row += sum(result.features * np.dtype(result.dtype).itemsize for result in info.results)
+        row += sum(rows.itemsize for rows in self.rows.values())
+
+        def need(batch: int) -> int:
+            return batch * row + model.workspace_size(batch)
+
+        if need(LEAST_ROWS) > cap:
+            raise InvalidArgumentError(f"--max-memory is {cap} bytes; a single row takes {need(LEAST_ROWS)}")
+        low, high = LEAST_ROWS, min(max(len(self.x), 1), MOST_ROWS)
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if need(middle) <= cap - cap // 4 else (low, middle - 1)
+        return low
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _output(text: str) -> Path:
+    """Where to write. Raises InvalidArgumentError for a terminal."""
+    if text == "-":
+        if sys.stdout.isatty():
+            raise InvalidArgumentError("--output -: standard output is a terminal; expected a file or a pipe")
+        return Path("/dev/stdout")
+    return Path(text)
+
+
+def _shards(paths: Sequence[str]) -> Iterator[str]:
+    """The files that the named ones lead to."""
+    for path in paths:
+        if path.endswith(".json"):
+            yield from {tensor.path for tensor in tensors(path)}
+
+
+def _progress(rows: Rows, quiet: bool) -> Any:
+    """A bar with rate and time left on a terminal's standard error, where tqdm is installed."""
+    try:
+        tqdm: Any = importlib.import_module("tqdm")
+    except ModuleNotFoundError:
+        return contextlib.nullcontext()
+    # disable=None: none where standard error is no terminal
+    return tqdm.tqdm(total=len(rows), unit="row", unit_scale=True, disable=True if quiet else None)
+
+
+def _size(text: str) -> int:
+    """Bytes of '512', '64K', '256M' or '2G'."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1)
+    try:
+        value = int(float(number) * unit)
+    except (ValueError, OverflowError):
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a size like 256M or 2G")
+    return value
