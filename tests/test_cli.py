@@ -364,22 +364,17 @@ def test_run_stays_within_its_memory(large):
         np.testing.assert_array_equal(y[-1024:], expected(np.load(large / "x.npy", mmap_mode="r")[-1024:]))
 
 
+def long_run(large):
+    """A command that is busy long enough to be interrupted."""
+    files = ["--input", large / "x.npy", "--output", large / "y.npy", "--weights", large / "w.npz"]
+    slowly = ["--max-memory", "16K", "--threads", "1", "--device", "cpu"]
+    return [sys.executable, "-m", "rowfold", "run", CHAIN, *files, *slowly]
+
+
 @pytest.mark.parametrize("times", [1, 200])
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_an_interrupted_run_leaves_no_half_file(large, signal_number, times):
-    files = [
-        "--input",
-        large / "x.npy",
-        "--output",
-        large / "y.npy",
-        "--max-memory",
-        "16K",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    command = [sys.executable, "-m", "rowfold", "run", CHAIN, "--weights", large / "w.npz", *files]
+    command = long_run(large)
     before = set(large.iterdir())
 
     def heed_signals():  # which a shell has its background jobs ignore
@@ -403,19 +398,7 @@ def test_an_interrupted_run_leaves_no_half_file(large, signal_number, times):
 
 def test_an_ignored_signal_stays_ignored(large):
     """As under nohup."""
-    files = [
-        "--input",
-        large / "x.npy",
-        "--output",
-        large / "y.npy",
-        "--max-memory",
-        "16K",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    command = [sys.executable, "-m", "rowfold", "run", CHAIN, "--weights", large / "w.npz", *files, "--quiet"]
+    command = [*long_run(large), "--quiet"]
     before = set(large.iterdir())
     with subprocess.Popen(
         [*map(str, command)],

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import graph  # noqa: E402
 import mutate  # noqa: E402
 
 
@@ -53,3 +54,23 @@ def test_first_inputs_of_the_fuzz_targets_are_made(tmp_path: Path) -> None:
             assert any(name in text for text in texts), name
     assert {folder.name for folder in tmp_path.iterdir()} == {"chain", "file", "forward"}
     assert all(any(folder.iterdir()) for folder in tmp_path.iterdir())
+
+
+def test_nobody_includes_or_imports_in_a_circle() -> None:
+    arrows = {**graph.includes(), **graph.imports()}
+    assert graph.circles(arrows) == []
+    assert "lib/rewrite" in arrows["lib/plan"] and "lib/steps" in arrows["lib/rewrite"]
+    assert "lib/reductions.def" in arrows["lib/ops"]
+    assert "python/rowfold/torch/match" in arrows["python/rowfold/torch/module"]
+    # What the library's core and the package's know nothing of.
+    assert not [(a, b) for a, targets in arrows.items() for b in targets if a.startswith("lib/") and "cuda/" in b]
+    outside = [a for a, targets in arrows.items() if "/torch/" not in a and any("/torch/" in b for b in targets)]
+    assert outside == []
+
+
+def test_circles_are_found() -> None:
+    assert graph.circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"f"}, "f": {"e"}}) == [
+        ["a", "b", "c"],
+        ["e", "f"],
+    ]
+    assert graph.circles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []

@@ -43,6 +43,16 @@ def head(**keywords):
     return module_of(lambda self, x: torch.logsumexp(self.linear(x) * self.scale, -1), **keywords).eval()
 
 
+def called_twice():
+    """A module, it fused, and an input of calls that went both ways."""
+    module = head(scale=scale())
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            fused(x)
+    return module, fused, x
+
+
 def scale(n=6):
     return torch.linspace(0.5, 1.5, n)
 
@@ -144,11 +154,8 @@ def test_a_gradient_is_refused_after_a_call_without(counted):
 
 
 def test_what_is_refused_is_refused_after_a_call_that_was_not(counted):
-    module = head(scale=scale())
-    fused, x = rt.fuse(module), torch.randn(5, 8)
+    module, fused, x = called_twice()
     with torch.no_grad():
-        for _ in range(2):
-            fused(x)
         with pytest.raises(ValueError, match="autocast is on"), torch.autocast("cpu", dtype=torch.bfloat16):
             fused(x)
         with pytest.raises(rowfold.InvalidArgumentError, match=r"shape \(5, 7\)"):
@@ -286,11 +293,8 @@ def test_a_call_that_begins_during_an_update_does_not_wait(counted):
 
 
 def test_an_update_that_fails_is_made_up_for(counted):
-    module = head(scale=scale())
-    fused, x = rt.fuse(module), torch.randn(5, 8)
+    module, fused, x = called_twice()
     with torch.no_grad():
-        for _ in range(2):
-            fused(x)
         runner = fused._runner
 
         def update(*arguments, **keywords):

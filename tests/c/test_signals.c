@@ -70,7 +70,18 @@ static void check_masks(void) {
     CHECK(seen == 2, "%d threads of the pool", seen);
 }
 
+/* The caller's own mask, which is another while threads are made, is its own again. */
+static void check_own_mask(const sigset_t *before) {
+    sigset_t now;
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    for (int signal = 1; signal <= SIGRTMAX; signal++)
+        CHECK(sigismember(&now, signal) == sigismember(before, signal), "signal %d is %s now", signal,
+            sigismember(&now, signal) ? "blocked" : "taken");
+}
+
 int main(void) {
+    sigset_t before;
+    pthread_sigmask(SIG_BLOCK, NULL, &before);
     alarm(PATIENCE_S);
     first_thread = (pid_t)syscall(SYS_gettid);
     if (sysconf(_SC_PAGESIZE) != 4096 || access("/proc/self/task", R_OK)) {
@@ -94,6 +105,7 @@ int main(void) {
         return 1;
     }
     check_masks();
+    check_own_mask(&before);
 
     const struct sigaction action = {.sa_sigaction = fetch_page, .sa_flags = SA_SIGINFO};
     sigaction(SIGSEGV, &action, NULL);
