@@ -36,6 +36,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/plot.py \
 	python/rowfold/bench/report.py \
 	python/rowfold/bench/runner.py \
+	python/rowfold/bench/scaling.py \
 	python/rowfold/bench/sweep.py \
 	python/rowfold/bench/unfused.py \
 	python/rowfold/bench/watchdog.py \

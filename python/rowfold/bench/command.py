@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..commands.options import DTYPES, positive
+from ..commands.options import DTYPES, positive, seconds
 from ..commands.output import complete_or_absent, require_place
 from ..ops import Chain, presets
-from . import compare, gpu, plot, sweep
+from . import compare, gpu, plot, scaling, sweep
 from .cases import Case, default_cases
 from .data import DATA
 from .machine import cores
@@ -34,7 +34,12 @@ or with more than 2^25 values in x, in W or in the logits, is drawn again: a tho
 rowfold's median time over that of PyTorch eager, or of numpy where PyTorch is not installed; errors are against float64
 for 8 rows (256 on a GPU). A result is called less exact if its error is above twice the other's and above four units in
 the last place of float32 (of float64 for float64). The exit status is 1 if a case has no result, or infinities or NaN
-that float64 does not have; 124 if one stood still."""
+that float64 does not have; 124 if one stood still.
+
+
+With --scaling one layer is split by columns over 1 to 512 devices. What a device computes is measured, as the largest
+shard alone on this machine with --threads; what is sent takes --latency for each round of messages and --bandwidth for
+the bytes. The last column is what the same took on so many processes of this machine, as many as it has cores for."""
 EXAMPLES = """examples:
   rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
   rowfold bench --preset logsumexp_gelu --json new.json
@@ -44,6 +49,7 @@ EXAMPLES = """examples:
   rowfold bench --json new.json --plot new.png --compare old.json
   rowfold bench --results presets.json --results small.json --plot all.png
   rowfold bench --data sigma5 --competitors torch --simplify none
+  rowfold bench --scaling --out-features 128256 --in-features 512 --latency 5e-6 --bandwidth 50e9
   rowfold bench --sweep 1000 --seed 7 --json sweep.json    random shapes beside PyTorch eager, the worst ratios first
 """
 
@@ -81,6 +87,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"what x and W are drawn as, of {', '.join(DATA)} (kernelbench)",
     )
     parser.add_argument("--sweep", type=positive, metavar="COUNT", help="so many random shapes, as described above")
+    parser.add_argument(
+        "--scaling", action="store_true", help="one layer split by columns over 1 to 512 devices, as described above"
+    )
+    parser.add_argument(
+        "--latency", type=seconds, metavar="SECONDS", help="of a message between devices (measured here)"
+    )
+    parser.add_argument(
+        "--bandwidth", type=seconds, metavar="BYTES", help="a second, from one device to others (measured here)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
     parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
     parser.add_argument("--repeat", type=positive, default=5, help="samples of each contender, interleaved (5)")
@@ -123,6 +138,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Measures and reports; the exit status."""
     if arguments.sweep:
         return _sweep(arguments)
+    if arguments.scaling:
+        return _scaling(arguments)
     if arguments.plot:
         plot.require()
     for path in filter(None, (arguments.plot, arguments.json, arguments.markdown)):
@@ -169,6 +186,38 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sweep.write(arguments.json, outcomes, judge, threads, arguments.seed, work)
     return int(any(outcome.wrong for outcome in outcomes))
+
+
+def _scaling(arguments: argparse.Namespace) -> int:
+    for name in ("markdown", "plot", "compare", "results"):
+        if getattr(arguments, name):
+            raise SystemExit(f"rowfold bench: --scaling does not go with --{name}")
+    if arguments.device != "cpu":
+        raise SystemExit("rowfold bench: --scaling measures shards, which run on a CPU so far")
+    if (arguments.latency is None) != (arguments.bandwidth is None):
+        raise SystemExit("rowfold bench: expected both of --latency and --bandwidth, or neither")
+    if arguments.json:
+        require_place(arguments.json)
+    if not (arguments.preset or arguments.chain):
+        arguments.chain = [sweep.CHAIN]
+    arguments.batch = arguments.batch or [1024]
+    cases = _cases(arguments)
+    if arguments.json and len(cases) > 1:
+        raise SystemExit(f"rowfold bench: --json writes one case; {len(cases)} were asked for")
+    link = None if arguments.latency is None else scaling.Link(arguments.latency, arguments.bandwidth)
+    threads = arguments.threads or 1
+    options = {
+        "simplify": (arguments.simplify or ["none"])[0],
+        "backend": arguments.backend,
+        "threads": threads,
+        "repeat": arguments.repeat,
+    }
+    for case in cases:
+        used, points = scaling.measure(case, link, cores(), options)
+        scaling.show(case, used, link is None, points)
+        if arguments.json:
+            scaling.write(arguments.json, case, used, points, threads)
+    return 0
 
 
 def _run_on_cpu(arguments: argparse.Namespace) -> tuple[list[CaseResult], int, int]:

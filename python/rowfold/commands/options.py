@@ -28,6 +28,17 @@ def positive(text: str) -> int:
     return value
 
 
+def seconds(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a number of seconds above 0")
+    return value
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """How the model runs."""
     group = parser.add_argument_group("model")

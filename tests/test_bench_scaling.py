@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""`rowfold bench --scaling`: the model, what it measures, what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rowfold.__main__ import main
+from rowfold.bench import scaling
+from rowfold.bench.machine import cores
+from rowfold.bench.scaling import Link
+
+
+def test_the_time_of_an_exchange() -> None:
+    link = Link(latency=1e-5, bandwidth=1e9)
+    assert link.all_gather(1, 1e6) == 0
+    assert link.all_gather(2, 1e6) == pytest.approx(1e-5 + 1e-3)
+    assert link.all_gather(8, 1e6) == pytest.approx(3e-5 + 7e-3)
+    assert link.all_gather(9, 0) == pytest.approx(4e-5)
+    # 16 groups of 2 words for 8192 rows are 2 MiB, of which every one of two lacks half.
+    states = scaling.exchange_seconds(Link(0, 1), 2, 8192, 128256, 2) - 2 * scaling.STATUS
+    assert states == 2**20
+    assert scaling.exchange_seconds(Link(0, 1), 1, 8192, 128256, 2) == 0
+    # More devices than groups send one state a row each.
+    assert scaling.exchange_seconds(Link(0, 1), 64, 10, 128256, 2) == 63 * (2 * scaling.STATUS + 160)
+
+
+def test_the_largest_shard() -> None:
+    assert scaling.largest_shard(128256, 1) == (0, 128256)
+    assert scaling.largest_shard(128256, 2)[1] == 64256
+    assert scaling.largest_shard(128256, 512) == (0, 251)
+    assert scaling.largest_shard(300, 2) == (0, 256)
+
+
+def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scaling.json"
+    arguments = ["--scaling", "--batch", "20", "--in-features", "8", "--out-features", "1200", "--repeat", "2"]
+    assert main(["bench", *arguments, "--latency", "1e-3", "--bandwidth", "1e9", "--json", str(path)]) == 0
+    document = json.loads(path.read_text())
+    assert document["schema"] == scaling.SCHEMA and document["link"] == {"latency": 1e-3, "bandwidth": 1e9}
+    points = document["points"]
+    assert [p["devices"] for p in points] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    for p in points:
+        assert p["call"] == pytest.approx(p["kernel"] + p["exchange"] + p["merge"])
+        assert p["weight_bytes"] == p["columns"] * 8 * 4
+        assert (p["exchange"] > 0) == (p["devices"] > 1)
+        assert (p["ran"] is not None) == (p["devices"] <= min(cores(), 5)), p
+    assert points[9]["exchange"] > points[1]["exchange"] >= 3e-3
+    said = capsys.readouterr().out
+    assert "as given" in said and "1200" in said
+
+
+def test_a_link_between_two_processes_here() -> None:
+    link = scaling.measure_link(1)
+    assert 0 < link.latency < 1 and link.bandwidth > 1e6
+
+
+def _sum(gather: object, rank: int, more: int) -> int:
+    total = 0
+    for turn in range(5):
+        everyone = gather(np.full(3, rank + 10 * turn + more, np.int64)).view(np.int64)  # type: ignore[operator]
+        assert everyone.tolist() == [[10 * turn + more + i] * 3 for i in range(3)]
+        total += int(everyone.sum())
+    return total
+
+
+def test_processes_that_share_memory() -> None:
+    assert scaling.Ranks(3, 64).run(_sum, 7) == 3 * sum(3 * (10 * turn + 7) + 3 for turn in range(5))
+
+
+def _fail(gather: object, rank: int) -> None:
+    if rank == 1:
+        raise ValueError("on purpose")
+    gather(np.zeros(1, np.int64))  # type: ignore[operator]
+
+
+def test_a_process_that_fails_stops_all() -> None:
+    with pytest.raises(RuntimeError, match="a process of the benchmark has failed"):
+        scaling.Ranks(2, 64).run(_fail)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--latency", "1e-6"], "expected both of --latency and --bandwidth"),
+        (["--device", "cuda"], "run on a CPU"),
+        (["--plot", "x.png"], "does not go with --plot"),
+    ],
+)
+def test_what_does_not_go_together(more: list[str], says: str) -> None:
+    with pytest.raises(SystemExit, match=says):
+        main(["bench", "--scaling", *more])
