@@ -36,7 +36,6 @@ for 8 rows (256 on a GPU). A result is called less exact if its error is above t
 the last place of float32 (of float64 for float64). The exit status is 1 if a case has no result, or infinities or NaN
 that float64 does not have; 124 if one stood still.
 
-
 With --scaling one layer is split by columns over 1 to 512 devices. What a device computes is measured, as the largest
 shard alone on this machine with --threads; what is sent takes --latency for each round of messages and --bandwidth for
 the bytes. The last column is what the same took on so many processes of this machine, as many as it has cores for."""
