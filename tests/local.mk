@@ -87,6 +87,7 @@ endif
 # Against what make install put down; make distcheck runs this too.
 installcheck-local:
 	srcdir='$(abs_srcdir)' programs='$(public_programs)' VERSION='$(PACKAGE_VERSION)' CC='$(CC)' CFLAGS='$(CFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' PYTHON='$(PYTHON)' \
+	MPI_CFLAGS='$(MPI_CFLAGS)' MPI_LIBS='$(MPI_LIBS)' \
 	bindir='$(DESTDIR)$(bindir)' includedir='$(DESTDIR)$(includedir)' libdir='$(DESTDIR)$(libdir)' mandir='$(DESTDIR)$(mandir)' \
 	pythondir='$(DESTDIR)$(pythondir)' DESTDIR='$(DESTDIR)' completions='$(installed_completions)' $(SHELL) $(srcdir)/tests/installed.sh
 
