@@ -66,7 +66,9 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->threads = (int)least(b->threads, product(b->row_blocks, b->column_blocks));
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
-    b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
+    b->pairs_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
+    b->w_offset = b->pairs_offset +
+        (rfi_cpu_in_pairs(spec, kernel) ? align_256((size_t)b->rows * RFI_CPU_PAIRS_LD * sizeof(uint32_t)) : 0);
     b->c_offset = b->w_offset +
         (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
