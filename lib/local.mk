@@ -134,5 +134,12 @@ endif
 lib_cpu_libavx512_la_SOURCES = lib/cpu/kernel_avx512.c
 $(lib_cpu_libavx512_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_CFLAGS)
 
+if BUILD_AVX512_BF16
+noinst_LTLIBRARIES += lib/cpu/libavx512_bf16.la
+lib_librowfold_la_LIBADD += lib/cpu/libavx512_bf16.la
+endif
+lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c
+$(lib_cpu_libavx512_bf16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
+
 # Behind the convenience libraries, which use these.
 lib_librowfold_la_LIBADD += cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)

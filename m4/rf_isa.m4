@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 # RF_ISA
 # The CPU kernels are one source compiled per instruction set, each in a convenience library of its own; which of them runs is decided
-# at run time. Sets conditionals BUILD_AVX2 and BUILD_AVX512, the macros RFI_BUILD_AVX2 and RFI_BUILD_AVX512 in config.h, and
+# at run time. Sets for each a conditional, BUILD_AVX2 and so on, a macro in config.h, RFI_BUILD_AVX2 and so on, and
 #   KERNEL_CFLAGS   for all of them: -O3 unless the user's CFLAGS ask for less than -O2, and neither errno nor traps, which would keep
 #                   loops scalar. Never -ffast-math: NaN, infinities and subnormals have a meaning here.
-#   AVX2_CFLAGS AVX512_CFLAGS
-# --disable-avx2 and --disable-avx512 leave one out.
+#   AVX2_CFLAGS AVX512_CFLAGS AVX512_BF16_CFLAGS
+# --disable-avx2, --disable-avx512 and --disable-avx512-bf16 leave one out.
 AC_DEFUN([RF_ISA],
 [AS_CASE([" $CFLAGS "], [*" -O0 "*|*" -O1 "*|*" -Og "*], [rf_optimize=], [rf_optimize=-O3])
 KERNEL_CFLAGS=
@@ -19,20 +19,27 @@ _RF_ISA([avx2], [AVX2], [-mavx2 -mfma -mf16c],
     __m256i i = _mm256_abs_epi32(_mm256_castps_si256(v)); (void)i;]])
 _RF_ISA([avx512], [AVX512], [-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512],
   [[__m512 v = _mm512_cvtph_ps(_mm256_setzero_si256()); v = _mm512_fmadd_ps(v, v, v); v = _mm512_and_ps(v, v);
-    __m512i i = _mm512_abs_epi16(_mm512_castps_si512(v)); (void)i;]])])
+    __m512i i = _mm512_abs_epi16(_mm512_castps_si512(v)); (void)i;]])
+_RF_ISA([avx512-bf16], [AVX512_BF16], [$AVX512_CFLAGS -mavx512bf16],
+  [[__m512i i = _mm512_setzero_si512(); __m512 v = _mm512_setzero_ps();
+    v = _mm512_dpbf16_ps(v, (__m512bh)i, (__m512bh)i); (void)v;]], [avx512])])
 
-# _RF_ISA(name, NAME, FLAGS, BODY)
+# _RF_ISA(name, NAME, FLAGS, BODY, [NEEDS]): NEEDS is the one whose kernels these are a part of.
 AC_DEFUN([_RF_ISA],
-[AC_ARG_ENABLE([$1], [AS_HELP_STRING([--disable-$1], [leave out the $2 CPU kernels])], [], [enable_$1=yes])
-AC_MSG_CHECKING([whether to build the $2 kernels])
-AS_IF([test "x$enable_$1" != xno],
+[m4_pushdef([_rf_build], [rf_build_]m4_translit([[$1]], [-], [_]))
+AC_ARG_ENABLE([$1], [AS_HELP_STRING([--disable-$1], [leave out the $2 CPU kernels])],
+  [_rf_build=$enableval], [_rf_build=yes])
+m4_ifval([$5], [AS_VAR_IF([rf_build_$5], [no], [_rf_build=no])
+])AC_MSG_CHECKING([whether to build the $2 kernels])
+AS_VAR_IF([_rf_build], [no], [],
   [RF_CHECK_CFLAGS([$3], [[#if !defined __x86_64__
 # error only x86-64
 #endif
-#include <immintrin.h>]], [$4], [rf_build_$1=yes], [rf_build_$1=no])], [rf_build_$1=no])
-AC_MSG_RESULT([$rf_build_$1])
-AS_VAR_IF([rf_build_$1], [yes],
+#include <immintrin.h>]], [$4], [_rf_build=yes], [_rf_build=no])])
+AC_MSG_RESULT([$_rf_build])
+AS_VAR_IF([_rf_build], [yes],
   [AC_DEFINE([RFI_BUILD_$2], [1], [The $2 CPU kernels are part of this build.])
   rf_isa_summary="$rf_isa_summary $1"])
 AC_SUBST([$2_CFLAGS], ["$3"])
-AM_CONDITIONAL([BUILD_$2], [test "x$rf_build_$1" = xyes])])
+AM_CONDITIONAL([BUILD_$2], [test "x$_rf_build" = xyes])
+m4_popdef([_rf_build])])

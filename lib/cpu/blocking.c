@@ -8,10 +8,14 @@
 
 enum {
     ROWS = 112,      /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
-    BLOCK_UNITS = 8, /* of a block of columns: packing x is paid once for so many columns */
-    TASKS_PER_THREAD = 8, /* so that threads finish together */
-    LEAST_ROWS = 56       /* below this reading W, not arithmetic, sets the pace */
+    BLOCK_UNITS = 8, /* of a block of columns: packing x is paid once for so many columns; a power of two */
+    TASKS_PER_THREAD = 8, /* of a narrow layer, so that threads finish together */
+    ROUNDS = 16           /* tasks a thread, above which it does not matter how many they are */
 };
+
+/* In multiply-adds: packing a value of x; reading a byte of W from a shared cache, which goes on beside the arithmetic
+ * of a block but for a part of it. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md 11). */
+static const double PACK = 16, READ = 3, READ_BESIDES = 1, LATE = 0.25;
 
 /* A thread is worth waking for this many multiply-adds. */
 static const double WORK_PER_THREAD = 2e6;
@@ -47,26 +51,62 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
     b->scratch = b->own_offset + (own ? align_256(RFI_CPU_NARROW_ROWS * n * value) : 0);
 }
 
+/* Rows in even blocks, at least so many, and columns in blocks of so many units. */
+typedef struct cut {
+    int64_t row_blocks, rows, column_blocks, block_units;
+} cut;
+
+static cut cut_into(int64_t batch, int64_t units, int64_t row_blocks, int64_t block_units) {
+    const int64_t rows = most(1, ceil_div(batch, row_blocks));
+    return (cut){most(1, ceil_div(batch, rows)), rows, most(1, ceil_div(units, block_units)), block_units};
+}
+
+/* Until the last of the threads is done, in multiply-adds for each input. Tasks are handed out one by one. */
+static double time_of(const cut *c, int threads, double weight_bytes) {
+    const double columns = (double)(c->block_units * RFI_CPU_UNIT), rows = (double)c->rows;
+    const double column = (rows > READ * weight_bytes ? rows : READ * weight_bytes) + READ_BESIDES * weight_bytes;
+    const double task = column * columns + PACK * rows;
+    return ((double)ceil_div(product(c->row_blocks, c->column_blocks), threads) + LATE) * task;
+}
+
+/* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
+ * the batch. One thread has the widest and highest. */
+static cut cut_evenly(int64_t batch, int64_t units, int threads, double weight_bytes) {
+    const int64_t fewest = most(1, ceil_div(batch, ROWS));
+    int64_t block_units = BLOCK_UNITS;
+    while (block_units / 2 >= units && block_units > 1) block_units /= 2;
+    cut best = cut_into(batch, units, fewest, block_units);
+    if (threads == 1) return best;
+    double least_time = time_of(&best, threads, weight_bytes);
+    for (; block_units; block_units /= 2)
+        for (int64_t rounds = 0; rounds <= ROUNDS; rounds++) {
+            const int64_t row_blocks = rounds * threads / most(1, ceil_div(units, block_units));
+            if (rounds && row_blocks <= fewest) continue;
+            const cut c = cut_into(batch, units, most(row_blocks, fewest), block_units);
+            const double time = time_of(&c, threads, weight_bytes);
+            if (time >= least_time) continue;
+            least_time = time;
+            best = c;
+        }
+    return best;
+}
+
 /* Blocks of rows and of columns. */
 static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
     int64_t padded = round_up(spec->plan.out_features, kernel->panel);
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
-    int64_t tasks = (int64_t)b->threads * (b->threads > 1 ? TASKS_PER_THREAD : 1);
-
-    /* Rows in even blocks; columns in as large ones as leave every thread enough tasks; then smaller blocks of rows
-     * where columns do not suffice. */
-    b->row_blocks = most(1, ceil_div(batch, ROWS));
-    b->block_units = most(1, least(BLOCK_UNITS, product(b->units, b->row_blocks) / tasks));
-    b->column_blocks = most(1, ceil_div(b->units, b->block_units));
-    if (product(b->row_blocks, b->column_blocks) < b->threads)
-        b->row_blocks = most(b->row_blocks, least(ceil_div(tasks, b->column_blocks), batch / LEAST_ROWS));
-    b->rows = most(1, ceil_div(batch, b->row_blocks));
-    b->row_blocks = most(1, ceil_div(batch, b->rows));
+    const cut c = cut_evenly(batch, b->units, b->threads, (double)rfi_dtype_size(spec->weight_dtype));
+    b->row_blocks = c.row_blocks;
+    b->rows = c.rows;
+    b->column_blocks = c.column_blocks;
+    b->block_units = c.block_units;
     b->threads = (int)least(b->threads, product(b->row_blocks, b->column_blocks));
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
-    b->w_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
+    b->pairs_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
+    b->w_offset = b->pairs_offset +
+        (rfi_cpu_in_pairs(spec, kernel) ? align_256((size_t)b->rows * RFI_CPU_PAIRS_LD * sizeof(uint32_t)) : 0);
     b->c_offset = b->w_offset +
         (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);

@@ -15,11 +15,12 @@ typedef struct rfi_cpu_blocking {
     int64_t c_ld;                       /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
-    size_t rows_offset; /* and, if narrow, logits row by row, or results */
-    size_t own_offset;  /* and behind these a copy of the logits for a branch's own steps */
-    size_t scratch;     /* bytes a thread; when all tiles are done it holds the states of groups */
-    size_t states;      /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
-    size_t row_list;    /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
+    size_t pairs_offset; /* and of x packed in pairs, where W is */
+    size_t rows_offset;  /* and, if narrow, logits row by row, or results */
+    size_t own_offset;   /* and behind these a copy of the logits for a branch's own steps */
+    size_t scratch;      /* bytes a thread; when all tiles are done it holds the states of groups */
+    size_t states;       /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
+    size_t row_list;     /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
 } rfi_cpu_blocking;
 
 /* RF_OUT_OF_MEMORY if no workspace could be that large. */

@@ -33,7 +33,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
 }
 
 /* The functions of an instruction set, and its row in the list of backends. */
-#define BACKEND(isa)                                                                                                \
+#define BACKEND(isa, label)                                                                                         \
     static rf_status prepare_##isa(                                                                                 \
         const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {                     \
         return rfi_cpu_prepare(kernel_of(&rfi_cpu_##isa, spec), spec, weights, prepared, bytes);                    \
@@ -51,7 +51,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
         return rfi_cpu_estimate(&rfi_cpu_##isa, kernel_of(&rfi_cpu_##isa, spec), spec, prepared, batch, out);       \
     }                                                                                                               \
     const rfi_backend rfi_backend_cpu_##isa = {                                                                     \
-        .name = "cpu-" #isa,                                                                                        \
+        .name = "cpu-" label,                                                                                       \
         .available = available_##isa,                                                                               \
         .supports = supports,                                                                                       \
         .prepare = prepare_##isa,                                                                                   \
@@ -65,6 +65,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
 
 static int available_avx2(const char **reason) { return rfi_cpu_has_avx2(reason); }
 static int available_avx512(const char **reason) { return rfi_cpu_has_avx512(reason); }
+static int available_avx512_bf16(const char **reason) { return rfi_cpu_has_avx512_bf16(reason); }
 
 /* A backend that is not built stays in the list to say so; its table is never used. */
 #ifndef RFI_BUILD_AVX2
@@ -73,13 +74,18 @@ static int available_avx512(const char **reason) { return rfi_cpu_has_avx512(rea
 #ifndef RFI_BUILD_AVX512
 #define rfi_cpu_avx512 rfi_cpu_generic
 #endif
+#ifndef RFI_BUILD_AVX512_BF16
+#define rfi_cpu_avx512_bf16 rfi_cpu_generic
+#endif
 
-BACKEND(generic)
-BACKEND(avx2)
-BACKEND(avx512)
+BACKEND(generic, "generic")
+BACKEND(avx2, "avx2")
+BACKEND(avx512, "avx512")
+BACKEND(avx512_bf16, "avx512-bf16")
 
 const rfi_cpu_isa *rfi_cpu_best_isa(void) {
     const char *reason;
+    if (rfi_cpu_has_avx512_bf16(&reason)) return &rfi_cpu_avx512_bf16;
     if (rfi_cpu_has_avx512(&reason)) return &rfi_cpu_avx512;
     if (rfi_cpu_has_avx2(&reason)) return &rfi_cpu_avx2;
     return &rfi_cpu_generic;

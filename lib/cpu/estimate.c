@@ -10,13 +10,20 @@
 
 /* Of the measured peak, what the blocked product reaches on large shapes. */
 static const double BLOCKED_EFFICIENCY = 0.9;
+/* Products of bfloat16 in pairs to multiply-adds (doc/kernels/cpu.md 8). */
+static const double PAIRS_RATE = 1.85;
 
 static double larger(double a, double b) { return a > b ? a : b; }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
+/* What adds products in pairs, for x of the model's usual type; "" where nothing does. */
+static const char *pairs_name(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    return rfi_cpu_in_pairs(spec, kernel) && spec->x_dtype == RF_BFLOAT16 ? kernel->pairs->name : "";
+}
+
 static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec,
     const rfi_cpu_blocking *b, rfi_cpu_figures figures, rfi_estimate *out) {
-    const char *type = rfi_dtype_name(spec->compute_dtype);
+    const char *type = rfi_dtype_name(spec->compute_dtype), *pairs = pairs_name(spec, kernel);
     if (out->collapsed)
         snprintf(out->kernel, sizeof out->kernel,
             "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
@@ -25,9 +32,9 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
             "%s, %s, few columns: dot products along the inputs, blocks of %lld rows, %d thread%s", isa->name, type,
             (long long)b->rows, b->threads, plural(b->threads));
     else
-        snprintf(out->kernel, sizeof out->kernel, "%s, %s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
-            isa->name, type, kernel->max_rows, kernel->panel, (long long)b->rows,
-            (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
+        snprintf(out->kernel, sizeof out->kernel, "%s, %s%s%s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
+            isa->name, type, *pairs ? ", products in pairs by " : "", pairs, kernel->max_rows, kernel->panel,
+            (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
     char read[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
         "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,
@@ -61,10 +68,11 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     out->block_rows = reads ? b.rows : 0;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
+    const double rate = BLOCKED_EFFICIENCY * figures.flops * (*pairs_name(spec, kernel) ? PAIRS_RATE : 1);
     double passes = 1 + 2.0 * plan->trunk.count + (plan->branches[0].reduction ? 1 : 0),
            value = (double)rfi_dtype_size(spec->compute_dtype);
-    out->fused_seconds = larger(out->flops / (BLOCKED_EFFICIENCY * figures.flops), out->bytes / figures.bytes);
-    out->unfused_seconds = larger(product / (BLOCKED_EFFICIENCY * figures.flops), (weight + x) / figures.bytes) +
-        passes * rows * n * value / figures.bytes;
+    out->fused_seconds = larger(out->flops / rate, out->bytes / figures.bytes);
+    out->unfused_seconds =
+        larger(product / rate, (weight + x) / figures.bytes) + passes * rows * n * value / figures.bytes;
     return RF_OK;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "config.h"
+#include "cpu/kernel.h"
 
 #if defined RFI_BUILD_AVX2 || defined RFI_BUILD_AVX512
 #include <cpuid.h>
@@ -16,6 +17,13 @@ static int has_f16c(void) {
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
+
+#ifdef RFI_BUILD_AVX512_BF16
+static int has_bf16(void) {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 5);
+}
+#endif
 
 static int has_avx2_fma_f16c(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
@@ -39,6 +47,19 @@ int rfi_cpu_has_avx512(const char **reason) {
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 #else
     *reason = "this build has no AVX-512 kernels";
+    return 0;
+#endif
+}
+
+int rfi_cpu_has_avx512_bf16(const char **reason) {
+#ifdef RFI_BUILD_AVX512_BF16
+    if (!rfi_cpu_has_avx512(reason)) return 0;
+    *reason = "this processor lacks AVX512-BF16";
+    if (!has_bf16()) return 0;
+    *reason = "this processor's products of bfloat16 are not rounded as Intel's manual says";
+    return rfi_cpu_pairs_as_documented_avx512_bf16();
+#else
+    *reason = "this build has no AVX512-BF16 kernels";
     return 0;
 #endif
 }

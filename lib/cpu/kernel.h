@@ -24,8 +24,9 @@ enum {
     RFI_CPU_UNIT = RFI_GROUP_UNIT, /* columns folded into one partial state */
     RFI_CPU_X_LD = RFI_CPU_DEPTH +
         16, /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
-    RFI_CPU_STEP = 4,          /* inputs that the microkernel takes in one turn of its loop */
-    RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
+    RFI_CPU_PAIRS_LD = (RFI_CPU_DEPTH + 32) / 2, /* pairs from one row of x packed in pairs to the next, likewise */
+    RFI_CPU_STEP = 4,                            /* inputs that the microkernel takes in one turn of its loop */
+    RFI_CPU_NARROW = 48,                         /* columns of a layer up to which it is computed in dot products, */
     RFI_CPU_NARROW_SHORT = 16, /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes
                                   cost more than panels */
     RFI_CPU_LONG = 128,
@@ -64,6 +65,39 @@ typedef struct rfi_cpu_inner {
     int64_t depth;
     int columns, rows, first;
 } rfi_cpu_inner;
+
+/* Products of bfloat16 in pairs, for instruction sets that add two of them to a float at once. A pair is 32 bits, the
+ * earlier input in the upper half; a chunk of odd depth ends with a zero. A panel has the same shape as one of values,
+ * (depth / 2, panel) pairs.
+ *
+ * The instruction rounds as two multiply-adds do, the upper half first, but takes a subnormal input for zero and
+ * flushes a subnormal sum. Where rfi_cpu_pairs_exact says that there can be neither, the bits are those of the table's
+ * other kernels (but for the payload of a NaN, where several meet), so which of the two computes what is free.
+ * Elsewhere the panel is widened. */
+typedef struct rfi_cpu_pairs {
+    const char *name;
+    /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart. */
+    const rfi_cpu_multiply *multiply;
+    /* The same of float x, RFI_CPU_X_LD apart. */
+    const rfi_cpu_multiply *multiply_float;
+    /* depth values to pairs; returns their exponent for rfi_cpu_pairs_exact. */
+    int (*pack)(uint32_t *to, const uint16_t *from, int64_t depth);
+    /* A panel of pairs to (depth, panel) floats. */
+    void (*widen)(float *to, const uint32_t *from, int64_t depth);
+} rfi_cpu_pairs;
+
+enum { RFI_CPU_ALL_ZERO = 255 };
+
+/* The exponent, as stored, of the smallest magnitude in bfloat16 that is not zero: 0 if one is subnormal,
+ * RFI_CPU_ALL_ZERO if there is none. `least` is the smallest of (bits & 0x7fff) - 1 in 16 bits, where zero is largest.
+ */
+static inline int rfi_cpu_least_exponent(uint16_t least) {
+    return least == 0xffff ? RFI_CPU_ALL_ZERO : (least + 1) >> 7;
+}
+
+/* Can products of values with these least exponents be added in pairs? A product is a multiple of 2^(x + w - 2 * 134),
+ * and so is every sum of them, rounded or not: from 2^-126 on none is subnormal. */
+static inline int rfi_cpu_pairs_exact(int x, int w) { return x && w && x + w >= 2 * 134 - 126; }
 
 /* For one compute type on one instruction set. */
 typedef struct rfi_cpu_kernel {
@@ -104,6 +138,7 @@ typedef struct rfi_cpu_kernel {
      * `states`, to a state in double for each row, `ld_states` words apart. */
     void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out,
         double *states, int64_t ld_states);
+    const rfi_cpu_pairs *pairs; /* NULL: bfloat16 is multiplied value by value */
 } rfi_cpu_kernel;
 
 typedef struct rfi_cpu_isa {
@@ -116,6 +151,10 @@ typedef struct rfi_cpu_isa {
     uint64_t (*read)(const void *data, size_t bytes);
 } rfi_cpu_isa;
 
-extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512;
+extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_avx512_bf16;
+extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16; /* of panels as AVX-512 has them */
+
+/* Does this processor, which has the instruction, round as is said above? */
+int rfi_cpu_pairs_as_documented_avx512_bf16(void);
 
 #endif

@@ -2,6 +2,8 @@
 /* AVX-512: 14 rows of 2 vectors are 28 sums; with 2 vectors of W and one of x, 31 of 32 registers. */
 #include <immintrin.h>
 
+#include "config.h"
+
 typedef __m512 vf;
 typedef __m512d vd;
 
@@ -33,3 +35,7 @@ typedef __m512d vd;
 #define F64_FAR(a, b) (_mm512_shuffle_f64x2(a, b, 0x88) + _mm512_shuffle_f64x2(a, b, 0xdd))
 
 #include "cpu/kernel_typed.h"
+
+#ifdef RFI_BUILD_AVX512_BF16
+RFI_CPU_TABLE(rfi_cpu_avx512_bf16, ISA_NAME, &rfi_cpu_pairs_avx512_bf16);
+#endif

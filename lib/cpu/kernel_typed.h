@@ -227,60 +227,67 @@ static uint64_t read_memory(const void *data, size_t bytes) {
     return any;
 }
 
-const rfi_cpu_isa RFI_CPU_ISA(rfi_cpu) = {
-    .name = ISA_NAME,
-    .f32 =
-        {
-            .max_rows = ROWS_MAX,
-            .panel = F32_VECTORS * ISA_BYTES / 4,
-            .lanes = ISA_BYTES / 4,
-            .multiply =
-                {
-                    [RF_FLOAT32] = multiply_table_f32,
 #ifdef ISA_WIDENS
-                    [RF_FLOAT16] = multiply_table_f16,
-                    [RF_BFLOAT16] = multiply_table_bf16,
+#define WIDENED(kernel) kernel
+#else
+#define WIDENED(kernel) NULL
 #endif
-                },
-            .widen = widen_f32,
-            .narrow = narrow_f32,
-            .apply = apply_f32,
-            .fold = fold_f32,
-            .join = join_f32,
-            .merge = merge_f32,
-            .dot = dot_f32,
-            .inner =
-                {
-                    [RF_FLOAT32] = inner_f32,
-#ifdef ISA_WIDENS
-                    [RF_FLOAT16] = inner_f16,
-                    [RF_BFLOAT16] = inner_bf16,
-#endif
-                },
-            .sums_by_column = sums_by_column_f32,
-            .sums_by_row = sums_by_row_f32,
-            .turn = turn_f32,
-            .fold_rows = fold_rows_f32,
-        },
-    .f64 =
-        {
-            .max_rows = ROWS_MAX,
-            .panel = F64_VECTORS * ISA_BYTES / 8,
-            .lanes = ISA_BYTES / 8,
-            .multiply = {[RF_FLOAT64] = multiply_table_f64},
-            .widen = widen_f64,
-            .narrow = narrow_f64,
-            .apply = apply_f64,
-            .fold = fold_f64,
-            .join = join_f64,
-            .merge = merge_f64,
-            .dot = dot_f64,
-            .inner = {[RF_FLOAT64] = inner_f64},
-            .sums_by_column = sums_by_column_f64,
-            .sums_by_row = sums_by_row_f64,
-            .turn = turn_f64,
-            .fold_rows = fold_rows_f64,
-        },
-    .burn = burn,
-    .read = read_memory,
-};
+
+/* The table of this instruction set, or of this and one that adds products in pairs. */
+#define RFI_CPU_TABLE(symbol, label, f32_pairs)                       \
+    const rfi_cpu_isa symbol = {                                      \
+        .name = label,                                                \
+        .f32 =                                                        \
+            {                                                         \
+                .max_rows = ROWS_MAX,                                 \
+                .panel = F32_VECTORS * ISA_BYTES / 4,                 \
+                .lanes = ISA_BYTES / 4,                               \
+                .multiply =                                           \
+                    {                                                 \
+                        [RF_FLOAT32] = multiply_table_f32,            \
+                        [RF_FLOAT16] = WIDENED(multiply_table_f16),   \
+                        [RF_BFLOAT16] = WIDENED(multiply_table_bf16), \
+                    },                                                \
+                .widen = widen_f32,                                   \
+                .narrow = narrow_f32,                                 \
+                .apply = apply_f32,                                   \
+                .fold = fold_f32,                                     \
+                .join = join_f32,                                     \
+                .merge = merge_f32,                                   \
+                .dot = dot_f32,                                       \
+                .inner =                                              \
+                    {                                                 \
+                        [RF_FLOAT32] = inner_f32,                     \
+                        [RF_FLOAT16] = WIDENED(inner_f16),            \
+                        [RF_BFLOAT16] = WIDENED(inner_bf16),          \
+                    },                                                \
+                .sums_by_column = sums_by_column_f32,                 \
+                .sums_by_row = sums_by_row_f32,                       \
+                .turn = turn_f32,                                     \
+                .fold_rows = fold_rows_f32,                           \
+                .pairs = f32_pairs,                                   \
+            },                                                        \
+        .f64 =                                                        \
+            {                                                         \
+                .max_rows = ROWS_MAX,                                 \
+                .panel = F64_VECTORS * ISA_BYTES / 8,                 \
+                .lanes = ISA_BYTES / 8,                               \
+                .multiply = {[RF_FLOAT64] = multiply_table_f64},      \
+                .widen = widen_f64,                                   \
+                .narrow = narrow_f64,                                 \
+                .apply = apply_f64,                                   \
+                .fold = fold_f64,                                     \
+                .join = join_f64,                                     \
+                .merge = merge_f64,                                   \
+                .dot = dot_f64,                                       \
+                .inner = {[RF_FLOAT64] = inner_f64},                  \
+                .sums_by_column = sums_by_column_f64,                 \
+                .sums_by_row = sums_by_row_f64,                       \
+                .turn = turn_f64,                                     \
+                .fold_rows = fold_rows_f64,                           \
+            },                                                        \
+        .burn = burn,                                                 \
+        .read = read_memory,                                          \
+    }
+
+RFI_CPU_TABLE(RFI_CPU_ISA(rfi_cpu), ISA_NAME, NULL);

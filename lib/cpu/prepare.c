@@ -23,9 +23,9 @@ static void *allocate(size_t bytes) {
     return block;
 }
 
-int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *p, int64_t in_features, int64_t unit, int64_t k) {
+int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *p, int64_t unit, int64_t k) {
     int64_t first = unit * RFI_CPU_UNIT, width = least(p->padded - first, RFI_CPU_UNIT);
-    return first * in_features + k * width;
+    return first * p->depth + k * width;
 }
 
 typedef struct pack_job {
@@ -56,6 +56,27 @@ PACK(pack_32, uint32_t)
 PACK(pack_64, uint64_t)
 #undef PACK
 
+/* The same to (depth / 2, panel) pairs. Returns the least exponent. */
+static int pack_pairs(uint32_t *to, int64_t panel, const uint16_t *from, int64_t ld, int64_t columns, int64_t depth) {
+    const int64_t line = 64 / (int64_t)sizeof *from;
+    uint16_t smallest = 0xffff;
+    if (columns < panel) memset(to, 0, (size_t)(round_up(depth, 2) * panel) * sizeof *from);
+    for (int64_t k = 0; k < depth; k += line) {
+        const int64_t count = least(line, depth - k);
+        for (int64_t j = 0; j < columns; j++) {
+            const uint16_t *restrict in = from + j * ld + k;
+            uint32_t *restrict out = to + k / 2 * panel + j;
+            for (int64_t i = 0; i < count; i++) {
+                const uint16_t magnitude = (uint16_t)((in[i] & 0x7fff) - 1);
+                if (magnitude < smallest) smallest = magnitude;
+            }
+            for (int64_t i = 0; i + 1 < count; i += 2) out[i / 2 * panel] = (uint32_t)in[i] << 16 | in[i + 1];
+            if (count % 2) out[count / 2 * panel] = (uint32_t)in[count - 1] << 16;
+        }
+    }
+    return rfi_cpu_least_exponent(smallest);
+}
+
 /* One panel, all its chunks. */
 static void pack_panel(void *context, int64_t task, int slot) {
     const pack_job *job = context;
@@ -64,10 +85,14 @@ static void pack_panel(void *context, int64_t task, int slot) {
     int64_t unit = first / RFI_CPU_UNIT, place = first % RFI_CPU_UNIT;
     (void)slot;
     for (int64_t k = 0; k < job->in_features; k += RFI_CPU_DEPTH) {
-        int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH);
-        char *to = (char *)p->weight +
-            (size_t)(rfi_cpu_chunk_offset(p, job->in_features, unit, k) + place * depth) * job->item;
+        int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH), packed = least(p->depth - k, RFI_CPU_DEPTH);
+        char *to = (char *)p->weight + (size_t)(rfi_cpu_chunk_offset(p, unit, k) + place * packed) * job->item;
         const char *from = (const char *)job->weights->weight + (size_t)(first * job->weights->ld + k) * job->item;
+        if (p->pairs) {
+            *rfi_cpu_least_of(p, first, k) =
+                (uint8_t)pack_pairs((void *)to, panel, (const void *)from, job->weights->ld, columns, depth);
+            continue;
+        }
         void (*pack)(void *, int64_t, const void *, int64_t, int64_t, int64_t) = job->item == 2 ? pack_16
             : job->item == 4                                                                    ? pack_32
                                                                                                 : pack_64;
@@ -101,6 +126,7 @@ void rfi_cpu_release(void *prepared) {
     if (!p) return;
     free(p->weight);
     free(p->columns);
+    free(p->least);
     rfi_collapse_release(&p->collapse);
     free(p);
 }
@@ -152,21 +178,27 @@ rf_status rfi_cpu_update(
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights,
     void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
-    const int narrow = rfi_cpu_is_narrow(plan);
+    const int narrow = rfi_cpu_is_narrow(plan), pairs = rfi_cpu_in_pairs(spec, kernel);
     int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
     size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_dtype_size(spec->weight_dtype);
     if (n > INT64_MAX - RFI_CPU_UNIT || k > INT64_MAX - RFI_CPU_DEPTH || (padded = round_up(n, kernel->panel)) < n ||
-        __builtin_mul_overflow(narrow ? n : padded, narrow ? rfi_cpu_narrow_ld(kernel, k) : k, &weight_bytes) ||
+        __builtin_mul_overflow(narrow ? n : padded,
+            narrow      ? rfi_cpu_narrow_ld(kernel, k)
+                : pairs ? round_up(k, 2)
+                        : k,
+            &weight_bytes) ||
         __builtin_mul_overflow(weight_bytes, (int64_t)(narrow ? value : item), &weight_bytes) ||
         __builtin_mul_overflow(padded, (1 + plan->num_vectors) * (int64_t)value, &column_bytes))
         return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n,
             (long long)plan->in_features);
+    const size_t least_bytes = pairs ? (size_t)(padded / kernel->panel * ceil_div(k, RFI_CPU_DEPTH)) : 0;
     rfi_cpu_prepared *p = calloc(1, sizeof *p);
     if (p) {
         p->weight = allocate((size_t)weight_bytes);
         p->columns = allocate((size_t)column_bytes);
+        p->least = malloc(least_bytes + 1); /* never NULL for being empty */
     }
-    if (!p || !p->weight || !p->columns) {
+    if (!p || !p->weight || !p->columns || !p->least) {
         rfi_cpu_release(p);
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for %lld bytes of packed weights", (long long)weight_bytes);
     }
@@ -178,9 +210,11 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
         }
     }
     p->kernel = kernel;
+    p->pairs = pairs ? kernel->pairs : NULL;
     p->padded = padded;
+    p->depth = pairs ? round_up(k, 2) : k;
     fill(p, spec, weights, n);
     *prepared = p;
-    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + collapse_bytes(p, spec);
+    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + least_bytes + collapse_bytes(p, spec);
     return RF_OK;
 }

@@ -9,17 +9,24 @@
 
 typedef struct rfi_cpu_prepared {
     const rfi_cpu_kernel *kernel;
-    int64_t padded;   /* out_features rounded up to whole panels */
-    void *weight;     /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type */
-    void *columns;    /* owned; bias and vectors */
-    const void *bias; /* (padded) in columns */
+    const rfi_cpu_pairs *pairs; /* W is packed in pairs; or NULL */
+    int64_t padded;             /* out_features rounded up to whole panels */
+    int64_t depth;              /* in_features, rounded up to whole pairs if W is packed in them */
+    void *weight;               /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type */
+    void *columns;              /* owned; bias and vectors */
+    const void *bias;           /* (padded) in columns */
     const void *vectors[RF_MAX_OPS]; /* (padded) each, in columns */
-    rfi_collapse collapse;           /* usable only where the plan is collapsible */
+    uint8_t *least;        /* owned; of W in pairs, by panel and chunk: rfi_cpu_least_exponent of its values */
+    rfi_collapse collapse; /* usable only where the plan is collapsible */
 } rfi_cpu_prepared;
 
 static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
     int most = plan->branches[0].reduction || plan->in_features >= RFI_CPU_LONG ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
     return plan->out_features > 0 && plan->out_features <= most && !rfi_plan_is_shard(plan);
+}
+
+static inline int rfi_cpu_in_pairs(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    return kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && !rfi_cpu_is_narrow(&spec->plan);
 }
 
 /* Elements from one column of a narrow layer's chunk of `depth` inputs to the next. The chunk starting at input k
@@ -36,6 +43,12 @@ rf_status rfi_cpu_update(
 
 /* Element at which unit `unit`'s chunk starting at input k begins in the packed weights. Panels follow each other,
  * depth * panel elements apart. */
-int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *prepared, int64_t in_features, int64_t unit, int64_t k);
+int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *prepared, int64_t unit, int64_t k);
+
+/* Of the panel that begins at `column`, in the chunk that begins at input k. */
+static inline uint8_t *rfi_cpu_least_of(const rfi_cpu_prepared *prepared, int64_t column, int64_t k) {
+    const int64_t chunks = ceil_div(prepared->depth, RFI_CPU_DEPTH);
+    return prepared->least + column / prepared->kernel->panel * chunks + k / RFI_CPU_DEPTH;
+}
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Blocks and workspace for batches up to the largest number: no sum or product may overflow. Compiled so that one that
- * does ends the program. */
+ * does ends the program. And whether up to 64 threads have even parts, in a model of them. */
 #include "cpu/blocking.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "check.h"
+#include "dtype.h"
+#include "sizes.h"
 
 static rfi_spec spec_of(int64_t k, int64_t n, int reduction, int threads) {
     rfi_spec spec;
@@ -33,6 +35,53 @@ static void largest(const rfi_cpu_kernel *kernel, int64_t n, int64_t most, const
     CHECK(!rfi_cpu_block(&spec, kernel, most, &b), "%s of batch %lld: refused", of, (long long)most);
     CHECK(rfi_cpu_block(&spec, kernel, most + 1, &b) == RF_OUT_OF_MEMORY, "%s of batch %lld: not refused", of,
         (long long)most + 1);
+}
+
+/* Until the last thread is done with tasks that are handed out in ascending order, in multiply-adds for each input. A
+ * multiply-add of a thread is the unit; beside them a sliver loads W and its sums, packing a value of x takes 16, and a
+ * byte of W no less than 3 from a shared cache and 15 of all threads together from memory: 120 billion multiply-adds a
+ * second with 40 and 8 gigabytes. Threads that take tasks one after the other share what they read of W. */
+static double modelled(const rfi_cpu_blocking *b, int64_t batch, double weight_bytes) {
+    enum { MOST_THREADS = 64, SLIVER = 14 };
+    const double sliver_load = 0.7, pack = 16, cached = 3, memory = 15;
+    double busy[MOST_THREADS] = {0}, last = 0, read = 0;
+    for (int64_t task = 0; task < b->row_blocks * b->column_blocks; task++) {
+        const int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
+        const double rows = (double)least(b->rows, batch - row);
+        const double columns = (double)(least(b->block_units, b->units - unit) * RFI_CPU_UNIT);
+        const double slivers = (double)ceil_div((int64_t)rows, SLIVER), arithmetic = rows + sliver_load * slivers;
+        int next = 0;
+        for (int t = 1; t < b->threads; t++)
+            if (busy[t] < busy[next]) next = t;
+        busy[next] += columns * (arithmetic > cached * weight_bytes ? arithmetic : cached * weight_bytes) + pack * rows;
+        if (busy[next] > last) last = busy[next];
+        if (task % b->row_blocks % b->threads == 0) read += columns * weight_bytes * memory / b->threads;
+    }
+    return last > read ? last : read;
+}
+
+/* Threads against one: of linear, or of all that memory gives if that is less. At every number of threads, and on
+ * average. */
+static void balanced(
+    const rfi_cpu_kernel *kernel, int64_t batch, int64_t n, rf_dtype weight_dtype, double least_of_all, double mean) {
+    enum { MOST_THREADS = 64 };
+    double alone = 0, sum = 0;
+    for (int threads = 1; threads <= MOST_THREADS; threads++) {
+        rfi_spec spec = spec_of(8192, n, RF_OP_SUM, threads);
+        rfi_cpu_blocking b;
+        spec.weight_dtype = weight_dtype;
+        CHECK(!rfi_cpu_block(&spec, kernel, batch, &b), "batch %lld: refused", (long long)batch);
+        const double bytes = (double)rfi_dtype_size(weight_dtype), time = modelled(&b, batch, bytes);
+        if (threads == 1) alone = time;
+        const double read = (double)(b.units * RFI_CPU_UNIT) * bytes * 15 / threads;
+        const double of_linear = (alone / threads > read ? alone / threads : read) / time;
+        sum += of_linear;
+        CHECK(of_linear >= least_of_all, "%lld rows, %lld columns, %d threads: %.2f of linear; blocks of %lld x %lld",
+            (long long)batch, (long long)n, threads, of_linear, (long long)b.rows,
+            (long long)(b.block_units * RFI_CPU_UNIT));
+    }
+    CHECK(sum >= mean * MOST_THREADS, "%lld rows, %lld columns: %.2f of linear on average", (long long)batch,
+        (long long)n, sum / MOST_THREADS);
 }
 
 int main(void) {
@@ -74,6 +123,12 @@ int main(void) {
                 }
     largest(&kernel, 4 * RFI_CPU_UNIT, PTRDIFF_MAX / 2 / (4 * 8), "states");
     largest(&kernel, 1, PTRDIFF_MAX / 4 / 8, "the list");
+    for (int type = RF_FLOAT32; type <= RF_BFLOAT16; type += RF_BFLOAT16 - RF_FLOAT32) {
+        balanced(&kernel, 1024, 8192, (rf_dtype)type, 0.85, 0.9);
+        balanced(&kernel, 1024, 1000, (rf_dtype)type, 0.85, 0.9);
+        /* 32 units of few rows do not go evenly into every number of threads. */
+        balanced(&kernel, 64, 8192, (rf_dtype)type, 0.75, 0.87);
+    }
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;
 }

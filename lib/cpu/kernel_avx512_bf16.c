@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT */
+/* AVX512-BF16: VDPBF16PS adds two products of bfloat16 to each of 16 floats. Slivers and panels are AVX-512's: 14 rows
+ * of 2 vectors are 28 sums; with 2 vectors of W and one of x, 31 of 32 registers. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/kernel.h"
+
+enum { LANES = 16, VECTORS = 2, ROWS_MAX = 14, PANEL = LANES * VECTORS };
+#define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
+
+typedef __m512 vf;
+
+static inline __attribute__((always_inline)) vf add_pairs(vf sum, __m512i x, __m512i w) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w);
+}
+
+/* Both floats of a pair. */
+static inline vf upper(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+static inline vf lower(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+
+/* A pair of inputs, x in pairs. */
+static inline __attribute__((always_inline)) void add_pair(
+    vf sum[][VECTORS], const void *x, const uint32_t *w, const int rows) {
+    __m512i wv[VECTORS];
+#pragma GCC unroll 2
+    for (int v = 0; v < VECTORS; v++) wv[v] = _mm512_load_si512(w + v * LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+        __m512i xv = _mm512_set1_epi32(((const int *)x)[i * RFI_CPU_PAIRS_LD]);
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++) sum[i][v] = add_pairs(sum[i][v], xv, wv[v]);
+    }
+}
+
+/* The same of float x, of which the second is there only if `both`. */
+static inline __attribute__((always_inline)) void add_pair_float(
+    vf sum[][VECTORS], const float *x, const uint32_t *w, const int rows, const int both) {
+    vf first[VECTORS], second[VECTORS];
+#pragma GCC unroll 2
+    for (int v = 0; v < VECTORS; v++) {
+        __m512i pairs = _mm512_load_si512(w + v * LANES);
+        first[v] = upper(pairs);
+        second[v] = lower(pairs);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            sum[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[i * RFI_CPU_X_LD]), first[v], sum[i][v]);
+    if (!both) return;
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            sum[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[i * RFI_CPU_X_LD + 1]), second[v], sum[i][v]);
+}
+
+/* As in multiply_typed.h; RFI_CPU_STEP inputs are whole pairs. */
+static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int floats) {
+    const char *x = s->x, *ahead = s->ahead;
+    const uint32_t *w = s->w;
+    const int64_t depth = s->depth, ld_in = s->ld_in, ld_out = s->ld_out;
+    const float *in = s->in, *bias = s->bias;
+    float *out = s->out;
+    const int lines = s->ahead_lines;
+    const size_t step = floats ? 2 * sizeof(float) : sizeof(uint32_t);
+    vf sum[ROWS_MAX][VECTORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++) {
+            sum[i][v] = _mm512_setzero_ps();
+            __builtin_prefetch(in + i * ld_in + v * LANES, 1, 3);
+        }
+    int64_t k = 0;
+    for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
+#pragma GCC unroll 2
+        for (int u = 0; u < RFI_CPU_STEP / 2; u++, x += step, w += PANEL)
+            if (floats) add_pair_float(sum, (const float *)x, w, rows, 1);
+            else add_pair(sum, x, w, rows);
+        for (int line = 0; line < lines; line++, ahead += RFI_CPU_ALIGN) __builtin_prefetch(ahead, 0, 2);
+    }
+    for (; k < depth; k += 2, x += step, w += PANEL)
+        if (!floats) add_pair(sum, x, w, rows);
+        else if (k + 1 < depth) add_pair_float(sum, (const float *)x, w, rows, 1);
+        else add_pair_float(sum, (const float *)x, w, rows, 0);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < VECTORS; v++)
+            _mm512_storeu_ps(
+                out + v * LANES, _mm512_loadu_ps(in + v * LANES) + sum[i][v] + _mm512_loadu_ps(bias + v * LANES));
+        in += ld_in;
+        out += ld_out;
+    }
+}
+
+#define ONE(rows)                                                                        \
+    static void multiply_pairs_##rows(const rfi_cpu_sliver *s) { multiply(s, rows, 0); } \
+    static void multiply_float_##rows(const rfi_cpu_sliver *s) { multiply(s, rows, 1); }
+EACH_ROWS(ONE)
+#undef ONE
+
+#define ONE(rows) multiply_pairs_##rows,
+static const rfi_cpu_multiply pairs_table[] = {EACH_ROWS(ONE)};
+#undef ONE
+#define ONE(rows) multiply_float_##rows,
+static const rfi_cpu_multiply float_table[] = {EACH_ROWS(ONE)};
+#undef ONE
+
+static int pack(uint32_t *to, const uint16_t *from, int64_t depth) {
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff), one = _mm512_set1_epi16(1);
+    __m512i least = _mm512_set1_epi16(-1);
+    for (int64_t k = 0; k < depth; k += 2 * LANES) {
+        const int64_t left = depth - k;
+        const __mmask32 some = left >= 2 * LANES ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
+        const __m512i values = _mm512_maskz_loadu_epi16(some, from + k);
+        least = _mm512_min_epu16(least, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
+        /* The values behind the last are zero, and a row has room for a whole vector. */
+        _mm512_storeu_si512(to + k / 2, _mm512_rol_epi32(values, 16));
+    }
+    const __m512i both = _mm512_min_epu16(least, _mm512_srli_epi32(least, 16));
+    const uint32_t smallest = _mm512_reduce_min_epu32(_mm512_and_si512(both, _mm512_set1_epi32(0xffff)));
+    return rfi_cpu_least_exponent((uint16_t)smallest);
+}
+
+static void widen(float *to, const uint32_t *from, int64_t depth) {
+    for (int64_t k = 0; k < depth; k += 2, from += PANEL, to += 2 * PANEL)
+        for (int v = 0; v < VECTORS; v++) {
+            const __m512i pairs = _mm512_load_si512(from + v * LANES);
+            _mm512_store_ps(to + v * LANES, upper(pairs));
+            if (k + 1 < depth) _mm512_store_ps(to + PANEL + v * LANES, lower(pairs));
+        }
+}
+
+const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16 = {
+    .name = "AVX512-BF16",
+    .multiply = pairs_table,
+    .multiply_float = float_table,
+    .pack = pack,
+    .widen = widen,
+};
+
+/* All the same in every lane. */
+static __m512i pair_of(float first, float second) {
+    uint32_t upper, lower;
+    memcpy(&upper, &first, sizeof upper);
+    memcpy(&lower, &second, sizeof lower);
+    return _mm512_set1_epi32((int)((upper & 0xffff0000) | lower >> 16));
+}
+
+int rfi_cpu_pairs_as_documented_avx512_bf16(void) {
+    /* x and w of the upper half, of the lower half, and the sum before. */
+    static const volatile float cases[][5] = {
+        {0x1p-12f, 0x1p-12f, 0x1p-24f, 1, 1},    /* both at once would round up */
+        {0x1p-24f, 1, 0x1p-23f, 1, 1},           /* so would the lower half first */
+        {0x1p-24f, 1.0078125f, 0, 1, 1},         /* and this is up, */
+        {-0x1p-25f, 1.0078125f, 0, 1, 1},        /* this down */
+        {0x1p100f, 0x1p28f, 0, 1, -0x1.fep127f}, /* a product that is rounded before it is added is infinite */
+        {0x1p100f, 1, -0x1p100f, 1, 1},          /* two that are added to each other first leave 1 */
+        {0x1p127f, 2, 0x1p127f, -2, 0},
+        {__builtin_inff(), 0, 1, 1, 1},
+        {__builtin_inff(), 1, -__builtin_inff(), 1, 1},
+        {1, __builtin_nanf("0x410000"), -__builtin_nanf("0x20000"), 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const float x1 = cases[i][0], w1 = cases[i][1], x0 = cases[i][2], w0 = cases[i][3];
+        const vf before = _mm512_set1_ps(cases[i][4]);
+        const vf pairs = add_pairs(before, pair_of(x1, x0), pair_of(w1, w0));
+        const vf once = _mm512_fmadd_ps(_mm512_set1_ps(x1), _mm512_set1_ps(w1), before);
+        const vf twice = _mm512_fmadd_ps(_mm512_set1_ps(x0), _mm512_set1_ps(w0), once);
+        if (_mm512_cmpneq_epi32_mask(_mm512_castps_si512(pairs), _mm512_castps_si512(twice))) return 0;
+    }
+    return 1;
+}
