@@ -33,6 +33,8 @@ static inline int rfi_top_wants(const rfi_top *top, int k, rfi_ranked one) {
 static inline void rfi_top_push(rfi_top *top, int k, rfi_ranked one) {
     if (!rfi_top_wants(top, k, one)) return;
     int64_t i = top->count < k ? top->count++ : k - 1;
+    /* Most are passed by what is quick to compare. */
+    for (; i && top->at[i - 1].value < one.value; i--) top->at[i] = top->at[i - 1];
     for (; i && rfi_comes_before(one, top->at[i - 1]); i--) top->at[i] = top->at[i - 1];
     top->at[i] = one;
 }
