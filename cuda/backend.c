@@ -50,6 +50,17 @@ static int current_device(void) {
     return device;
 }
 
+static int is_host_reduction(int32_t kind) { return (rfi_reduction_flags(kind) & RFI_RF_HOST) != 0; }
+
+/* Behind a reduction another one is a step, over the one column that there is. */
+static rf_status check_reductions(const rfi_branch *branch) {
+    int32_t kind = branch->reduction;
+    for (int i = 0; i < branch->post.count && !is_host_reduction(kind); i++) kind = branch->post.at[i].kind;
+    if (is_host_reduction(kind))
+        return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s", rfi_op_find(kind)->name);
+    return RF_OK;
+}
+
 static rf_status supports(const rfi_spec *spec) {
     int device = spec->device, major = 0;
     if (device >= num_devices)
@@ -69,6 +80,9 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
+    /* What is left has one output for each branch, of its index. */
+    for (int b = 0; b < spec->plan.num_branches && !status; b++) status = check_reductions(&spec->plan.branches[b]);
+    if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, &passes);
     for (int i = 0; i < passes.count; i++) {

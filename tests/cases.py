@@ -57,20 +57,22 @@ class Case:
     def expected(self, backend: str = "", math: str = "f32") -> oracle.Result:
         """What the backend may answer. A CUDA backend may compute float32 products from 16-bit halves, to 22 bits."""
         (result,) = self.expected_results(backend, math)
+        assert isinstance(result, oracle.Result)
         return result
 
-    def expected_results(self, backend: str = "", math: str = "f32") -> list[oracle.Result]:
+    def expected_results(self, backend: str = "", math: str = "f32") -> list[oracle.Result | oracle.TopColumns]:
         """The same of each result."""
         halves = backend.startswith("cuda") and "float32" in (self.dtype, self.x_dtype)
         products = "split" if halves and math == "f32" else math
         wide = {name: widen(v, self.dtype) for name, v in self.vectors.items()}
-        wide.update({f"#{name}": v.astype(np.float64)[:, None] for name, v in self.rows.items()})
+        for name, v in self.rows.items():
+            wide[f"#{name}"] = v.astype(np.float64) if v.ndim == 2 else v.astype(np.float64)[:, None]
         b = None if self.b is None else widen(self.b, self.dtype)
         x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
         return oracle.evaluate_results(self.chain, x, w, b, wide, dtype=self.compute, products=products)
 
     def check_results(self, results: Any, backend: str, context: str = "") -> None:
-        given = results if isinstance(results, tuple) else (results,)
+        given = flat(results)
         expected = self.expected_results(backend)
         assert len(given) == len(expected)
         for i, (y, wanted) in enumerate(zip(given, expected)):
@@ -102,6 +104,11 @@ def make_case(
     named = {name: store(v, dtype) for name, v in (vectors or {}).items()}
     x, w, b = store(data.x, x_dtype), store(data.w, dtype), store(data.b, dtype)
     return Case(chain, x, w, b, named, dtype, x_dtype, y_dtype)
+
+
+def flat(results: Any) -> list[Array]:
+    """The arrays of one result or of several, those of topk one behind the other."""
+    return [array for one in results for array in flat(one)] if isinstance(results, tuple) else [results]
 
 
 def same_bits(a: Array, b: Array) -> bool:

@@ -15,6 +15,7 @@ import time
 import numpy as np
 import pytest
 import rowfold
+from cases import flat
 from rowfold import files
 from rowfold.__main__ import main
 from test_cli import MEBIBYTE, cli, environment, peak_of
@@ -322,6 +323,20 @@ def test_run_writes_several_results(folder, capsys, name, cap):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("chain", ["linear | topk(3)", "linear | max, topk(2), rank(#target), topk(4)"])
+def test_run_writes_the_best_columns(folder, capsys, chain):
+    rows = ["--row", f"target={folder / 'ids.npy'}"] if "#" in chain else []
+    said(capsys, *run(folder, chain, *rows, "--output", folder / "y.npz"))
+    with rowfold.Model.from_file(folder / "w.npz", chain, weight="head.weight", bias="head.bias") as model:
+        wanted = model(np.load(folder / "x.npy"), **({"target": np.load(folder / "ids.npy")} if rows else {}))
+        names = [result.name for result in model.info.results]
+    found = read(folder / "y.npz")
+    assert list(found) == names
+    for got, expected in zip(found.values(), flat(wanted)):
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_run_takes_a_number_for_all_rows_and_writes_one_result_in_any_form(folder, capsys):
     chain = "linear | div(#t) | logsumexp"
     for name in ("y.npy", "y.npz", "y.safetensors", "plain"):
@@ -352,6 +367,11 @@ def test_run_takes_a_number_for_all_rows_and_writes_one_result_in_any_form(folde
             ["t=double.npy"],
             "double.npy has dtype float64, and the weights float32; float64 goes with",
         ),
+        (
+            "linear | gather(#t)",
+            ["t=ids.npy"],
+            "--row t=ids.npy: the chain asks for several columns of each row, which no",
+        ),
         ("linear | max, min", [], "y.npy: an .npy holds one array, and there are 2 (max, min); name an .npz or .safe"),
     ],
 )
@@ -376,7 +396,8 @@ def test_row_inputs_from_a_pipe(folder):
 
 
 def test_explain_measures_chains_with_row_inputs():
-    done = cli("explain", "linear(8, 9) | div(#t) | logprob(#target), max", "--measure", "--batch", 3, "--json")
+    chain = "linear(8, 9) | div(#t) | logprob(#target), max, topk(2), gather(#kept)"
+    done = cli("explain", chain, "--measure", "--batch", 3, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["measured_seconds"] > 0
 

@@ -62,6 +62,7 @@ CONSTANTS = {
     "RF_MAX_NAME": _lib.MAX_NAME,
     "RF_MAX_DIMS": _lib.MAX_DIMS,
     "RF_MAX_RESULTS": _lib.MAX_RESULTS,
+    "RF_MAX_TOP": _lib.MAX_TOP,
     "RF_BATCH_INVARIANT": _lib.BATCH_INVARIANT,
     "RF_BORROW": _lib.BORROW,
     "RF_KEEP_FORM": _lib.KEEP_FORM,

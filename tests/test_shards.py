@@ -16,6 +16,7 @@ CHAINS = (
     "linear | logsumexp | gelu",
     "linear | mul(@s) | softcap(30) | logsumexp, max | exp, argmax, entropy, (abs | mean)",
     "linear | logprob(#target, -100), argmin, pick(#other), min",
+    "linear | var, (mul(@s) | std(0)), norm, (abs | var | sqrt)",
 )
 
 
@@ -80,19 +81,19 @@ def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
             np.testing.assert_array_equal(got, right)
 
 
-def test_shards_that_begin_anywhere_give_right_results(backend):
+@pytest.mark.parametrize("chain", [CHAINS[1], CHAINS[3]])
+def test_shards_that_begin_anywhere_give_right_results(backend, chain):
     W, b, vectors, rng = layer(1000)
     x = rng.normal(size=(3, K)).astype(np.float32)
-    whole = model_of(CHAINS[1], W, b, vectors, backend)
+    whole = model_of(chain, W, b, vectors, backend)
     cuts = [0, 0, 1, 333, 334, 800, 1000, 1000]
-    models = [
-        model_of(CHAINS[1], W, b, vectors, backend, first, end - first, 1000) for first, end in zip(cuts, cuts[1:])
-    ]
+    models = [model_of(chain, W, b, vectors, backend, first, end - first, 1000) for first, end in zip(cuts, cuts[1:])]
     parts = [model.states(x) for model in models]
     for got, right in zip(rowfold.merge_states(models[0], parts, keepdims=False), whole(x, keepdims=False)):
         np.testing.assert_allclose(got, right, rtol=2e-6)
     # A model of all columns merges, too.
-    assert rowfold.merge_states(whole, parts).argmax.dtype == np.int64
+    for got, right in zip(rowfold.merge_states(whole, parts), whole(x)):
+        assert got.dtype == right.dtype and got.shape == right.shape
 
 
 def test_borders():
@@ -225,6 +226,36 @@ def test_wrong_calls():
         rowfold.Model("linear | max", K, 300, first_column=500, total_columns=700)
     with pytest.raises(rowfold.NotLoadedError):
         rowfold.Model("linear | max", K, 300, total_columns=700).states(x)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "name"),
+    [("rank(#t)", "rank"), ("topk(3)", "topk"), ("gather(#t)", "gather"), ("max, topk(3)", "topk")],
+)
+def test_what_needs_all_columns_in_one_model_is_refused(backend, reduction, name):
+    W, _, _, rng = layer(700)
+    x = rng.normal(size=(2, K)).astype(np.float32)
+    t = {"t": np.array([[1], [2]])} if "#t" in reduction else {}
+    with pytest.raises(rowfold.UnsupportedError, match=f"^{name} needs all columns of the layer .* 300 of 700"):
+        rowfold.Model(f"linear | {reduction}", K, 300, total_columns=700, backend=backend)
+    whole = rowfold.Model(f"linear | {reduction}", backend=backend).load_weights(W)
+    with pytest.raises(rowfold.UnsupportedError, match=f"^{name} has no states"):
+        whole.states(x, **t)
+    with pytest.raises(rowfold.UnsupportedError, match=f"^{name} has no states"):
+        rowfold.merge_states(whole, [rowfold.States(np.zeros((2, 3, 2)), 0, 700, 700, 0)], **t)
+
+
+@pytest.mark.parametrize("n", [5, 300])
+def test_states_of_all_columns_of_one_model(backend, n):
+    W, b, vectors, rng = layer(n)
+    x = rng.normal(size=(70, K)).astype(np.float32)
+    for chain in CHAINS:
+        rows = rows_of(chain, (70,), n, rng)
+        whole = model_of(chain, W, b, vectors, backend)
+        for got, right in zip(
+            as_tuple(rowfold.merge_states(whole, [whole.states(x, **rows)], **rows)), as_tuple(whole(x, **rows))
+        ):
+            np.testing.assert_array_equal(got, right)
 
 
 def test_a_target_in_another_shard_is_no_error_and_one_outside_is():

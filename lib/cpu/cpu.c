@@ -14,7 +14,7 @@ static int available_generic(const char **reason) {
 
 static rf_status supports(const rfi_spec *spec) {
     for (int b = 0; b < spec->plan.num_branches; b++)
-        if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row) &&
+        if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row || spec->plan.branches[b].top) &&
             spec->plan.columns.total > RFI_MOST_COLUMNS)
             return rfi_error(RF_UNSUPPORTED, "the layer has %lld columns; %s tells %d apart",
                 (long long)spec->plan.columns.total, spec->plan.branches[b].name, (int)RFI_MOST_COLUMNS);

@@ -34,6 +34,7 @@ enum {
     RFI_CPU_GROUP_ROWS = 16,  /* rows whose dot products are under way at a time */
     RFI_CPU_FINISH_ROWS = 64, /* rows a task merges */
     RFI_CPU_ALIGN = 64,       /* bytes of a cache line */
+    RFI_CPU_LEAST_PANEL = 4,  /* columns of a panel */
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
 
@@ -113,16 +114,17 @@ typedef struct rfi_cpu_kernel {
     /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns'
      * parameters start. A reduction among them is one over a single column. */
     void (*apply)(const rfi_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
-    /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type. The row asks for
-     * column q. */
+    /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type, whose peak is
+     * there already where the reduction is seeded. The row asks for column q. */
     void (*fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state);
     /* `count` states of the compute type of each of (rows) rows, `words` apart and `stride` from one row to the next,
      * to one in double, of which each is `ld` words apart. */
     void (*join)(
         int reduction, const void *states, int words, int64_t stride, int64_t count, int rows, double *out, int64_t ld);
     /* (rows, groups) such states in double that begin with those of the reduction, `words` apart and `stride` from one
-     * row to the next, to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. */
-    void (*merge)(int reduction, const double *states, int words, int64_t stride, int64_t groups, int64_t columns,
+     * row to the next, to (rows) results over `count` columns (less a correction), written up to whole panels; indices
+     * and numbers of columns are WORDs. q: (rows), or NULL. */
+    void (*merge)(int reduction, const double *states, int words, int64_t stride, int64_t groups, double count,
         int rows, const int64_t *q, void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
@@ -134,10 +136,10 @@ typedef struct rfi_cpu_kernel {
     void (*sums_by_row)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);
     /* out[c * ld_out + r] = values[r * ld + c]. */
     void (*turn)(const void *values, int64_t ld, int columns, int rows, void *out, int64_t ld_out);
-    /* Values by column to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. Or, with
-     * `states`, to a state in double for each row, `ld_states` words apart. */
-    void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out,
-        double *states, int64_t ld_states);
+    /* Values by column to (rows) results, with `count` and as merge writes them. q: (rows), or NULL. Or, with `states`,
+     * to a state in double for each row, `ld_states` words apart. */
+    void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, double count, int rows,
+        const int64_t *q, void *out, double *states, int64_t ld_states);
     const rfi_cpu_pairs *pairs; /* NULL: bfloat16 is multiplied value by value */
 } rfi_cpu_kernel;
 

@@ -54,13 +54,15 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 /* Columns in ascending order; the result is finished in double. Unrolled, the loops over GROUP rows would be taken
  * apart into scalars. */
 #define ROLLED _Pragma("GCC unroll 1")
+/* A number of columns may be larger than T counts. Of states_typed.h, too. */
+#define RESULT(flags, v) ((flags) & RFI_RF_COUNT ? OP(rfi_word)((COLUMN)(v)) : (T)(v))
 #define PUSH(id, i)                                       \
     if (i < rfi_totals_##id)                              \
     ROLLED for (int l = 0; l < GROUP; l++) totals[i][l] = \
         OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, peaks[l], values[c * ld + r + l], c, asked[l]))
 #define RFI_REDUCTION(id, number, name, flags, ...)                                                                    \
-    static void NAME(fold_rows_##id)(const T *values, int64_t ld, int columns, int rows, const int64_t *q,             \
-        T *restrict out, double *restrict states, int64_t ld_states) {                                                 \
+    static void NAME(fold_rows_##id)(const T *values, int64_t ld, int columns, double count, int rows,                 \
+        const int64_t *q, T *restrict out, double *restrict states, int64_t ld_states) {                               \
         for (int r = 0; r < rows; r += GROUP) {                                                                        \
             T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                 \
             COLUMN asked[GROUP];                                                                                       \
@@ -70,6 +72,10 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
                 for (int l = 0; l < GROUP; l++) totals[i][l] = OP(rfi_empty_##id)(i);                                  \
             for (int c = 0; c < columns; c++)                                                                          \
                 ROLLED for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[c * ld + r + l]); \
+            if ((flags) & RFI_RF_MEAN)                                                                                 \
+                for (int l = 0; l < GROUP; l++) peaks[l] /= (T)columns;                                                \
+            if ((flags) & RFI_RF_SEEDED)                                                                               \
+                for (int l = 0; l < GROUP; l++) peaks[l] = values[(asked[l] < 0 ? 0 : asked[l]) * ld + r + l];         \
             for (int c = 0; c < columns; c++) {                                                                        \
                 PUSH(id, 0);                                                                                           \
                 PUSH(id, 1);                                                                                           \
@@ -79,8 +85,8 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
                 for (int i = 0; i < rfi_totals_##id; i++) states[(r + l) * ld_states + 1 + i] = (double)totals[i][l];  \
             }                                                                                                          \
             if (states) continue;                                                                                      \
-            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = (T)rfi_finish_##id##_f64(                              \
-                (double)peaks[l], (double)totals[0][l], (double)totals[1][l], (double)columns, asked[l]);              \
+            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = RESULT(flags,                                          \
+                rfi_finish_##id##_f64((double)peaks[l], (double)totals[0][l], (double)totals[1][l], count, asked[l])); \
         }                                                                                                              \
     }
 #include "reductions.def"
@@ -88,11 +94,11 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 #undef PUSH
 #undef ROLLED
 
-static void NAME(fold_rows)(int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q,
-    void *out, double *states, int64_t ld_states) {
+static void NAME(fold_rows)(int reduction, const void *values, int64_t ld, int columns, double count, int rows,
+    const int64_t *q, void *out, double *states, int64_t ld_states) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(fold_rows_##id)(values, ld, columns, rows, q, out, states, ld_states); break;
+    case number: NAME(fold_rows_##id)(values, ld, columns, count, rows, q, out, states, ld_states); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }

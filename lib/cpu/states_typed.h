@@ -31,35 +31,36 @@
         }                                                                                                         \
     }
 
-#define RFI_REDUCTION(id, number, name, flags, ...)                                                                \
-    JOIN_STATES(id, T)                                                                                             \
-    static void NAME(join_##id)(                                                                                   \
-        const T *states, int words, int64_t stride, int64_t count, int rows, double *restrict out, int64_t ld) {   \
-        for (int r = 0; r < rows; r += GROUP) {                                                                    \
-            double m[GROUP], t[RFI_TOTALS][GROUP];                                                                 \
-            NAME(join_T_##id)(states, words, stride, count, r, rows, m, t);                                        \
-            for (int l = 0; l < GROUP && r + l < rows; l++) {                                                      \
-                out[(r + l) * ld] = m[l];                                                                          \
-                for (int i = 0; i < rfi_totals_##id; i++) out[(r + l) * ld + 1 + i] = t[i][l];                     \
-            }                                                                                                      \
-        }                                                                                                          \
-    }                                                                                                              \
-    JOIN_STATES(id, double)                                                                                        \
-    static void NAME(merge_##id)(const double *states, int words, int64_t stride, int64_t groups, int64_t columns, \
-        int rows, const int64_t *q, T *restrict out) {                                                             \
-        for (int r = 0; r < rows; r += GROUP) {                                                                    \
-            double m[GROUP], t[RFI_TOTALS][GROUP];                                                                 \
-            COLUMN asked[GROUP];                                                                                   \
-            NAME(find_columns)((flags) & RFI_RF_COLUMN ? q : NULL, r, rows, asked);                                \
-            NAME(join_double_##id)(states, words, stride, groups, r, rows, m, t);                                  \
-            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] =                                                    \
-                (T)rfi_finish_##id##_f64(m[l], t[0][l], t[1][l], (double)columns, asked[l]);                       \
-        }                                                                                                          \
+#define RFI_REDUCTION(id, number, name, flags, ...)                                                              \
+    JOIN_STATES(id, T)                                                                                           \
+    static void NAME(join_##id)(                                                                                 \
+        const T *states, int words, int64_t stride, int64_t count, int rows, double *restrict out, int64_t ld) { \
+        for (int r = 0; r < rows; r += GROUP) {                                                                  \
+            double m[GROUP], t[RFI_TOTALS][GROUP];                                                               \
+            NAME(join_T_##id)(states, words, stride, count, r, rows, m, t);                                      \
+            for (int l = 0; l < GROUP && r + l < rows; l++) {                                                    \
+                out[(r + l) * ld] = m[l];                                                                        \
+                for (int i = 0; i < rfi_totals_##id; i++) out[(r + l) * ld + 1 + i] = t[i][l];                   \
+            }                                                                                                    \
+        }                                                                                                        \
+    }                                                                                                            \
+    JOIN_STATES(id, double)                                                                                      \
+    static void NAME(merge_##id)(const double *states, int words, int64_t stride, int64_t groups, double count,  \
+        int rows, const int64_t *q, T *restrict out) {                                                           \
+        for (int r = 0; r < rows; r += GROUP) {                                                                  \
+            double m[GROUP], t[RFI_TOTALS][GROUP];                                                               \
+            COLUMN asked[GROUP];                                                                                 \
+            NAME(find_columns)((flags) & RFI_RF_COLUMN ? q : NULL, r, rows, asked);                              \
+            NAME(join_double_##id)(states, words, stride, groups, r, rows, m, t);                                \
+            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] =                                                  \
+                RESULT(flags, rfi_finish_##id##_f64(m[l], t[0][l], t[1][l], count, asked[l]));                   \
+        }                                                                                                        \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
 #undef JOIN_STATES
 #undef ROLLED
+#undef RESULT
 
 static void NAME(join)(
     int reduction, const void *states, int words, int64_t stride, int64_t count, int rows, double *out, int64_t ld) {
@@ -71,11 +72,11 @@ static void NAME(join)(
     }
 }
 
-static void NAME(merge)(int reduction, const double *states, int words, int64_t stride, int64_t groups, int64_t columns,
+static void NAME(merge)(int reduction, const double *states, int words, int64_t stride, int64_t groups, double count,
     int rows, const int64_t *q, void *out) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(merge_##id)(states, words, stride, groups, columns, rows, q, out); break;
+    case number: NAME(merge_##id)(states, words, stride, groups, count, rows, q, out); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }

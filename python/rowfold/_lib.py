@@ -36,6 +36,7 @@ MAX_OP_PARAMS = 2
 MAX_NAME = 32
 MAX_DIMS = 8
 MAX_RESULTS = 16
+MAX_TOP = 64
 BATCH_INVARIANT = 1
 BORROW = 1
 KEEP_FORM = 2
@@ -124,6 +125,7 @@ class RowUse(IntEnum):
     NONE = 0
     NUMBER = 1
     COLUMN = 2
+    COLUMNS = 3
 
 
 class Op(Structure):
@@ -234,6 +236,7 @@ class RowInput(Structure):
         ("ld", c_int64),
         ("dtype", c_int32),
         ("memory", c_int32),
+        ("columns", c_int64),
     ]
 
 
@@ -308,6 +311,8 @@ class ForwardArgs(Structure):
         ("row_inputs", POINTER(RowInput)),
         ("num_row_inputs", c_size_t),
         ("states", POINTER(States)),
+        ("rows", POINTER(c_int64)),
+        ("num_rows", c_size_t),
     ]
 
 
@@ -346,6 +351,8 @@ class ResultInfo(Structure):
         ("width", c_int64),
         ("dtype", c_int32),
         ("kind", c_int32),
+        ("part", c_int32),
+        ("row_input", c_int32),
     ]
 
 

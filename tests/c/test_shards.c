@@ -223,6 +223,7 @@ static const struct {
     {"logsumexp | gelu", 1, 0},
     {"mul(@s) | logsumexp | gelu, max, entropy, argmax, (abs | mean | sub(#shift)), argmin, sum", 7, 0x28},
     {"add(#shift) | logprob(#target, -100), entropy, argmax", 3, 4},
+    {"add(@s) | var(0), std(0), norm", 3, 0},
 };
 
 static void numbers(const char *backend) {
@@ -383,6 +384,29 @@ static void arguments(void) {
     parts[2].bytes = 96, c.results[0].data = data[2];
     REFUSED(rf_states_merge(part, parts, 3, &c.args), RF_INVALID_ARGUMENT, "results[0] overlaps parts[2]");
     rf_model_destroy(first), rf_model_destroy(last);
+    const int64_t wanted = 1;
+    rf_forward_args listed = c.args;
+    listed.rows = &wanted, listed.num_rows = 1;
+    REFUSED(rf_states_merge(part, parts, 3, &listed), RF_UNSUPPORTED, "args.rows: states are of all rows");
+    args.rows = &wanted, args.num_rows = 1;
+    REFUSED(rf_model_forward_ex(whole, &args), RF_UNSUPPORTED, "args.rows: states are of all rows");
+
+    static const char *const one_model[] = {"rank(#t)", "topk(2)", "gather(#t)", "max, topk(2)"};
+    for (size_t i = 0; i < sizeof one_model / sizeof *one_model; i++) {
+        char chain[60], says[60];
+        snprintf(chain, sizeof chain, "linear(2, 5) | %s", one_model[i]);
+        snprintf(says, sizeof says, "%s", i == 3 ? "topk" : one_model[i]);
+        says[strcspn(says, "(")] = 0;
+        rf_model *model = NULL;
+        rf_config five = {.size = sizeof five, .chain = chain, .total_columns = 9};
+        REFUSED(rf_model_create(&model, &five), RF_UNSUPPORTED, strcat(says, " needs all columns"));
+        five.total_columns = 0;
+        says[strcspn(says, " ")] = 0;
+        CHECK(!rf_model_create(&model, &five), "%s", rf_last_error());
+        REFUSED(rf_model_states_info(model, &info), RF_UNSUPPORTED, strcat(says, " has no states"));
+        REFUSED(rf_states_merge(model, parts, 3, &c.args), RF_UNSUPPORTED, says);
+        rf_model_destroy(model);
+    }
 
     static const struct {
         int64_t first, n, total;
@@ -423,6 +447,7 @@ static void arguments(void) {
     REFUSED(rf_model_forward_sharded(NULL, &right, &c.args), RF_INVALID_ARGUMENT, "rank 0 failed: model is NULL");
     REFUSED(rf_model_forward_sharded(whole, &right, NULL), RF_INVALID_ARGUMENT, "rank 0 failed: args is NULL");
     REFUSED(rf_model_forward_sharded(part, &right, &c.args), RF_INVALID_ARGUMENT, "begins with column 256");
+    REFUSED(rf_model_forward_sharded(whole, &right, &listed), RF_UNSUPPORTED, "rank 0 failed: args.rows: states");
     c.args.batch = 0, c.rows[0].length = 0;
     CHECK(!rf_model_forward_sharded(whole, &right, &c.args), "%s", rf_last_error());
     close_room(&r);

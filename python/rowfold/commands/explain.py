@@ -81,7 +81,8 @@ def _measure(model: Model, batch: int) -> float:
         model.load_weights(stored(weight, dtype), vectors=vectors)
     x = random.standard_normal((batch, info.in_features), np.float64 if info.dtype == "float64" else np.float32)
     columns = random.integers(0, info.out_features, batch)
-    rows: dict[str, Any] = {name: columns if use == "column" else 1.0 for name, use in info.row_inputs.items()}
+    given = {"number": 1.0, "column": columns, "columns": columns[:, None]}
+    rows: dict[str, Any] = {name: given[use] for name, use in info.row_inputs.items()}
     times = []
     for _ in range(1 + REPEAT):
         start = time.perf_counter()

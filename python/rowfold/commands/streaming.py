@@ -19,6 +19,7 @@ from .. import rows as row_inputs
 from .._lib import INDICES, DType, RowUse
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..files import tensors
+from ..handle import ResultInfo
 from ..model import Model
 from . import options
 from .output import interruptible, require_place
@@ -112,6 +113,11 @@ class Stream:
     def _check_rows(self, uses: Mapping[str, str], weights: str) -> None:
         row_inputs.check_names(dict(self.rows), {name: RowUse[use.upper()] for name, use in uses.items()})
         for name, use in uses.items():
+            if use == "columns":
+                raise InvalidArgumentError(
+                    f"{self.labels[name]}: the chain asks for several columns of each row, which no command reads; "
+                    "expected a model called from Python or C"
+                )
             dtype, label = arrays.dtype_name(self.rows[name].dtype), self.labels[name]
             floats = self.rows[name].dtype not in INDICES
             if floats == (use == "column"):
@@ -142,7 +148,7 @@ class Stream:
         values: dict[str, Any] = {name: rows.take(first, count) for name, rows in self.rows.items()}
         parts = [out[:count] for out in outs]
         try:
-            model(x, out=parts if len(parts) > 1 else parts[0], **values)
+            model(x, out=_nested(model.info.results, parts), **values)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(self._located(str(error), first)) from None
         file.write(part(parts, values))
@@ -176,6 +182,17 @@ class Stream:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if need(middle) <= cap - cap // 4 else (low, middle - 1)
         return low
+
+
+def _nested(results: Sequence[ResultInfo], parts: Sequence[Array]) -> Any:
+    """The arrays as a call takes them: those of topk a pair, and one result as it is."""
+    outs: list[Any] = []
+    for result, part in zip(results, parts):
+        if result.part:
+            outs[-1] = (outs[-1], part)
+        else:
+            outs.append(part)
+    return outs if len(outs) > 1 else outs[0]
 
 
 def _number(text: str) -> float | None:
