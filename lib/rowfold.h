@@ -344,7 +344,7 @@ typedef struct rf_result {
 typedef struct rf_row_input {
     size_t size;      /* sizeof(rf_row_input) */
     const char *name; /* without # */
-    const void *data; /* (batch), or (batch, columns). A column is one from 0 to out_features - 1, or what its operators ignore: in host memory another is
+    const void *data; /* (batch), or (batch, columns). A column is one from 0 to total_columns - 1, or what its operators ignore: in host memory another is
                          RF_INVALID_ARGUMENT, with the row in the sentence; a kernel makes NaN of it, and reads nothing wild */
     int64_t length;   /* batch */
     int64_t ld;       /* elements from one row's values to the next; 0: dense */
