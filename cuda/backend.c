@@ -71,6 +71,8 @@ static rf_status supports(const rfi_spec *spec) {
         return rfi_error(
             RF_UNSUPPORTED, "the chain has the row input #%s; the CUDA kernels take none", spec->plan.rows[0].name);
     const rfi_branch *branch = &spec->plan.branches[0];
+    if (branch->reduction && rfi_reduction_flags(branch->reduction) & RFI_RF_HOST)
+        return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s", branch->name);
     const int steps = spec->plan.trunk.count + branch->pre.count + branch->post.count;
     if (steps > RF_MAX_OPS)
         return rfi_error(RF_UNSUPPORTED, "the plan has %d steps; the CUDA kernels take %d", steps, RF_MAX_OPS);

@@ -38,30 +38,33 @@ typedef struct rfi_weight_view {
                                            host. NULL: all are on the host */
 } rfi_weight_view;
 
-/* Where one result goes: (batch, its width). */
+/* Where one part of a result goes: (batch, its width). */
 typedef struct rfi_output {
     void *data;
     int64_t ld;
-    rf_dtype dtype; /* RF_INT64 of one that is a column */
+    rf_dtype dtype; /* RF_INT64 of columns and numbers of them */
     rf_memory memory;
 } rfi_output;
 
-/* One value per row. */
+/* One value per row, or several. */
 typedef struct rfi_row_values {
     const void *data;
-    int64_t ld; /* elements from one row's to the next */
+    int64_t ld;      /* elements from one row's to the next */
+    int64_t columns; /* of a row */
     rf_dtype dtype;
     rf_memory memory;
 } rfi_row_values;
 
-/* A forward call, checked: nothing is NULL or default any more. */
+/* A forward call, checked: nothing is NULL or default any more. `wanted` is of a backend without is_cuda alone. */
 typedef struct rfi_forward {
     const void *x;
     void *y;
-    int64_t batch, ldx, ldy;
+    int64_t batch;         /* rows of the results */
+    const int64_t *wanted; /* (batch) which rows of x and the row inputs these are; NULL: the same */
+    int64_t ldx, ldy;
     rf_dtype x_dtype, y_dtype;
     rf_memory x_memory, y_memory;
-    const rfi_output *outputs;  /* plan.num_branches; y and what belongs to it are the first, which a backend of one
+    const rfi_output *outputs;  /* plan.num_outputs; y and what belongs to it are the first, which a backend of one
                                    result reads instead */
     const rfi_row_values *rows; /* plan.num_rows. Columns on the host are in range, or one that a branch ignores */
     void *workspace;            /* NULL: allocate for this call */
@@ -79,7 +82,9 @@ typedef struct rfi_estimate {
     int64_t weight_reads; /* how often it reads W from memory, 0 where that is not known: once for each block of so many
                              rows */
     int64_t block_rows;
-    int collapsed; /* a collapsible plan is run as one dot product a row */
+    int collapsed;     /* a collapsible plan is run as one dot product a row */
+    int columns_twice; /* of a row, at most, for a rank: those computed together with the one asked for, before the pass
+                        */
 } rfi_estimate;
 
 typedef struct rfi_backend {

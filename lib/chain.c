@@ -37,11 +37,17 @@ static int vector_name_ok(const char *vector) {
     return name == vector || *name;
 }
 
+static int names_columns(const rfi_op_desc *desc) {
+    return desc->row_use == RF_ROW_COLUMN || desc->row_use == RF_ROW_COLUMNS;
+}
+
 /* What may stand in the place of the first parameter besides a number. */
 static const char *other_operands(const rfi_op_desc *desc) {
     return desc->accepts_vector && desc->row_use ? ", a number, an @vector or a #row_input"
         : desc->accepts_vector                   ? ", a number or an @vector"
         : desc->row_use == RF_ROW_COLUMN         ? ", a #row_input that names a column of each row"
+        : desc->row_use == RF_ROW_COLUMNS        ? ", a #row_input that names columns of each row"
+        : desc->top                              ? ", how many columns"
                                                  : "";
 }
 
@@ -58,7 +64,7 @@ static rf_status check_vector(const rf_op *ops, const rfi_chain_place *place, in
     if (*op->vector && op->num_params && (desc->num_params == 1 || op->num_params < desc->num_params))
         return fail(ops, place, i, "%s takes a number or a %s, got both", desc->name,
             rfi_is_row_input(op->vector) ? "row input" : "vector");
-    if (!*op->vector && (op->num_params < desc->min_params || desc->row_use == RF_ROW_COLUMN))
+    if (!*op->vector && (op->num_params < desc->min_params || names_columns(desc)))
         return fail(
             ops, place, i, "%s needs its parameter %s%s", desc->name, desc->param_names[0], other_operands(desc));
     return RF_OK;
@@ -80,6 +86,13 @@ static rf_status check_params(const rf_op *ops, const rfi_chain_place *place, in
             return fail(ops, place, i, "%s of %s is nan", desc->param_names[p], desc->name);
     if ((desc->flags & RFI_OPF_NONZERO_A) && op->num_params && !*op->vector && op->params[0] == 0)
         return fail(ops, place, i, "%s of %s is 0; expected another number", desc->param_names[0], desc->name);
+    if (desc->top && !(op->params[0] >= 1 && op->params[0] <= RF_MAX_TOP && op->params[0] == floor(op->params[0]))) {
+        char number[RFI_NUMBER_TEXT];
+        return fail(ops, place, i, "%s of %s is %s; expected a whole number from 1 to %d", desc->param_names[0],
+            desc->name, rfi_number_format(op->params[0], number), RF_MAX_TOP);
+    }
+    if (desc->corrects && op->num_params && !isfinite(op->params[0]))
+        return fail(ops, place, i, "%s of %s is infinite; expected a number", desc->param_names[0], desc->name);
     if (desc->row_use == RF_ROW_COLUMN && op->num_params == 2 &&
         !(fabs(op->params[1]) <= 0x1p53 && op->params[1] == floor(op->params[1]))) {
         char number[RFI_NUMBER_TEXT];
@@ -152,24 +165,29 @@ static rf_status check_result(const rfi_chain_place *place, const rfi_chain *cha
             return fail(ops, place, i,
                 "@%s is a per-feature vector, and behind %s the value has 1 column; expected a number", ops[i].vector,
                 fold);
-        if (desc->row_use == RF_ROW_COLUMN || desc->gives_index)
+        if (names_columns(desc) || desc->gives_index || desc->top)
             return fail(ops, place, i, "%s asks for a column, and behind %s the value has 1", desc->name, fold);
-        if (rfi_op_find(ops[result->reduction].kind)->gives_index)
-            return fail(ops, place, i, "the result of %s is a column; expected no operator behind it", fold);
+        const rfi_op_desc *folds = rfi_op_find(ops[result->reduction].kind);
+        if (folds->gives_index || folds->top || folds->row_use == RF_ROW_COLUMNS)
+            return fail(ops, place, i, "the result of %s is %s; expected no operator behind it", fold,
+                !folds->gives_index  ? "several columns"
+                    : folds->row_use ? "a number of columns"
+                                     : "a column");
     }
     return check_saved(place, chain, result);
 }
 
-/* A row input is a number everywhere, or a column everywhere. */
+/* A row input is a number everywhere, or a column everywhere, or several. */
 static rf_status check_row_inputs(const rfi_chain_place *place, const rfi_chain *chain) {
     const rf_op *ops = chain->ops;
     for (int i = 1; i < chain->num_ops; i++)
         for (int k = 1; k < i && rfi_is_row_input(ops[i].vector); k++) {
             const rfi_op_desc *one = rfi_op_find(ops[k].kind), *two = rfi_op_find(ops[i].kind);
             if (strcmp(ops[i].vector, ops[k].vector) || one->row_use == two->row_use) continue;
-            return fail(ops, place, i, "%s is a %s for %s and a %s for %s; expected two names", ops[i].vector,
-                two->row_use == RF_ROW_COLUMN ? "column" : "number", two->name,
-                one->row_use == RF_ROW_COLUMN ? "column" : "number", one->name);
+            static const char *const uses[] = {
+                [RF_ROW_NUMBER] = "a number", [RF_ROW_COLUMN] = "a column", [RF_ROW_COLUMNS] = "several columns"};
+            return fail(ops, place, i, "%s is %s for %s and %s for %s; expected two names", ops[i].vector,
+                uses[two->row_use], two->name, uses[one->row_use], one->name);
         }
     return RF_OK;
 }
@@ -263,10 +281,15 @@ rf_status rfi_chain_set_size(rfi_chain *chain, int64_t in_features, int64_t out_
         return rfi_error(RF_INVALID_ARGUMENT,
             "in_features %lld times out_features %lld is more than memory can address", (long long)chain->in_features,
             (long long)chain->out_features);
-    for (int r = 0; r < chain->num_results && !chain->out_features; r++) {
+    for (int r = 0; r < chain->num_results; r++) {
         if (chain->results[r].reduction < 0) continue;
-        const rfi_op_desc *desc = rfi_op_find(chain->ops[chain->results[r].reduction].kind);
-        if (!desc->empty_ok)
+        const rf_op *op = &chain->ops[chain->results[r].reduction];
+        const rfi_op_desc *desc = rfi_op_find(op->kind);
+        if (desc->top && op->params[0] > (double)chain->out_features)
+            return rfi_error(RF_INVALID_CHAIN,
+                "k of %s is %d, and out_features %lld; expected no more columns than there are", desc->name,
+                (int)op->params[0], (long long)chain->out_features);
+        if (!chain->out_features && !desc->empty_ok)
             return rfi_error(
                 RF_INVALID_CHAIN, "%s of no columns has no value; expected out_features of 1 or more", desc->name);
     }

@@ -19,7 +19,9 @@ typedef struct rfi_op_desc {
     unsigned flags; /* RFI_OPF_* */
     int empty_ok;   /* reductions: a row without columns has a result */
     rf_row_use row_use;
-    int gives_index;
+    int gives_index; /* reductions: the result is int64, a column or a number of them */
+    int top;         /* and asks for the k best columns, k its parameter */
+    int corrects;    /* and its parameter is taken from the number of columns */
 } rfi_op_desc;
 
 enum {

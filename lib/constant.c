@@ -94,13 +94,13 @@ static void follow(search *at, const rfi_steps *steps) {
 }
 
 /* The fold of n equal columns, by doubling. */
-static double fold_equal(int kind, double v, int64_t n) {
-    rfi_state total = rfi_state_fold(kind, NULL, 0, 0, 0), power = rfi_state_fold(kind, &v, 1, 0, 0);
+static double fold_equal(int kind, double v, int64_t n, double count) {
+    rfi_state total = rfi_state_fold(kind, NULL, 0, 0, 0, 0), power = rfi_state_fold(kind, &v, 1, 0, 0, 0);
     for (int64_t rest = n; rest; rest >>= 1) {
         if (rest & 1) total = rfi_state_join(kind, total, power);
         power = rfi_state_join(kind, power, power);
     }
-    double result = rfi_state_finish(kind, total, (double)n, 0);
+    double result = rfi_state_finish(kind, total, count, 0);
     return rfi_reduction_flags(kind) & RFI_RF_INDEX ? (double)rfi_column_of_f64(result) : result;
 }
 
@@ -110,9 +110,10 @@ int rfi_find_constant(const rfi_plan *plan, const rfi_branch *branch, char text[
     follow(&at, &plan->trunk);
     follow(&at, &branch->pre);
     if (branch->reduction) {
-        /* Which column a row asks for, and whether it is ignored, is not known. */
-        at.x = is_constant(&at.x) && !branch->row ? exactly(fold_equal(branch->reduction, at.x.low, plan->out_features))
-                                                  : unknown(&at);
+        /* Which column a row asks for, and whether it is ignored, is not known; nor of several which is which. */
+        at.x = is_constant(&at.x) && !branch->row && !branch->top
+            ? exactly(fold_equal(branch->reduction, at.x.low, plan->out_features, branch->count))
+            : unknown(&at);
         at.s = unknown(&at);
         follow(&at, &branch->post);
     }

@@ -113,9 +113,9 @@ static rfi_cost fused_cost(const rfi_explanation *about) {
     const rfi_plan *plan = &spec->plan;
     double rows = (double)about->batch, k = (double)plan->in_features, n = (double)plan->out_features, y = 0,
            item = (double)rfi_dtype_size(spec->compute_dtype);
-    for (int b = 0; b < plan->num_branches; b++)
-        y += rows * (double)plan->branches[b].width *
-            (double)(plan->branches[b].gives_index ? sizeof(int64_t) : rfi_dtype_size(spec->y_dtype));
+    for (int i = 0; i < plan->num_outputs; i++)
+        y += rows * (double)plan->branches[plan->outputs[i].branch].width *
+            (double)(plan->outputs[i].is_index ? sizeof(int64_t) : rfi_dtype_size(spec->y_dtype));
     double x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
     rfi_cost cost = {.memory = y + (double)about->workspace, .seconds = -1};
     if (about->collapsed) {
@@ -126,6 +126,7 @@ static rfi_cost fused_cost(const rfi_explanation *about) {
         for (int f = 0; f < plan->num_folds; f++)
             cost.flops += rows * n * (1 + work_of(&plan->branches[plan->folds[f].branch].pre));
         cost.bytes = x + n * k * (double)rfi_dtype_size(spec->weight_dtype) + n * item * (1 + plan->num_vectors) + y;
+        if (about->estimate) cost.flops += 2 * rows * k * about->estimate->columns_twice;
         /* The backend knows how often its blocking reads W. */
         if (about->estimate && about->estimate->bytes > cost.bytes) cost.bytes = about->estimate->bytes;
     }

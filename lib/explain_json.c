@@ -58,13 +58,15 @@ static json_t *rewrites_of(const rfi_rewrites *log) {
 static json_t *results_of(const rfi_explanation *about) {
     const rfi_plan *plan = &about->spec->plan;
     json_t *list = json_array();
-    for (int b = 0; b < plan->num_branches; b++) {
-        const rfi_branch *branch = &plan->branches[b];
+    for (int i = 0; i < plan->num_outputs; i++) {
+        const rfi_result_part *part = &plan->outputs[i];
+        const rfi_branch *branch = &plan->branches[part->branch];
         json_array_append_new(list,
-            json_pack("{s:s, s:I, s:s, s:o, s:o}", "name", branch->name, "features", (json_int_t)branch->width, "dtype",
-                rfi_dtype_name(branch->gives_index ? RF_INT64 : about->spec->y_dtype), "state",
+            json_pack("{s:s, s:o, s:s, s:o, s:o}", "name", part->name, "features",
+                branch->gathers ? json_null() : json_integer((json_int_t)branch->width), "dtype",
+                rfi_dtype_name(part->is_index ? RF_INT64 : about->spec->y_dtype), "state",
                 branch->fold < 0 ? json_null() : json_integer(branch->fold), "constant",
-                text_or_null(about->constant[b])));
+                text_or_null(about->constant[part->branch])));
     }
     return list;
 }
@@ -73,7 +75,10 @@ static json_t *row_inputs_of(const rfi_plan *plan) {
     json_t *list = json_array();
     for (int r = 0; r < plan->num_rows; r++)
         json_array_append_new(list,
-            json_pack("{s:s, s:s}", "name", plan->rows[r].name, "use", plan->rows[r].is_column ? "column" : "number"));
+            json_pack("{s:s, s:s}", "name", plan->rows[r].name, "use",
+                plan->rows[r].several         ? "columns"
+                    : plan->rows[r].is_column ? "column"
+                                              : "number"));
     return list;
 }
 
@@ -109,6 +114,8 @@ char *rfi_explain_json(const rfi_explanation *about) {
     failed |=
         json_object_set_new(root, "weight_reads", known_count(about->estimate ? about->estimate->weight_reads : 0));
     failed |= json_object_set_new(root, "block_rows", known_count(about->estimate ? about->estimate->block_rows : 0));
+    failed |=
+        json_object_set_new(root, "columns_twice", json_integer(about->estimate ? about->estimate->columns_twice : 0));
     failed |= json_object_set_new(root, "fused", cost_of(&about->fused));
     failed |= json_object_set_new(root, "unfused", cost_of(&about->unfused));
     failed |= json_object_set_new(root, "machine", machine_of(about->estimate));

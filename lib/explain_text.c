@@ -96,8 +96,10 @@ static void say_results(FILE *out, const rfi_explanation *about) {
     for (int b = 0; b < plan->num_branches; b++) {
         const rfi_branch *branch = &plan->branches[b];
         const char *before = ", shared with ";
-        fprintf(out, "  %2d  %-*s  state %d", b, width, branch->name, branch->fold);
-        for (int other = 0; other < plan->num_branches; other++) {
+        fprintf(out, "  %2d  %-*s  ", b, width, branch->name);
+        if (branch->fold < 0) fprintf(out, "no state: as the columns pass");
+        else fprintf(out, "state %d", branch->fold);
+        for (int other = 0; other < plan->num_branches && branch->fold >= 0; other++) {
             if (other == b || plan->branches[other].fold != branch->fold) continue;
             fprintf(out, "%s%s", before, plan->branches[other].name);
             before = ", ";
@@ -145,6 +147,14 @@ static void say_weight_reads(FILE *out, const rfi_explanation *about) {
         hidden ? "; the reading hides behind the arithmetic" : "");
 }
 
+static void say_columns_twice(FILE *out, const rfi_explanation *about) {
+    if (!about->estimate || !about->estimate->columns_twice) return;
+    const int columns = about->estimate->columns_twice;
+    fprintf(out,
+        "  Of each row up to %d column%s computed twice: rank compares with the one asked for, which is wanted before the pass.\n",
+        columns, columns == 1 ? " is" : "s are");
+}
+
 static void say_costs(FILE *out, const rfi_explanation *about) {
     const rfi_cost *fused = &about->fused, *unfused = &about->unfused;
     const rfi_estimate *estimate = about->estimate;
@@ -166,6 +176,7 @@ static void say_costs(FILE *out, const rfi_explanation *about) {
         fprintf(out, "  Expected times: not known for this backend.\n");
     }
     say_weight_reads(out, about);
+    say_columns_twice(out, about);
 }
 
 static void say(FILE *out, const rfi_explanation *about) {
@@ -177,12 +188,17 @@ static void say(FILE *out, const rfi_explanation *about) {
         rfi_dtype_name(spec->x_dtype), (long long)plan->out_features, (long long)plan->in_features,
         rfi_dtype_name(spec->weight_dtype));
     for (int r = 0; r < plan->num_rows; r++)
-        fprintf(out, ", #%s (%lld) %s", plan->rows[r].name, (long long)about->batch,
+        fprintf(out, ", #%s (%lld%s) %s", plan->rows[r].name, (long long)about->batch,
+            plan->rows[r].several ? ", k" : "",
             plan->rows[r].is_column ? "columns" : rfi_dtype_name(spec->compute_dtype));
-    for (int b = 0; b < plan->num_branches; b++)
-        fprintf(out, "%s%s (%lld, %lld) %s", b ? ", " : " -> ", plan->num_branches == 1 ? "y" : plan->branches[b].name,
-            (long long)about->batch, (long long)plan->branches[b].width,
-            rfi_dtype_name(plan->branches[b].gives_index ? RF_INT64 : spec->y_dtype));
+    for (int i = 0; i < plan->num_outputs; i++) {
+        const rfi_result_part *part = &plan->outputs[i];
+        const rfi_branch *branch = &plan->branches[part->branch];
+        char columns[24] = "k";
+        if (!branch->gathers) snprintf(columns, sizeof columns, "%lld", (long long)branch->width);
+        fprintf(out, "%s%s (%lld, %s) %s", i ? ", " : " -> ", plan->num_outputs == 1 ? "y" : part->name,
+            (long long)about->batch, columns, rfi_dtype_name(part->is_index ? RF_INT64 : spec->y_dtype));
+    }
     fprintf(out, "; steps in %s, math %s\n", rfi_dtype_name(spec->compute_dtype), about->math);
     fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "",
         about->estimate ? about->estimate->kernel : "");

@@ -113,9 +113,10 @@ static rf_status check_workspace(const rf_model *model, const rfi_forward *call)
 /* All that a call brings: what backends get, and where its rows lie. */
 typedef struct call {
     rfi_forward forward;
-    rfi_output outputs[RF_MAX_RESULTS];
+    int64_t batch; /* rows of x */
+    rfi_output outputs[RFI_MAX_OUTPUTS];
     rfi_row_values values[RF_MAX_OPS];
-    rows x, results[RF_MAX_RESULTS], row_inputs[RF_MAX_OPS];
+    rows x, results[RFI_MAX_OUTPUTS], row_inputs[RF_MAX_OPS], wanted;
 } call;
 
 static rf_memory memory_of(int32_t memory) { return memory ? (rf_memory)memory : RF_MEMORY_HOST; }
@@ -130,24 +131,48 @@ static rf_status take_x(const rf_model *model, const rf_forward_args *args, call
     rf_status status = check_float(&x_names, f->x_dtype);
     if (!status)
         status = check_matrix(
-            &x_names, f->x, f->batch, spec->plan.in_features, f->ldx, f->x_dtype, rfi_dtype_size(f->x_dtype), &c->x);
+            &x_names, f->x, c->batch, spec->plan.in_features, f->ldx, f->x_dtype, rfi_dtype_size(f->x_dtype), &c->x);
     return status;
 }
 
+/* Which rows are wanted. */
+static rf_status take_wanted(const rf_model *model, const rf_forward_args *args, call *c) {
+    if (!args->rows && args->num_rows)
+        return rfi_error(RF_INVALID_ARGUMENT, "args.rows is NULL, and args.num_rows %zu", args->num_rows);
+    if (!args->rows) return RF_OK;
+    if (model->backend->is_cuda)
+        return rfi_error(RF_UNSUPPORTED,
+            "args.rows: backend \"%s\" computes all rows of x; expected NULL, or a model on a CPU",
+            model->backend->name);
+    if ((uintptr_t)args->rows % sizeof(int64_t))
+        return rfi_error(RF_INVALID_ARGUMENT, "args.rows is not aligned to its type, int64");
+    for (size_t i = 0; i < args->num_rows; i++)
+        if (args->rows[i] < 0 || args->rows[i] >= c->batch)
+            return rfi_error(RF_INVALID_ARGUMENT, "rows[%zu] is %lld; expected a row of x, of which there are %lld", i,
+                (long long)args->rows[i], (long long)c->batch);
+    c->forward.wanted = args->rows;
+    c->wanted = (rows){(uintptr_t)args->rows, (int64_t)args->num_rows, sizeof(int64_t), sizeof(int64_t)};
+    return RF_OK;
+}
+
 static rf_status take_output(const rf_model *model, int index, const names *name, const rfi_output *given, call *c) {
-    const rfi_branch *branch = &model->spec.plan.branches[index];
+    const rfi_result_part *part = &model->spec.plan.outputs[index];
+    const rfi_branch *branch = &model->spec.plan.branches[part->branch];
+    const int64_t width = branch->gathers ? c->values[branch->row - 1].columns : branch->width;
     rfi_output *out = &c->outputs[index];
     *out = *given;
-    if (!out->ld) out->ld = branch->width;
-    if (!out->dtype) out->dtype = branch->gives_index ? RF_INT64 : model->spec.y_dtype;
-    if (branch->gives_index && out->dtype != RF_INT64)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s is %s (%d); expected RF_INT64: %s is a column", name->dtype,
-            rfi_dtype_name(out->dtype), (int)out->dtype, branch->name);
-    rf_status status = branch->gives_index ? RF_OK : check_float(name, out->dtype);
-    size_t item = branch->gives_index ? sizeof(int64_t) : rfi_dtype_size(out->dtype);
+    if (!out->ld) out->ld = width;
+    if (!out->dtype) out->dtype = part->is_index ? RF_INT64 : model->spec.y_dtype;
+    if (part->is_index && out->dtype != RF_INT64)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s is %s (%d); expected RF_INT64: %s %s", name->dtype,
+            rfi_dtype_name(out->dtype), (int)out->dtype, part->name,
+            part->part        ? "are columns"
+                : branch->row ? "is a number of columns"
+                              : "is a column");
+    rf_status status = part->is_index ? RF_OK : check_float(name, out->dtype);
+    size_t item = part->is_index ? sizeof(int64_t) : rfi_dtype_size(out->dtype);
     if (!status)
-        status = check_matrix(
-            name, out->data, c->forward.batch, branch->width, out->ld, out->dtype, item, &c->results[index]);
+        status = check_matrix(name, out->data, c->forward.batch, width, out->ld, out->dtype, item, &c->results[index]);
     return status;
 }
 
@@ -155,18 +180,18 @@ static rf_status take_results(const rf_model *model, const rf_forward_args *args
     const rfi_plan *plan = &model->spec.plan;
     if (!args->results && args->num_results)
         return rfi_error(RF_INVALID_ARGUMENT, "args.results is NULL, and args.num_results %zu", args->num_results);
-    if (!args->results && plan->num_branches > 1)
+    if (!args->results && plan->num_outputs > 1)
         return rfi_error(RF_INVALID_ARGUMENT,
-            "the chain has %d results; expected them in args.results of rf_model_forward_ex", plan->num_branches);
+            "the chain has %d results; expected them in args.results of rf_model_forward_ex", plan->num_outputs);
     if (!args->results) {
         const rfi_output y = {args->y, args->ldy, (rf_dtype)args->y_dtype, memory_of(args->y_memory)};
         return take_output(model, 0, &y_names, &y, c);
     }
     if (args->y) return rfi_error(RF_INVALID_ARGUMENT, "args.y and args.results: expected one of them, got both");
-    if (args->num_results != (size_t)plan->num_branches)
+    if (args->num_results != (size_t)plan->num_outputs)
         return rfi_error(RF_INVALID_ARGUMENT, "args.num_results is %zu; the chain has %d result%s", args->num_results,
-            plan->num_branches, plan->num_branches == 1 ? "" : "s");
-    for (int i = 0; i < plan->num_branches; i++) {
+            plan->num_outputs, plan->num_outputs == 1 ? "" : "s");
+    for (int i = 0; i < plan->num_outputs; i++) {
         rf_result given;
         const names name = names_of("results", i);
         rf_status status = rfi_sized_item("results", "rf_result", args->results, (size_t)i, &given, sizeof given);
@@ -210,16 +235,21 @@ static rf_status take_row_input(const rf_model *model, const rf_forward_args *ar
     const rfi_row_input *row = &plan->rows[found];
     rfi_row_values *to = &c->values[found];
     if (to->dtype) return rfi_error(RF_INVALID_ARGUMENT, "row input \"%s\" is given twice", row->name);
-    if (given.length != c->forward.batch)
+    if (given.length != c->batch)
         return rfi_error(RF_INVALID_ARGUMENT, "row input \"%s\" has length %lld; expected the batch, %lld", row->name,
-            (long long)given.length, (long long)c->forward.batch);
-    *to = (rfi_row_values){given.data, given.ld ? given.ld : 1, (rf_dtype)given.dtype, memory_of(given.memory)};
+            (long long)given.length, (long long)c->batch);
+    const int64_t columns = given.columns ? given.columns : 1;
+    if (columns < 1 || (columns > 1 && !row->several))
+        return rfi_error(RF_INVALID_ARGUMENT, "row input \"%s\" has %lld columns; expected %s", row->name,
+            (long long)columns, row->several ? "1 or more, or 0 for 1" : "1: one value for each row");
+    *to = (rfi_row_values){
+        given.data, given.ld ? given.ld : columns, columns, (rf_dtype)given.dtype, memory_of(given.memory)};
     if (!to->dtype) to->dtype = row->is_column ? RF_INT64 : model->spec.compute_dtype;
     status = check_row_dtype(model, row, to->dtype);
     if (!status) status = check_memory(model, &name, to->memory);
     if (status) return status;
     const size_t item = row->is_column ? rfi_index_size(to->dtype) : rfi_dtype_size(to->dtype);
-    return check_matrix(&name, to->data, c->forward.batch, 1, to->ld, to->dtype, item, &c->row_inputs[found]);
+    return check_matrix(&name, to->data, c->batch, columns, to->ld, to->dtype, item, &c->row_inputs[found]);
 }
 
 static rf_status take_row_inputs(const rf_model *model, const rf_forward_args *args, call *c) {
@@ -244,15 +274,17 @@ static rf_status take_row_inputs(const rf_model *model, const rf_forward_args *a
 static rf_status check_columns(const rfi_plan *plan, const rfi_branch *branch, const rfi_forward *call) {
     if (!branch->row || call->rows[branch->row - 1].memory != RF_MEMORY_HOST) return RF_OK;
     const rfi_row_values *row = &call->rows[branch->row - 1];
-    for (int64_t i = 0; i < call->batch; i++) {
-        const int64_t column = rfi_load_index(row->data, row->dtype, i * row->ld);
+    for (int64_t i = 0; i < call->batch * row->columns; i++) {
+        const int64_t at = call->wanted ? call->wanted[i / row->columns] : i / row->columns, place = i % row->columns;
+        const int64_t column = rfi_load_index(row->data, row->dtype, at * row->ld + place);
         if ((column >= 0 && column < plan->out_features) || column == branch->ignore) continue;
-        char ignored[60] = "";
+        char ignored[60] = "", where[40] = "";
         if (branch->ignore != RFI_IGNORES_NONE)
             snprintf(ignored, sizeof ignored, ", or %lld to ignore the row", (long long)branch->ignore);
+        if (branch->gathers) snprintf(where, sizeof where, " at place %lld", (long long)place);
         return rfi_error(RF_INVALID_ARGUMENT,
-            "row input \"%s\" is %lld in row %lld; %s expects a column from 0 to %lld%s",
-            plan->rows[branch->row - 1].name, (long long)column, (long long)i, branch->name,
+            "row input \"%s\" is %lld in row %lld%s; %s expects a column from 0 to %lld%s",
+            plan->rows[branch->row - 1].name, (long long)column, (long long)at, where, branch->name,
             (long long)plan->out_features - 1, ignored);
     }
     return RF_OK;
@@ -261,9 +293,11 @@ static rf_status check_columns(const rfi_plan *plan, const rfi_branch *branch, c
 static rf_status check_overlaps(const rfi_plan *plan, const rf_forward_args *args, const call *c) {
     if (!args->results && overlap(&c->x, &c->results[0]))
         return rfi_error(RF_INVALID_ARGUMENT, "y overlaps x; expected separate buffers");
-    for (int i = 0; i < plan->num_branches; i++) {
+    for (int i = 0; i < plan->num_outputs; i++) {
         if (overlap(&c->x, &c->results[i]))
             return rfi_error(RF_INVALID_ARGUMENT, "results[%d] overlaps x; expected separate buffers", i);
+        if (overlap(&c->wanted, &c->results[i]))
+            return rfi_error(RF_INVALID_ARGUMENT, "results[%d] overlaps rows; expected separate buffers", i);
         for (int k = 0; k < plan->num_rows; k++)
             if (overlap(&c->row_inputs[k], &c->results[i]))
                 return rfi_error(RF_INVALID_ARGUMENT,
@@ -278,7 +312,7 @@ static rf_status check_overlaps(const rfi_plan *plan, const rf_forward_args *arg
 
 static rf_status check_memories(const rf_model *model, const rf_forward_args *args, const call *c) {
     rf_status status = check_memory(model, &x_names, c->forward.x_memory);
-    for (int i = 0; i < model->spec.plan.num_branches && !status; i++) {
+    for (int i = 0; i < model->spec.plan.num_outputs && !status; i++) {
         const names name = args->results ? names_of("results", i) : y_names;
         status = check_memory(model, &name, c->outputs[i].memory);
     }
@@ -289,8 +323,9 @@ static rf_status check_call(const rf_model *model, const rf_forward_args *args, 
     const rfi_plan *plan = &model->spec.plan;
     const rfi_forward *f = &c->forward;
     rf_status status = take_x(model, args, c);
+    if (!status) status = take_wanted(model, args, c);
+    if (!status) status = take_row_inputs(model, args, c); /* which say how wide some results are */
     if (!status) status = take_results(model, args, c);
-    if (!status) status = take_row_inputs(model, args, c);
     if (!status) status = check_memories(model, args, c);
     if (status) return status;
     status = check_types(model, f);
@@ -300,22 +335,30 @@ static rf_status check_call(const rf_model *model, const rf_forward_args *args, 
     return status;
 }
 
+/* All of the logits, of which there are none. */
+static int has_no_columns(const rfi_plan *plan) { return !plan->branches[0].reduction && !plan->width; }
+
+static int64_t rows_of_results(const rf_forward_args *args) {
+    return args->rows ? (int64_t)args->num_rows : args->batch;
+}
+
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *given) {
     RFI_GUARDED;
     rf_forward_args own, *args = &own;
     rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
     if (!status) status = check_ready(model, args->batch);
     if (status) return status;
-    call c = {.forward = {
-                  .batch = args->batch,
-                  .outputs = c.outputs,
-                  .rows = c.values,
-                  .workspace = args->workspace,
-                  .workspace_size = args->workspace_size,
-                  .stream = args->stream,
-              }};
+    call c = {.batch = args->batch,
+        .forward = {
+            .batch = rows_of_results(args),
+            .outputs = c.outputs,
+            .rows = c.values,
+            .workspace = args->workspace,
+            .workspace_size = args->workspace_size,
+            .stream = args->stream,
+        }};
     status = check_call(model, args, &c);
-    if (status || !c.forward.batch || !model->spec.plan.width) return status;
+    if (status || !c.forward.batch || has_no_columns(&model->spec.plan)) return status;
     c.forward.y = c.outputs[0].data;
     c.forward.ldy = c.outputs[0].ld;
     c.forward.y_dtype = c.outputs[0].dtype;
@@ -349,7 +392,7 @@ rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_arg
     rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
     if (!status) status = check_ready(model, args->batch);
     if (status) return status;
-    call c = {.forward = {.batch = args->batch}};
+    call c = {.batch = args->batch, .forward = {.batch = rows_of_results(args)}};
     const void *const x = args->x;
     /* Any address that is not NULL stands for x where there is none. */
     if (!x) args->x = &own;

@@ -76,6 +76,7 @@ noinst_HEADERS += \
 	lib/ops.def \
 	lib/ops.h \
 	lib/states.h \
+	lib/top.h \
 	lib/ops_typed.h \
 	lib/plan.h \
 	lib/presets.def \

@@ -140,7 +140,7 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info) {
         .device = model->backend->is_cuda ? spec->device : -1,
         .loaded = model->prepared != NULL,
         .prepared_bytes = model->prepared_bytes,
-        .num_results = spec->plan.num_branches,
+        .num_results = spec->plan.num_outputs,
         .num_row_inputs = spec->plan.num_rows,
     };
     rfi_sized_write(info, &own, sizeof own);
@@ -157,14 +157,17 @@ static rf_status check_index(const rf_model *model, size_t index, int count, con
 rf_status rf_model_result_info(const rf_model *model, size_t index, rf_result_info *info) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
     rf_status status = rfi_sized_check("info", "rf_result_info", info, sizeof *info);
-    if (!status) status = check_index(model, index, model->spec.plan.num_branches, "result");
+    if (!status) status = check_index(model, index, model->spec.plan.num_outputs, "result");
     if (status) return status;
-    const rfi_branch *branch = &model->spec.plan.branches[index];
+    const rfi_result_part *out = &model->spec.plan.outputs[index];
+    const rfi_branch *branch = &model->spec.plan.branches[out->branch];
     const rf_result_info own = {
-        .name = branch->name,
+        .name = out->name,
         .width = branch->width,
-        .dtype = branch->gives_index ? RF_INT64 : model->spec.y_dtype,
+        .dtype = out->is_index ? RF_INT64 : model->spec.y_dtype,
         .kind = branch->reduction,
+        .part = out->part,
+        .row_input = branch->row,
     };
     rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
@@ -176,7 +179,12 @@ rf_status rf_model_row_input_info(const rf_model *model, size_t index, rf_row_in
     if (!status) status = check_index(model, index, model->spec.plan.num_rows, "row input");
     if (status) return status;
     const rfi_row_input *row = &model->spec.plan.rows[index];
-    const rf_row_input_info own = {.name = row->name, .use = row->is_column ? RF_ROW_COLUMN : RF_ROW_NUMBER};
+    const rf_row_input_info own = {
+        .name = row->name,
+        .use = row->several  ? RF_ROW_COLUMNS
+            : row->is_column ? RF_ROW_COLUMN
+                             : RF_ROW_NUMBER,
+    };
     rfi_sized_write(info, &own, sizeof own);
     return RF_OK;
 }

@@ -28,6 +28,13 @@ enum {
     RFI_RF_INDEX = 2,
     RFI_RF_COLUMN = 4,
     RFI_RF_IGNORES = 8,
+    RFI_RF_COLUMNS = 16,
+    RFI_RF_TOP = 32,
+    RFI_RF_COUNT = 64,
+    RFI_RF_SEEDED = 128,
+    RFI_RF_MEAN = 256,
+    RFI_RF_CORRECTION = 512,
+    RFI_RF_HOST = 1024,
 };
 
 /* What stands for q where a row names no column of the layer. */
@@ -36,7 +43,7 @@ enum {
     RFI_COLUMN_IGNORED = -2, /* the result is 0 */
 };
 
-/* The second total of a reduction that has one alone. */
+/* A total that a reduction does not have. */
 #define RFI_NO_TOTAL (NONE, C(0), C(0), C(1))
 #define RFI_THERE(join, term, moved, factor) RFI_THERE_##join
 #define RFI_THERE_ADD 1

@@ -23,6 +23,8 @@
 #define TIMES_EXP(v) (MAXNUM(C(-1000), v) * EXP_TERM(v))
 #define SAME(v, w) (((v) == (w)) | (((v) != (v)) & ((w) != (w)))) /* NaN is the same as NaN */
 #define WORD(j) RFI_TYPED(rfi_word)(j)
+#define BEFORE(x, j, z, q) ((((x) > (z)) | (((x) != (x)) & ((z) == (z))) | (SAME(x, z) & ((j) < (q)))) ? C(1) : C(0))
+#define DOWN(m) RFI_TYPED(rfi_down)(m)
 #define ASKED(q, v) ((q) == RFI_COLUMN_IGNORED ? C(0) : (q) == RFI_COLUMN_OUTSIDE ? C(NAN) : (v))
 
 /* exp of -|x| alone, so nothing overflows and the lower tail keeps its relative accuracy. */
@@ -40,6 +42,20 @@ RFI_FN RFI_T RFI_TYPED(rfi_tanh_softplus)(RFI_T x) {
 }
 
 RFI_FN RFI_T RFI_TYPED(rfi_anchor)(RFI_T m) { return ABS(m) < C(INFINITY) ? m : C(0); }
+
+/* 2^-e for m of 2^e to 2^(e+1); of numbers so large or small that it would be subnormal or infinite the nearest that is
+ * neither. */
+RFI_FN RFI_T RFI_TYPED(rfi_down)(RFI_T m) {
+    const RFI_BITS twice =
+        ((RFI_BITS)1 << (sizeof(RFI_BITS) * 8 - 1 - RFI_MANTISSA)) - 2; /* the exponent of 1, doubled */
+    RFI_BITS e = RFI_TYPED(rfi_bits)(m) << 1 >> (RFI_MANTISSA + 1);
+    e = e < 1 ? 1 : e;
+    e = e > twice - 1 ? twice - 1 : e;
+    return RFI_TYPED(rfi_from_bits)((twice - e) << RFI_MANTISSA);
+}
+
+/* What finish divides by: never below 0, as in PyTorch. */
+RFI_FN RFI_T RFI_TYPED(rfi_divisor)(RFI_T n, RFI_T correction) { return n > correction ? n - correction : C(0); }
 
 #define RFI_OP(id, number, name, params, flags, formula, doc)                 \
     RFI_FN RFI_T RFI_TYPED(rfi_op_##id)(RFI_T x, RFI_T a, RFI_T b, RFI_T s) { \
@@ -94,18 +110,23 @@ RFI_FN RFI_COLUMN RFI_TYPED(rfi_column_of)(RFI_T word) {
     RFI_FN RFI_T RFI_TYPED(rfi_carry_##id)(int i, RFI_T m, RFI_T p, RFI_T t0, RFI_T t1) {                              \
         return RFI_TYPED(rfi_moved_##id)(i, m, p, t0, t1) * RFI_TYPED(rfi_factor_##id)(i, m, p);                       \
     }                                                                                                                  \
-    RFI_FN RFI_T RFI_TYPED(rfi_join_##id)(int i, RFI_T t, RFI_T u) { return i ? JOINED_OF total1 : JOINED_OF total0; } \
+    RFI_FN RFI_T RFI_TYPED(rfi_join_##id)(int i, RFI_T t, RFI_T u) {                                                   \
+        (void)u;                                                                                                       \
+        return i ? JOINED_OF total1 : JOINED_OF total0;                                                                \
+    }                                                                                                                  \
     RFI_FN RFI_T RFI_TYPED(rfi_finish_##id)(RFI_T m, RFI_T t0, RFI_T t1, RFI_T n, RFI_COLUMN q) {                      \
         (void)m, (void)t0, (void)t1, (void)n, (void)q;                                                                 \
         return finish_;                                                                                                \
     }                                                                                                                  \
-    /* What it makes of a single column. The total of nothing is +0, so the sum of a single -0 is +0, as in PyTorch.   \
+    /* What it makes of a single column, a its parameter. The total of nothing is +0, so the sum of a single -0 is +0, \
+     * as in PyTorch.                                                                                                  \
      */                                                                                                                \
-    RFI_FN RFI_T RFI_TYPED(rfi_alone_##id)(RFI_T x) {                                                                  \
+    RFI_FN RFI_T RFI_TYPED(rfi_alone_##id)(RFI_T x, RFI_T a) {                                                         \
         RFI_T m = RFI_TYPED(rfi_peak_##id)(RFI_TYPED(rfi_peak0_##id)(), x);                                            \
         RFI_T t0 = RFI_TYPED(rfi_join_##id)(0, RFI_TYPED(rfi_empty_##id)(0), RFI_TYPED(rfi_term_##id)(0, m, x, 0, 0)); \
         RFI_T t1 = RFI_TYPED(rfi_join_##id)(1, RFI_TYPED(rfi_empty_##id)(1), RFI_TYPED(rfi_term_##id)(1, m, x, 0, 0)); \
-        RFI_T result = RFI_TYPED(rfi_finish_##id)(m, t0, t1, C(1), 0);                                                 \
+        RFI_T n = (flags) & RFI_RF_CORRECTION ? RFI_TYPED(rfi_divisor)(C(1), a) : C(1);                                \
+        RFI_T result = RFI_TYPED(rfi_finish_##id)(m, t0, t1, n, 0);                                                    \
         return (flags) & RFI_RF_INDEX ? (RFI_T)RFI_TYPED(rfi_column_of)(result) : result;                              \
     }
 #include "reductions.def"
@@ -119,7 +140,7 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
 #undef RFI_OP
 /* A reduction over a width of one. */
 #define RFI_REDUCTION(id, number, name, ...) \
-    case number: return RFI_TYPED(rfi_alone_##id)(x);
+    case number: return RFI_TYPED(rfi_alone_##id)(x, a);
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
@@ -146,6 +167,8 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
 #undef TIMES_EXP
 #undef SAME
 #undef WORD
+#undef BEFORE
+#undef DOWN
 #undef ASKED
 #undef TERM_OF
 #undef MOVED_OF

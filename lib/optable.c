@@ -14,6 +14,9 @@
 #define RFI_P2(n1, d1, n2, d2) .num_params = 2, .param_names = {#n1, #n2}, .param_defaults = {d1, d2}
 #define RFI_PW(keyword) .word_keyword = #keyword
 
+/* Reductions whose first parameter has no default. */
+#define RFI_RF_NEEDS (RFI_RF_COLUMN | RFI_RF_COLUMNS | RFI_RF_TOP)
+
 static const rfi_op_desc table[] = {
     /* A size that was not given is -1. */
     {.kind = RF_OP_LINEAR,
@@ -36,15 +39,23 @@ static const rfi_op_desc table[] = {
         .name = text,                                                                         \
         .doc = meaning,                                                                       \
         .empty_ok = ((flags_) & RFI_RF_EMPTY) != 0,                                           \
-        .gives_index = ((flags_) & RFI_RF_INDEX) != 0,                                        \
-        .row_use = (flags_) & RFI_RF_COLUMN ? RF_ROW_COLUMN : RF_ROW_NONE,                    \
-        .num_params = (flags_) & RFI_RF_IGNORES ? 2                                           \
-            : (flags_) & RFI_RF_COLUMN          ? 1                                           \
-                                                : 0,                                                   \
-        .min_params = (flags_) & RFI_RF_COLUMN ? 1 : 0,                                       \
-        .param_names = {(flags_) & RFI_RF_COLUMN ? "column" : NULL,                           \
+        .gives_index = ((flags_) & (RFI_RF_INDEX | RFI_RF_COUNT)) != 0,                       \
+        .row_use = (flags_) & RFI_RF_COLUMN ? RF_ROW_COLUMN                                   \
+            : (flags_) & RFI_RF_COLUMNS     ? RF_ROW_COLUMNS                                  \
+                                            : RF_ROW_NONE,                                        \
+        .top = ((flags_) & RFI_RF_TOP) != 0,                                                  \
+        .corrects = ((flags_) & RFI_RF_CORRECTION) != 0,                                      \
+        .num_params = (flags_) & RFI_RF_IGNORES             ? 2                               \
+            : (flags_) & (RFI_RF_NEEDS | RFI_RF_CORRECTION) ? 1                               \
+                                                            : 0,                              \
+        .min_params = (flags_) & RFI_RF_NEEDS ? 1 : 0,                                        \
+        .param_names = {(flags_) & RFI_RF_COLUMN ? "column"                                   \
+                : (flags_) & RFI_RF_COLUMNS      ? "columns"                                  \
+                : (flags_) & RFI_RF_TOP          ? "k"                                        \
+                : (flags_) & RFI_RF_CORRECTION   ? "correction"                               \
+                                                 : NULL,                                        \
             (flags_) & RFI_RF_IGNORES ? "ignore_index" : NULL},                               \
-        .param_defaults = {0, (flags_) & RFI_RF_IGNORES ? -100 : 0}},
+        .param_defaults = {(flags_) & RFI_RF_CORRECTION ? 1 : 0, (flags_) & RFI_RF_IGNORES ? -100 : 0}},
 #include "reductions.def"
 #undef RFI_REDUCTION
 };

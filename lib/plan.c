@@ -23,7 +23,10 @@ static int32_t row_place(rfi_plan *plan, const rf_op *op) {
     while (r < plan->num_rows && strcmp(plan->rows[r].name, op->vector + 1)) r++;
     if (r == plan->num_rows) {
         strcpy(plan->rows[r].name, op->vector + 1);
-        plan->rows[plan->num_rows++].is_column = rfi_op_find(op->kind)->row_use == RF_ROW_COLUMN;
+        const rf_row_use use = rfi_op_find(op->kind)->row_use;
+        plan->rows[r].is_column = use != RF_ROW_NUMBER;
+        plan->rows[r].several = use == RF_ROW_COLUMNS;
+        plan->num_rows++;
     }
     return r + 1;
 }
@@ -49,6 +52,14 @@ static void name_branch(rfi_plan *plan, int index) {
     else snprintf(plan->branches[index].name, RF_MAX_NAME, "%.20s_%d", name, same);
 }
 
+static void add_output(rfi_plan *plan, int branch, int part) {
+    const rfi_branch *b = &plan->branches[branch];
+    rfi_result_part *out = &plan->outputs[plan->num_outputs++];
+    *out = (rfi_result_part){.branch = branch, .part = part, .is_index = part || b->gives_index};
+    strcpy(out->name, b->name);
+    if (part) strcat(out->name, "_indices");
+}
+
 static void add_branch(rfi_plan *plan, const rfi_result *result) {
     rfi_branch *branch = &plan->branches[plan->num_branches++];
     const int folds = result->reduction >= 0;
@@ -58,13 +69,22 @@ static void add_branch(rfi_plan *plan, const rfi_result *result) {
         plan->chain.num_results == 1 ? &plan->trunk : &branch->pre);
     if (folds) {
         const rf_op *op = &plan->chain.ops[result->reduction];
+        const rfi_op_desc *desc = rfi_op_find(op->kind);
         branch->reduction = op->kind;
         branch->row = row_place(plan, op);
-        branch->ignore = rfi_op_find(op->kind)->num_params == 2 ? (int64_t)op->params[1] : RFI_IGNORES_NONE;
-        branch->gives_index = rfi_op_find(op->kind)->gives_index;
+        branch->ignore = desc->num_params == 2 ? (int64_t)op->params[1] : RFI_IGNORES_NONE;
+        branch->gives_index = desc->gives_index;
+        branch->top = desc->top ? (int)op->params[0] : 0;
+        branch->gathers = desc->row_use == RF_ROW_COLUMNS;
+        branch->seeded = (rfi_reduction_flags(op->kind) & RFI_RF_SEEDED) != 0;
+        branch->count = rfi_divisor_f64((double)plan->out_features, desc->corrects ? op->params[0] : 0);
+        branch->width = branch->gathers ? 0 : branch->top ? branch->top : 1;
         add_steps(plan, result->reduction + 1, result->end, &branch->post);
     }
     name_branch(plan, plan->num_branches - 1);
+    branch->output = plan->num_outputs;
+    add_output(plan, plan->num_branches - 1, 0);
+    if (branch->top) add_output(plan, plan->num_branches - 1, 1);
 }
 
 static int reads_saved(const rfi_steps *steps) {
@@ -123,7 +143,7 @@ static int joins(rfi_plan *plan, int b, rfi_fold *fold) {
 static void find_folds(rfi_plan *plan) {
     for (int b = 0; b < plan->num_branches; b++) {
         rfi_branch *branch = &plan->branches[b];
-        if (!branch->reduction) continue;
+        if (!branch->reduction || branch->gathers) continue;
         int f = 0;
         while (f < plan->num_folds && !joins(plan, b, &plan->folds[f])) f++;
         if (f == plan->num_folds) plan->folds[plan->num_folds++] = (rfi_fold){branch->reduction, b};

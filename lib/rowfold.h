@@ -105,7 +105,10 @@ typedef enum rf_op_kind {
     RF_OP_SAVE = 150, RF_OP_ADD_SAVED = 151, RF_OP_MUL_SAVED = 152,
     RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204,
     RF_OP_ENTROPY = 205, RF_OP_ARGMAX = 206, RF_OP_ARGMIN = 207,
-    RF_OP_PICK = 208, RF_OP_LOGPROB = 209
+    RF_OP_PICK = 208, RF_OP_LOGPROB = 209, RF_OP_RANK = 210,
+    RF_OP_TOPK = 211,   /* params[0]: k. Two results: (batch, k) values, and behind them their columns */
+    RF_OP_GATHER = 212, /* (batch, columns of the row input) values */
+    RF_OP_VAR = 213, RF_OP_STD = 214, RF_OP_NORM = 215
 } rf_op_kind;
 
 #define RF_MAX_OPS 64        /* operators in a chain, the linear layer included */
@@ -114,6 +117,8 @@ typedef enum rf_op_kind {
 #define RF_MAX_RESULTS 16    /* of one chain. RF_OP_RESULT stands before the operators of each result but the first. Before those of the first, too,
                                 where it has operators of its own before its reduction: else all before the first reduction is the trunk, which
                                 all results share */
+
+#define RF_MAX_TOP 64        /* k of RF_OP_TOPK */
 
 /* One operator of a chain. */
 typedef struct rf_op {
@@ -136,7 +141,8 @@ typedef enum rf_op_class {
 typedef enum rf_row_use {
     RF_ROW_NONE = 0,
     RF_ROW_NUMBER = 1, /* a number, where a per-feature vector may stand, and behind the reduction, too */
-    RF_ROW_COLUMN = 2  /* a column of the layer: RF_INT64 or RF_INT32 */
+    RF_ROW_COLUMN = 2, /* a column of the layer: RF_INT64 or RF_INT32 */
+    RF_ROW_COLUMNS = 3 /* any number of columns of the layer, as many in each row: rf_row_input.columns */
 } rf_row_use;
 
 typedef struct rf_op_info {
@@ -150,7 +156,7 @@ typedef struct rf_op_info {
     const char *param_names[RF_MAX_OP_PARAMS];
     double param_defaults[RF_MAX_OP_PARAMS];
     int32_t row_input;       /* an rf_row_use: whether the first parameter may be, or is, a row input "#name" */
-    int32_t gives_index;     /* 1 if the result is a column, RF_INT64 */
+    int32_t gives_index;     /* 1 if the result is a column, or a number of columns: RF_INT64 */
 } rf_op_info;
 
 /* rf_version: "major.minor.patch" of the library; static storage.
@@ -320,10 +326,10 @@ rf_status rf_model_load_open_file(rf_model *model, const rf_file *file, const rf
  * in_features, out_features) is the weight tensor's. *model is untouched on an error. Statuses of both. */
 rf_status rf_model_create_from_file(rf_model **model, const rf_config *config, const char *path, const rf_file_names *names);
 
-/* Where one result of several goes. No byte of its rows may be one of x, of a row input, of another result or of the weights. */
+/* Where one result of several goes; of topk first its values, then its columns. No byte of its rows may be one of x, of a row input, of another result or of the weights. */
 typedef struct rf_result {
     size_t size;    /* sizeof(rf_result) */
-    void *data;     /* (batch, width): rf_model_result_info says the width, 1 for a reduction */
+    void *data;     /* (batch, width), or (num_rows, width): rf_model_result_info says the width, 1 for most reductions */
     int64_t ld;     /* elements from one row to the next; 0: dense */
     int32_t dtype;  /* rf_dtype; by default config.y_dtype, or RF_INT64 of a result that is a column, which has no other */
     int32_t memory; /* rf_memory */
@@ -333,13 +339,14 @@ typedef struct rf_result {
 typedef struct rf_row_input {
     size_t size;      /* sizeof(rf_row_input) */
     const char *name; /* without # */
-    const void *data; /* (batch). A column is one from 0 to out_features - 1, or what its operators ignore: in host memory another is
+    const void *data; /* (batch), or (batch, columns). A column is one from 0 to out_features - 1, or what its operators ignore: in host memory another is
                          RF_INVALID_ARGUMENT, with the row in the sentence; a kernel makes NaN of it, and reads nothing wild */
     int64_t length;   /* batch */
-    int64_t ld;       /* elements from one row's value to the next; 0: 1 */
+    int64_t ld;       /* elements from one row's values to the next; 0: dense */
     int32_t dtype;    /* rf_dtype. Of a number by default float32, or float64 for float64 weights, which goes with float64 only. Of a column
                          RF_INT64, by default, or RF_INT32 */
     int32_t memory;   /* rf_memory */
+    int64_t columns;  /* values of each row, and so columns of the results that ask for them: RF_ROW_COLUMNS alone takes others than 1; 0: 1 */
 } rf_row_input;
 
 typedef struct rf_forward_args {
@@ -364,6 +371,11 @@ typedef struct rf_forward_args {
     size_t num_results;
     const rf_row_input *row_inputs; /* exactly the row inputs that the chain names, in any order */
     size_t num_row_inputs;
+    const int64_t *rows;   /* (num_rows) in host memory: which rows of x are wanted, from 0 to batch - 1, any of them any number of times. Results then
+                              are of these, in this order: y and results have num_rows rows, as if x and the row inputs had been indexed with the
+                              list first. The others cost nothing, and what their row inputs hold is not looked at. NULL: all of them. CPU
+                              backends; else RF_UNSUPPORTED */
+    size_t num_rows;
 } rf_forward_args;
 
 /* y = chain(x). Both forms give the same bits; the first is for one result and no row inputs. Rounds once, when a result is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
@@ -372,7 +384,8 @@ rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, 
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
 
 /* Bytes of workspace that one forward needs: of `batch` rows for any dtypes of x and y, or of the call that `args` describes, which may need
- * less. The second looks at args->batch, x, ldx, x_dtype and x_memory; x may be NULL for any address, and is not read. On a GPU x of 16 bits
+ * less. A list of rows needs what a batch of num_rows does. The second looks at args->batch, x, ldx, x_dtype, x_memory and num_rows (where rows is
+ * not NULL); x may be NULL for any address, and is not read. On a GPU x of 16 bits
  * that begins, with each of its rows, at a multiple of 16 bytes needs the least. */
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *args, size_t *bytes);
@@ -382,13 +395,13 @@ typedef struct rf_model_info {
     const char *backend;     /* static storage */
     const char *chain;       /* as written; owned by the model */
     int64_t in_features, out_features;
-    int64_t output_features; /* 1 with a reduction, else out_features */
+    int64_t output_features; /* the first result's width: 1 with most reductions, out_features without one */
     int32_t weight_dtype, x_dtype, y_dtype, math, simplify;
     int32_t threads;         /* CPU threads of a forward */
     int32_t device;          /* CUDA device index, -1 on a CPU */
     int32_t loaded;
     size_t prepared_bytes;   /* memory held for the weights, host and device together */
-    int32_t num_results;     /* output_features and y_dtype are the first one's */
+    int32_t num_results;     /* elements of args.results. output_features and y_dtype are the first one's */
     int32_t num_row_inputs;
 } rf_model_info;
 
@@ -397,15 +410,18 @@ rf_status rf_model_get_info(const rf_model *model, rf_model_info *info);
 typedef struct rf_result_info {
     size_t size;      /* sizeof(rf_result_info) */
     const char *name; /* the reduction's, of a second one "max_2"; "logits" without one. Owned by the model */
-    int64_t width;    /* columns: 1 with a reduction, else out_features */
+    int64_t width;    /* columns: 1 with most reductions, k of RF_OP_TOPK, out_features without one; 0 of RF_OP_GATHER: those of the call's
+                         row input */
     int32_t dtype;    /* rf_dtype that it has by default */
     int32_t kind;     /* rf_op_kind of the reduction, or RF_OP_NONE */
+    int32_t part;     /* 1 of the columns that belong to the values before: "topk_indices" behind "topk"; else 0 */
+    int32_t row_input; /* 1 + the index of the row input whose column, or columns, the reduction asks for; 0 if none */
 } rf_result_info;
 
 typedef struct rf_row_input_info {
     size_t size;      /* sizeof(rf_row_input_info) */
     const char *name; /* without #. Owned by the model */
-    int32_t use;      /* an rf_row_use: RF_ROW_NUMBER or RF_ROW_COLUMN */
+    int32_t use;      /* an rf_row_use, not RF_ROW_NONE */
     int32_t reserved; /* 0 */
 } rf_row_input_info;
 

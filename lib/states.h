@@ -2,9 +2,9 @@
 /* The state of a row: what a reduction knows of some of its columns.
  *
  * A state is a peak and one or two totals (reductions.def), as many words as rfi_reduction_words says. States of
- * neighbouring columns are joined the same way everywhere: the common peak first, then every total once, carried from
- * its peak to the common one. So the bits depend on which states are joined in which order, and on nothing else; every
- * kernel has an order that depends on the number of columns alone.
+ * neighbouring columns are joined the same way everywhere: the common peak first (of two means from what they count),
+ * then every total once, carried from its peak to the common one. So the bits depend on which states are joined in
+ * which order, and on nothing else; every kernel has an order that depends on the number of columns alone.
  *
  * Where partial states lie, in the compute type:
  *
@@ -61,10 +61,15 @@ static inline int rfi_reduction_flags(int kind) {
     return 0;
 }
 
-#define RFI_REDUCTION(id, number, ...)                                                                              \
+/* The peak of two states. The mean of nothing is 0, and counts for nothing. */
+static inline double rfi_mean_of_both(rfi_state p, rfi_state q) {
+    return q.t[0] > 0 ? p.m + (q.m - p.m) * (q.t[0] / (p.t[0] + q.t[0])) : p.m;
+}
+
+#define RFI_REDUCTION(id, number, name, flags, ...)                                                                 \
     /* Both, p's columns before q's. */                                                                             \
     RFI_FN rfi_state rfi_state_join_##id(rfi_state p, rfi_state q) {                                                \
-        rfi_state r = {.m = rfi_peak_##id##_f64(p.m, q.m)};                                                         \
+        rfi_state r = {.m = (flags) & RFI_RF_MEAN ? rfi_mean_of_both(p, q) : rfi_peak_##id##_f64(p.m, q.m)};        \
         for (int i = 0; i < RFI_TOTALS; i++) {                                                                      \
             /* Two statements: the products that a compiler makes part of a multiply-add shall be the same ones. */ \
             double one = rfi_carry_##id##_f64(i, p.m, r.m, p.t[0], p.t[1]);                                         \
@@ -73,10 +78,12 @@ static inline int rfi_reduction_flags(int kind) {
         }                                                                                                           \
         return r;                                                                                                   \
     }                                                                                                               \
-    RFI_FN rfi_state rfi_state_fold_##id(const double *values, int n, int64_t first, int64_t q) {                   \
+    RFI_FN rfi_state rfi_state_fold_##id(const double *values, int n, int64_t first, int64_t q, double z) {         \
         rfi_state s = {.m = rfi_peak0_##id##_f64()};                                                                \
         for (int i = 0; i < RFI_TOTALS; i++) s.t[i] = rfi_empty_##id##_f64(i);                                      \
         for (int j = 0; j < n; j++) s.m = rfi_peak_##id##_f64(s.m, values[j]);                                      \
+        if ((flags) & RFI_RF_MEAN && n) s.m /= n;                                                                   \
+        if ((flags) & RFI_RF_SEEDED) s.m = z;                                                                       \
         for (int i = 0; i < RFI_TOTALS; i++)                                                                        \
             for (int j = 0; j < n; j++)                                                                             \
                 s.t[i] = rfi_join_##id##_f64(i, s.t[i], rfi_term_##id##_f64(i, s.m, values[j], first + j, q));      \
@@ -85,11 +92,12 @@ static inline int rfi_reduction_flags(int kind) {
 #include "reductions.def"
 #undef RFI_REDUCTION
 
-/* The state of n columns from `first` on; of none, with which every fold begins. */
-static inline rfi_state rfi_state_fold(int kind, const double *values, int n, int64_t first, int64_t q) {
+/* The state of n columns from `first` on; of none, with which every fold begins. The row asks for column q, of value z
+ * where the reduction is seeded with it. */
+static inline rfi_state rfi_state_fold(int kind, const double *values, int n, int64_t first, int64_t q, double z) {
     switch (kind) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: return rfi_state_fold_##id(values, n, first, q);
+    case number: return rfi_state_fold_##id(values, n, first, q, z);
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
@@ -107,7 +115,7 @@ static inline rfi_state rfi_state_join(int kind, rfi_state p, rfi_state q) {
     return p;
 }
 
-/* The result over n columns; of an index its WORD. */
+/* The result over n columns, less the correction; of an index its WORD. */
 static inline double rfi_state_finish(int kind, rfi_state s, double n, int64_t q) {
     switch (kind) {
 #define RFI_REDUCTION(id, number, ...) \
@@ -130,7 +138,8 @@ static inline int rfi_state_begins_with(int kind, int other) {
         rfi_state s[2];
         for (int k = 0; k < 2; k++) {
             const int of = k ? other : kind;
-            s[k] = rfi_state_join(of, rfi_state_fold(of, pair, 2, 0, 1), rfi_state_fold(of, &pair[1], 1, 2, 1));
+            s[k] = rfi_state_join(
+                of, rfi_state_fold(of, pair, 2, 0, 1, pair[1]), rfi_state_fold(of, &pair[1], 1, 2, 1, pair[1]));
         }
         const double *one = (const double *)&s[0], *two = (const double *)&s[1];
         for (size_t w = 0; w < bytes / sizeof *one; w++)

@@ -63,16 +63,17 @@ class Case:
         x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
         return oracle.evaluate(self.chain, x, w, b, wide, dtype=self.compute, products=products)
 
-    def expected_results(self) -> list[oracle.Result]:
+    def expected_results(self) -> list[oracle.Result | oracle.TopColumns]:
         """The same of each result."""
         wide = {name: widen(v, self.dtype) for name, v in self.vectors.items()}
-        wide.update({f"#{name}": v.astype(np.float64)[:, None] for name, v in self.rows.items()})
+        for name, v in self.rows.items():
+            wide[f"#{name}"] = v.astype(np.float64) if v.ndim == 2 else v.astype(np.float64)[:, None]
         b = None if self.b is None else widen(self.b, self.dtype)
         x, w = widen(self.x, self.x_dtype), widen(self.w, self.dtype)
         return oracle.evaluate_results(self.chain, x, w, b, wide, dtype=self.compute)
 
     def check_results(self, results: Any, context: str = "") -> None:
-        given = results if isinstance(results, tuple) else (results,)
+        given = flat(results)
         expected = self.expected_results()
         assert len(given) == len(expected)
         for i, (y, wanted) in enumerate(zip(given, expected)):
@@ -104,6 +105,11 @@ def make_case(
     named = {name: store(v, dtype) for name, v in (vectors or {}).items()}
     x, w, b = store(data.x, x_dtype), store(data.w, dtype), store(data.b, dtype)
     return Case(chain, x, w, b, named, dtype, x_dtype, y_dtype)
+
+
+def flat(results: Any) -> list[Array]:
+    """The arrays of one result or of several, those of topk one behind the other."""
+    return [array for one in results for array in flat(one)] if isinstance(results, tuple) else [results]
 
 
 def same_bits(a: Array, b: Array) -> bool:

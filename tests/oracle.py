@@ -74,7 +74,7 @@ def parse_results(text: str) -> list[list[Op]]:
     trunk: list[Op] = []
     while first and not first[0].strip().startswith("("):
         op = _operator(first[0])
-        if op.name in REDUCTIONS or op.name in ASKING:
+        if op.name in (*REDUCTIONS, *ASKING, *PAIRS):
             break
         trunk.append(op)
         first.pop(0)
@@ -105,6 +105,8 @@ def _operator(part: str) -> Op:
     if not match:
         raise ValueError(f"cannot read {part!r}")
     name, inside = match.group(1), (match.group(2) or "").strip()
+    if name in CORRECTED or name == "topk":
+        return Op(name, (float(inside.rpartition("=")[2] or 1),))
     if name in REDUCTIONS:
         return Op(name, ())
     if name in ASKING:
@@ -237,7 +239,23 @@ def _entropy(x: Array) -> Array:
         return np.log(t) - np.sum(np.where(e == 0, 0, d * e), axis=1) / t
 
 
-REDUCTIONS: dict[str, Callable[[Array], Array]] = {
+def _squares(x: Array) -> Array:
+    """The sum of the squared distances from the mean."""
+    d = x - x.sum(axis=1, keepdims=True) / max(x.shape[1], 1)
+    return np.sum(d * d, axis=1)
+
+
+def _variance(x: Array, correction: float = 1.0) -> Array:
+    return _squares(x) / np.float64(max(x.shape[1] - correction, 0))
+
+
+def _norm(x: Array) -> Array:
+    top = np.max(np.abs(x), axis=1, initial=0)  # propagates NaN
+    scale = np.where(np.isfinite(top) & (top > 0), top, 1)
+    return np.where(np.isfinite(top), scale * np.sqrt(np.sum((x / scale[:, None]) ** 2, axis=1)), top)
+
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {
     "sum": lambda x: np.sum(x, axis=1),
     "mean": lambda x: np.sum(x, axis=1) / x.shape[1],
     "max": lambda x: np.max(x, axis=1),
@@ -246,12 +264,22 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "entropy": _entropy,
     "argmax": lambda x: np.argmax(x, axis=1).astype(np.float64),
     "argmin": lambda x: np.argmin(x, axis=1).astype(np.float64),
+    "var": _variance,
+    "std": lambda x, correction=1.0: np.sqrt(_variance(x, correction)),
+    "norm": _norm,
 }
-# Reductions that ask for one column of each row, by a row input; logprob knows rows that are ignored, too.
-ASKING = ("pick", "logprob")
+# Those that take a correction from the number of columns.
+CORRECTED = ("var", "std")
+# Reductions that ask for columns of each row, by a row input; logprob knows rows that are ignored, too.
+ASKING = ("pick", "logprob", "rank", "gather")
+# Those with two results.
+PAIRS = ("topk",)
 # What they make of a single column; the others leave it as it is.
-ALONE: dict[str, Callable[[Array], Array]] = {
+ALONE: dict[str, Callable[..., Array]] = {
     "entropy": lambda x: np.where(np.isfinite(x), 0.0, np.nan),
+    "var": lambda x, correction: np.where(np.isfinite(x) & (correction < 1), 0.0, np.nan),
+    "std": lambda x, correction: np.where(np.isfinite(x) & (correction < 1), 0.0, np.nan),
+    "norm": np.abs,
 }
 
 
@@ -267,6 +295,27 @@ class Result(NamedTuple):
     lo: Array
     hi: Array
     unsure: Array
+
+
+class TopColumns(NamedTuple):
+    """Which columns a topk may name: of each, the fewest and the most that come before it."""
+
+    state: State
+    k: int
+
+    def violations(self, y: Array) -> Array:
+        """Where column y[row, i] cannot be number i, or stands there twice, or is none."""
+        n = self.state.value.shape[1]
+        assert y.shape == (len(self.state.value), self.k), y.shape
+        inside = (y >= 0) & (y < n)
+        columns = np.where(inside, y, 0)
+        wrong = ~inside
+        for i in range(self.k):
+            least, most = _columns_before(self.state, columns[:, i])
+            unsure = self.state.unsure.any(axis=1)
+            wrong[:, i] |= ~(((least <= i) & (i <= most)) | unsure)
+            wrong[:, i] |= (columns[:, :i] == columns[:, i : i + 1]).any(axis=1)
+        return wrong
 
 
 class Machine(NamedTuple):
@@ -478,10 +527,116 @@ def _index_band(name: str, state: State) -> Band:
     return Band(*(np.where(nan, best, end) for end in reach))
 
 
-def _reduce(name: str, state: State, dtype: str) -> State:
+def _columns_before(state: State, columns: Array) -> tuple[Array, Array]:
+    """How many columns surely, and how many possibly, come before the one of each row: larger ones, NaN first, and of
+    equal ones those on the left.
+    """
+    rows = np.arange(len(columns))
+    lo, hi = np.minimum(*state.all), np.maximum(*state.all)
+    nan, own_nan = np.isnan(state.value), np.isnan(state.value[rows, columns])[:, None]
+    low, high = lo[rows, columns][:, None], hi[rows, columns][:, None]
+    left = np.arange(lo.shape[1]) < columns[:, None]
+    other = np.arange(lo.shape[1]) != columns[:, None]
+    surely = np.where(nan, ~own_nan | left, ~own_nan & ((lo > high) | ((lo >= high) & left)))
+    maybe = np.where(nan, ~own_nan | left, ~own_nan & ((hi > low) | ((hi >= low) & left)))
+    return (surely & other).sum(axis=1), (maybe & other).sum(axis=1)
+
+
+def _rank(state: State, columns: Array) -> State:
+    surely, maybe = _columns_before(state, columns)
+    exact = State(state.value, Band(state.value, state.value), *state[2:])
+    column = Band(*(end[:, None].astype(np.float64) for end in (surely, maybe)))
+    value = _columns_before(exact, columns)[0][:, None].astype(np.float64)
+    return State(value, column, column, column, state.unsure.any(axis=1)[:, None])
+
+
+def _topk(state: State, k: int) -> list[Result | TopColumns]:
+    """Column i is between number i of the lower and number i of the upper ends."""
+
+    def best(v: Array) -> Array:
+        first = np.where(np.isnan(state.value), np.inf, v)
+        found: Array = -np.sort(-first, axis=1)[:, :k]
+        nans = np.isnan(state.value).sum(axis=1, keepdims=True)
+        return np.where(np.arange(k) < nans, np.nan, found)
+
+    lo, hi = np.minimum(*state.all), np.maximum(*state.all)
+    unsure = np.repeat(state.unsure.any(axis=1)[:, None], k, axis=1)
+    return [Result(best(state.value), best(lo), best(hi), unsure), TopColumns(state, k)]
+
+
+def _gather(state: State, columns: Array) -> State:
+    at = np.arange(len(columns))[:, None], columns.astype(np.int64)
+    value, lo, hi, unsure = (v[at] for v in (state.value, *state.all, state.unsure))
+    return State(value, Band(lo, hi), Band(lo, hi), Band(lo, hi), unsure)
+
+
+# Additions on the way to the mean of a block, at most, the division included.
+MEAN_STEPS = 70
+MEAN_BLOCK = 256
+
+
+def _norm_band(state: State, value: Array, m: Machine) -> Band:
+    """Of the root of a sum of squares, whose derivatives are x / value, and which no error changes by more than its own
+    norm. Each square is rounded once, and their sum.
+    """
+    finite = np.isfinite(state.value)
+    v = np.where(finite, state.value, 0)
+    error = np.where(finite, np.maximum(state.all.hi - state.value, state.value - state.all.lo), 0)
+    reach = _norm(error)
+    scale = np.where(np.isfinite(value) & (value > 0), value, 1)
+    band = _fold_band(state, value, np.abs(v) / scale[:, None], Band(value - reach, value + reach))
+    squares = (v / scale[:, None]) ** 2
+    half = scale * (_sum_rounding(squares, m) / 2 + m.errors * 4 * m.u) + m.tiny
+    return Band(np.maximum(band.lo - half, 0), band.hi + half)
+
+
+def _variance_band(name: str, state: State, correction: float, m: Machine) -> tuple[Band, Array]:
+    """The distances d from the mean have the norm s: its band, squared; then rounding. The mean of a block is off by
+    MEAN_STEPS roundings of its columns' size. About that mean the squares are larger by n times that error squared,
+    and what joins the block to the others by twice the error times their distance. Each d and its square are rounded.
+    """
+    n = state.value.shape[1]
+    finite = np.isfinite(state.value)
+    v = np.where(finite, state.value, 0)
+    mean = v.sum(axis=1, keepdims=True) / max(n, 1)
+    d = v - mean
+    s = _norm(d)
+    error = np.where(finite, np.maximum(state.all.hi - state.value, state.value - state.all.lo), 0)
+    reach = _norm(error)
+    scale = np.where(s > 0, s, 1)
+    apart = _fold_band(state, s, np.abs(d) / scale[:, None], Band(s - reach, s + reach))
+    lo, hi = np.maximum(apart.lo, 0) ** 2, apart.hi**2
+    half = _sum_rounding(d * d, m) + m.errors * 6 * m.u * s * s + (n + 2) * m.tiny
+    sums = np.zeros(len(v))
+    for first in range(0, n, MEAN_BLOCK):
+        block = v[:, first : first + MEAN_BLOCK]
+        count, size = block.shape[1], np.abs(block).sum(axis=1)
+        off = m.errors * MEAN_STEPS * m.u * size / count + m.tiny
+        half = half + count * off * (2 * np.abs(block.mean(axis=1) - mean[:, 0]) + off)
+        sums = np.maximum(sums, size)
+    divisor = np.float64(max(n - correction, 0))
+    band = Band(np.maximum(lo - half, 0) / divisor, (hi + half) / divisor)
+    unsure = (np.maximum(sums, hi + half) > m.top * (1 - 1e-3)) | ((divisor == 0) & (n > 1))
+    if name == "std":
+        band = Band(np.sqrt(band.lo), np.sqrt(band.hi))
+    band = Band(*(end * (1 + sign * m.errors * 4 * m.u) + sign * m.tiny for end, sign in zip(band, (-1, 1))))
+    return Band(np.maximum(band.lo, 0), band.hi), unsure
+
+
+def _reduce(name: str, state: State, dtype: str, params: tuple[float | str, ...]) -> State:
     m, n, fold = MACHINES[dtype], state.value.shape[1], REDUCTIONS[name]
-    value = fold(state.value)
+    value = fold(state.value, *params)
     unsure = state.unsure.any(axis=1)
+    if name in (*CORRECTED, "norm"):
+        if name == "norm":
+            band = _norm_band(state, value, m)
+        else:
+            band, more = _variance_band(name, state, float(params[0]), m)
+            unsure = unsure | (more & np.isfinite(state.value).all(axis=1))
+        band = Band(*(np.where(np.isfinite(value), end, value) for end in band))
+        value, band, unsure = _overflow(value, band, unsure, m)
+        column = Band(band.lo[:, None], band.hi[:, None])
+        return State(value[:, None], column, column, column, unsure[:, None])
     if name in ("argmax", "argmin", "entropy"):
         band = _entropy_band(state, value, m) if name == "entropy" else _index_band(name, state)
         band = Band(*(np.where(np.isfinite(value), end, value) for end in band))
@@ -553,6 +708,7 @@ def evaluate(
 ) -> Result:
     """The chain on float64 copies of the stored inputs: x (batch, K), w (N, K), b (N). `dtype` is the compute type."""
     (result,) = evaluate_results(chain, x, w, b, vectors, dtype=dtype, products=products)
+    assert isinstance(result, Result)
     return result
 
 
@@ -565,32 +721,46 @@ def evaluate_results(
     *,
     dtype: str = "float32",
     products: str = "f32",
-) -> list[Result]:
-    """As `evaluate`, of a chain with any number of results. Among the vectors "#name" is a row input, (batch, 1)."""
+) -> list[Result | TopColumns]:
+    """As `evaluate`, of a chain with any number of results; topk has two. Among the vectors "#name" is a row input,
+    (batch, 1) or for gather (batch, k).
+    """
     b = np.zeros(w.shape[0]) if b is None else b
     with np.errstate(all="ignore"):
         columns = logits(x, w, b, dtype, products)
-        return [_evaluate(ops, columns, vectors or {}, dtype) for ops in parse_results(chain)]
+        return [part for ops in parse_results(chain) for part in _evaluate(ops, columns, vectors or {}, dtype)]
 
 
-def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> Result:
+# Reductions whose band takes the errors of logits and of operators apart.
+APART = ("sum", "mean", "logsumexp", "entropy", "var", "std", "norm")
+
+
+def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> list[Result | TopColumns]:
     saved, folded = None, False
-    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in ("sum", "mean", "logsumexp", "entropy")
+    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in APART
     causes |= any(op.name == "logprob" for op in ops)
     for op in ops:
-        if op.name in ASKING:
+        if op.name == "topk":
+            return _topk(state, int(float(op.params[0])))
+        if op.name in ("rank", "gather"):
+            columns = vectors[str(op.params[0])].astype(np.int64)
+            state = _rank(state, columns[:, 0]) if op.name == "rank" else _gather(state, columns)
+            folded = True
+        elif op.name in ASKING:
             column, ignored = op.params
             state, saved, folded = _ask(op.name, state, vectors[str(column)][:, 0], ignored, dtype), None, True
         elif op.name not in REDUCTIONS:
             state = _apply(op, state, saved, vectors, dtype, causes and not folded)
             saved = state if op.name == "save" else saved
         elif not folded:
-            state, saved, folded = _reduce(op.name, state, dtype), None, True
+            state, saved, folded = _reduce(op.name, state, dtype, op.params), None, True
+        elif op.name == "norm":
+            state = _apply(Op("abs", ()), state, None, vectors, dtype, False)
         elif op.name in ALONE:
-            value = ALONE[op.name](state.value)
+            value = ALONE[op.name](state.value, *op.params)
             band = Band(value, value)
             state = State(value, band, band, band, state.unsure)
-    return Result(state.value, state.all.lo, state.all.hi, state.unsure)
+    return [Result(state.value, state.all.lo, state.all.hi, state.unsure)]
 
 
 def error_bound(result: Result) -> Array:
@@ -600,10 +770,13 @@ def error_bound(result: Result) -> Array:
     return np.where(result.unsure, np.inf, half)
 
 
-def violations(y: Array, expected: Result, y_dtype: str) -> Array:
+def violations(y: Array, expected: Result | TopColumns, y_dtype: str) -> Array:
     """Boolean (batch, width): where the stored y is not what a correct implementation may give. The sign of a zero is
     free. Columns are int64 whatever y_dtype says.
     """
+    if isinstance(expected, TopColumns):
+        assert y.dtype == np.int64
+        return expected.violations(y)
     if y.dtype == np.int64:
         wrong: Array = ~(((expected.lo <= y) & (y <= expected.hi)) | expected.unsure)
         return wrong
@@ -614,10 +787,12 @@ def violations(y: Array, expected: Result, y_dtype: str) -> Array:
     return ~(right | expected.unsure)
 
 
-def assert_matches(y: Array, expected: Result, y_dtype: str, context: str = "") -> None:
+def assert_matches(y: Array, expected: Result | TopColumns, y_dtype: str, context: str = "") -> None:
     wrong = np.argwhere(violations(y, expected, y_dtype))
     if len(wrong):
         i, j = wrong[0]
+        if isinstance(expected, TopColumns):
+            raise AssertionError(f"row {i}: number {j} is no column {y[i, j]}, of {y[i]}. {context}")
         raise AssertionError(
             f"{len(wrong)} of {y.size} wrong; row {i} column {j}: got {y[i, j]!r}, must lie in "
             f"[{expected.lo[i, j]!r}, {expected.hi[i, j]!r}] around {expected.value[i, j]!r}. {context}"
@@ -640,9 +815,9 @@ def plain_float32(chain: str, x: Array, w: Array, b: Array | None = None, vector
         for op in parse(chain):
             if op.name in REDUCTIONS:
                 if folded:
-                    z = ALONE.get(op.name, lambda v: v)(z)
+                    z = ALONE.get(op.name, lambda v: v)(z, *op.params)
                 else:
-                    z, folded = REDUCTIONS[op.name](z)[:, None].astype(np.float32), True
+                    z, folded = REDUCTIONS[op.name](z, *op.params)[:, None].astype(np.float32), True
                 continue
             a, b2 = ([_param(p, vectors or {}, "float32").astype(np.float32) for p in op.params] + [np.float32(0)] * 2)[
                 :2

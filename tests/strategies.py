@@ -89,11 +89,13 @@ def steps(draw: st.DrawFn, behind: bool, most: int, rows: tuple[str, ...] = ()) 
 
 INDICES = ("argmax", "argmin")
 EMPTY_OK = st.sampled_from(["sum", "mean", "logsumexp"])
-ASKS = ("pick", "logprob")  # for a column of each row
+MORE = ("pick", "logprob", "rank", "gather", "topk")  # with columns of each row, or several results
+HOST = ("var", "std", "norm")  # that no CUDA kernel has
 VALUES = st.deferred(
-    lambda: st.sampled_from([name for name in rowfold.ops.reductions() if name not in (*INDICES, *ASKS)])
+    lambda: st.sampled_from([name for name in rowfold.ops.reductions() if name not in (*INDICES, *MORE, *HOST)])
 )
 REDUCTIONS = st.one_of(VALUES, VALUES, st.sampled_from(INDICES))
+SPREADS = st.sampled_from(["var", "std", "norm", "var(0)", "std(correction=2)", "var(-0.5)"])
 
 
 @st.composite
@@ -110,7 +112,10 @@ def chains(draw: st.DrawFn, columns: int) -> str:
 
 ROWS = ("r0", "r1")
 # #c names a column in every row, #t ignores some.
-ASKING = st.sampled_from(["pick(#c)", "logprob(#t)", "logprob(#c)", "logprob(#i, ignore_index=-7)", "logsumexp"])
+ASKING = st.sampled_from(
+    ["pick(#c)", "logprob(#t)", "logprob(#c)", "logprob(#i, ignore_index=-7)", "logsumexp", "rank(#c)", "gather(#g)"]
+)
+ENDS = (*INDICES, "rank", "gather", "topk")  # no operator can be behind them
 
 
 @st.composite
@@ -124,8 +129,10 @@ def trees(draw: st.DrawFn, columns: int) -> str:
     for _ in range(draw(st.integers(1, 4))):
         own = [] if draw(st.booleans()) else draw(steps(False, 2, ROWS))
         own += [draw(st.sampled_from(["add_saved", "mul_saved"]))] if saves and draw(st.booleans()) else []
-        kind = draw(EMPTY_OK if columns == 0 else st.one_of(REDUCTIONS, ASKING))
-        behind = [] if kind in INDICES else draw(steps(True, 2, ROWS))  # nothing can be behind a column
+        topk = st.builds("topk({})".format, st.integers(1, max(1, min(columns, 64))))
+        some = st.one_of(EMPTY_OK, SPREADS) if columns == 0 else st.one_of(REDUCTIONS, ASKING, ASKING, SPREADS, topk)
+        kind = draw(some)
+        behind = [] if kind.partition("(")[0] in ENDS else draw(steps(True, 2, ROWS))
         text = " | ".join([*own, kind, *behind])
         grouped = draw(st.booleans()) or (not results and bool(own))
         results.append(f"({text})" if grouped else text)
@@ -198,4 +205,8 @@ def tree_cases(draw: st.DrawFn, data: dict = datasets.ALL) -> Case:
             columns = rng.integers(0, n, batch)
             columns[rng.random(batch) < (0.2 if ignored else 0)] = ignored
             rows[name] = columns.astype(draw(st.sampled_from(["int64", "int32"])))
+    if "#g" in chain:
+        rows["g"] = rng.integers(0, n, (batch, draw(st.integers(1, 70)))).astype(
+            draw(st.sampled_from(["int64", "int32"]))
+        )
     return Case(**{**case.__dict__, "rows": rows})

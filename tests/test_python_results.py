@@ -114,3 +114,151 @@ def test_one_result_may_have_row_inputs_and_one_may_be_a_column():
         assert isinstance(y, np.ndarray) and y.shape == (2, 3, 1)
     with pytest.raises(rowfold.InvalidArgumentError, match="row input #out"):
         rowfold.Model("linear | div(#out) | max", 6, 40)
+
+
+MORE = "linear | logprob(#target), topk(3), gather(#kept), rank(#target), (abs | topk(1)), std"
+KEPT = RNG.integers(0, 40, (2, 3, 4))
+
+
+@pytest.fixture
+def more():
+    with rowfold.Model(MORE, 6, 40, device="cpu") as made:
+        yield made.load_weights(W)
+
+
+def logits():
+    return X.astype(np.float64) @ W.T
+
+
+def test_topk_is_a_pair(more):
+    y = more(X, target=IDS, kept=KEPT)
+    assert y._fields == ("logprob", "topk", "gather", "rank", "topk_2", "std")
+    z = logits()
+    order = np.argsort(-z, axis=-1, kind="stable")
+    assert np.array_equal(y.topk.indices, order[..., :3]) and y.topk.indices.dtype == np.int64
+    np.testing.assert_allclose(y.topk.values, np.take_along_axis(z, order[..., :3], -1), rtol=1e-5)
+    np.testing.assert_allclose(y.gather, np.take_along_axis(z, KEPT, -1), rtol=1e-4, atol=1e-5)
+    assert np.array_equal(y.rank, np.argmax(order == IDS[..., None], axis=-1)[..., None]) and y.rank.dtype == np.int64
+    assert y.topk_2.values.shape == (2, 3, 1)
+    np.testing.assert_allclose(y.std[..., 0], z.std(-1, ddof=1), rtol=1e-5)
+    flat = more(X, keepdims=False, target=IDS, kept=KEPT)
+    assert flat.logprob.shape == (2, 3) and flat.topk.values.shape == (2, 3, 3)
+    assert flat.topk_2.values.shape == (2, 3, 1) and flat.gather.shape == (2, 3, 4)
+    assert [(r.name, r.features, r.part, r.row_input) for r in more.info.results[1:4]] == [
+        ("topk", 3, 0, None),
+        ("topk_indices", 3, 1, None),
+        ("gather", 0, 0, "kept"),
+    ]
+    assert more.info.row_inputs == {"target": "column", "kept": "columns"}
+
+
+def test_out_of_topk_is_a_pair(more):
+    want = more(X, target=IDS, kept=KEPT)
+    out = [tuple(map(np.zeros_like, y)) if isinstance(y, tuple) else np.zeros_like(y) for y in want]
+    got = more(X, out, target=IDS, kept=KEPT)
+    assert got.topk.indices is out[1][1] and np.array_equal(got.topk.indices, want.topk.indices)
+    assert got.gather is out[2] and np.array_equal(got.gather, want.gather)
+    with pytest.raises(TypeError, match="out of topk is a ndarray; expected a pair of arrays, values and columns"):
+        more(X, [out[0], out[0], *out[2:]], target=IDS, kept=KEPT)
+    with pytest.raises(TypeError, match="out has dtype float32; expected int64"):
+        more(X, [out[0], (out[1][0], out[1][0]), *out[2:]], target=IDS, kept=KEPT)
+
+
+def test_topk_alone_is_what_torch_gives():
+    torch = pytest.importorskip("torch")
+    with rowfold.Model("linear | topk(5)", 6, 40, device="cpu") as model:
+        values, indices = model.load_weights(W)(torch.tensor(X))
+        theirs = torch.topk(torch.tensor(logits()), 5)
+        assert torch.equal(indices, theirs.indices) and torch.allclose(values.double(), theirs.values)
+        again = model(torch.tensor(X))
+        assert torch.equal(again.values, values) and torch.equal(again.indices, indices)
+
+
+@pytest.mark.parametrize("wanted", [[4, 0, 0, 5], [], np.array([[True, False, True], [False, False, True]]), range(6)])
+def test_rows_are_as_if_indexed_first(more, wanted):
+    whole = more(X, target=IDS, kept=KEPT)
+    part = more(X, rows=wanted, target=IDS, kept=KEPT)
+    rows = np.flatnonzero(wanted) if isinstance(wanted, np.ndarray) else list(wanted)
+    for y, some in zip(whole, part):
+        for a, b in zip(y if isinstance(y, tuple) else (y,), some if isinstance(some, tuple) else (some,)):
+            assert np.array_equal(b, a.reshape(6, -1)[rows])
+    with rowfold.Model("linear | max", 6, 40, device="cpu") as model:
+        model.load_weights(W)
+        assert np.array_equal(model(X, rows=wanted), model(X).reshape(6, 1)[rows])
+        out = np.zeros((len(rows), 1), np.float32)
+        assert model(X, out=out, rows=wanted) is out
+
+
+def test_rows_that_are_not_wanted_are_not_looked_at(more):
+    targets = IDS.copy()
+    targets[0, 1] = 77777
+    with pytest.raises(ValueError, match='row input "target" is 77777 in row 1;'):
+        more(X, target=targets, kept=KEPT)
+    assert more(X, rows=[0, 2], target=targets, kept=KEPT).logprob.shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([0, 6], ValueError, "rows[1] is 6; expected a row of x, of which there are 6"),
+        ([-1], ValueError, "rows[0] is -1; expected a row of x"),
+        ([0.5], TypeError, "rows has dtype float64; expected integers"),
+        ([[0, 1]], ValueError, "rows has shape (1, 2); expected one dimension"),
+        ([True, False], ValueError, "rows has shape (2,); expected (2, 3), a boolean for each row"),
+        ("all", TypeError, "rows has dtype <U3; expected integers"),
+        (3, ValueError, "rows has shape (); expected one dimension"),
+        (np.array([2**63 + 1], np.uint64), ValueError, "rows has 9223372036854775809; expected a row of x"),
+    ],
+)
+def test_wrong_rows(more, rows, error, message):
+    with pytest.raises(error) as caught:
+        more(X, rows=rows, target=IDS, kept=KEPT)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kept", "error", "message"),
+    [
+        (KEPT[..., 0], ValueError, "'kept' has shape (2, 3); expected (2, 3, k), k columns for each row"),
+        (KEPT[..., :0], ValueError, "'kept' has shape (2, 3, 0); expected (2, 3, k), k columns for each row"),
+        (KEPT.astype(np.float32), TypeError, "'kept' has dtype float32; expected int64 or int32"),
+        (5, TypeError, "'kept' is 5; expected an array of k columns for each row"),
+        (KEPT - 40, ValueError, 'row input "kept" is -'),
+    ],
+)
+def test_wrong_columns(more, kept, error, message):
+    with pytest.raises(error) as caught:
+        more(X, target=IDS, kept=kept)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        ("linear | topk(0)", "k of topk is 0; expected a whole number from 1 to 64"),
+        ("linear | topk(65)", "k of topk is 65; expected a whole number from 1 to 64"),
+        ("linear | topk(1.5)", "k of topk is 1.5; expected a whole number from 1 to 64"),
+        ("linear | topk", "topk needs its parameter k, how many columns"),
+        ("linear | topk(#k)", "topk takes numbers only, no row input"),
+        ("linear | topk(41)", "k of topk is 41, and out_features 40; expected no more columns than there are"),
+        ("linear | topk(3) | exp", "the result of topk is several columns; expected no operator behind it"),
+        ("linear | gather(#a) | exp", "the result of gather is several columns; expected no operator behind it"),
+        ("linear | rank(#a) | exp", "the result of rank is a number of columns; expected no operator behind it"),
+        ("linear | max | topk(1)", "topk asks for a column, and behind max the value has 1"),
+        ("linear | gather(3)", "gather needs its parameter columns, a #row_input that names columns of each row"),
+        ("linear | gather(#a), pick(#a)", "#a is a column for pick and several columns for gather; expected two names"),
+        ("linear | var(inf)", "correction of var is infinite; expected a number"),
+        ("linear | var(nan)", "correction of var is nan"),
+    ],
+)
+def test_wrong_chains(chain, message):
+    with pytest.raises(rowfold.ChainError) as caught:
+        rowfold.Model(chain, 6, 40)
+    assert message in str(caught.value)
+
+
+def test_ops_have_the_new_reductions():
+    ops = rowfold.ops
+    chain = ops.linear | (ops.topk(k=3), ops.rank("#t"), ops.gather("#g"), ops.var(0), ops.std, ops.norm)
+    assert str(chain) == "linear | topk(3), rank(#t), gather(#g), var(0), std, norm"
+    assert ops.Chain.parse(str(chain)) == rowfold.ops.Chain.parse(str(chain)) and len(chain) == 12

@@ -520,3 +520,70 @@ def test_logprob(backend: str, about: str, columns: tuple[float, ...], at: int, 
                     logprob[i, 0], want, rtol=8 * np.finfo(dtype).eps, atol=2 * np.finfo(dtype).eps, equal_nan=True
                 ), width
                 assert np.array_equal(pick[i, 0], row[first + at], equal_nan=True)
+
+
+# Operator, columns.
+SPREADS = [
+    ("var", (1.0, 2.0, 4.0)),
+    ("var(0)", (1.0, 2.0, 4.0)),
+    ("var(correction=2)", (1.0, 2.0, 4.0)),
+    ("var", (7.0,)),
+    ("var(0)", (7.0,)),
+    ("var(900)", (1.0, 2.0)),
+    ("var", (1.0, INF)),
+    ("var", (-INF, -INF)),
+    ("var", (NAN, 1.0)),
+    ("var", (4096.25, 4096.75)),
+    ("std", (-1.0, 3.0)),
+    ("std(0)", (65536.5, 65536.75)),
+    ("std", (2.0, NAN)),
+    ("norm", (3.0, -4.0)),
+    ("norm", (-0.0, 0.0)),
+    ("norm", (-INF, 1.0)),
+    ("norm", (INF, NAN)),
+    ("norm", (1e30, 2e30, -1e35)),
+    ("norm", (3e-40, -4e-40)),
+    ("norm", (1e-30, 2e-30)),
+]
+
+
+@pytest.mark.parametrize(("operator", "columns"), SPREADS)
+def test_var_std_norm(backend: str, operator: str, columns: tuple[float, ...]) -> None:
+    """As float64 has it, to 32 ulp: no square of a sum is subtracted, and the squares of norm leave no range."""
+    name, _, inside = operator.rstrip(")").partition("(")
+    correction = float(inside.rpartition("=")[2] or 1)
+    for dtype in MACHINES:
+        for times in (1, 11, 67, 400):
+            row = np.tile(np.array(columns, dtype), times)
+            exact = row.astype(np.longdouble)
+            with np.errstate(all="ignore"):
+                spread = np.square(exact - exact.mean()).sum() / max(exact.size - correction, 0)
+                wanted = {"var": spread, "std": np.sqrt(spread), "norm": np.sqrt(np.square(exact).sum())}[name]
+            case = Case(f"linear | {operator}", np.ones((3, 1), dtype), row[:, None], None, {}, dtype, dtype, dtype)
+            try:
+                y = case.run(backend)
+            except rowfold.UnsupportedError as error:
+                pytest.skip(str(error))
+            assert all(right(float(v), float(wanted), 0.0, dtype) for v in y.ravel()), (case, y, wanted)
+
+
+def test_spread_of_one_number(backend: str) -> None:
+    """Behind another reduction, over its one column; and of no columns."""
+    if backend.startswith("cuda"):
+        pytest.skip("no CUDA kernel has them")
+    for operator, value, want in [
+        ("var", 3.0, NAN),
+        ("var(0)", 3.0, 0.0),
+        ("std(0.5)", -2.0, 0.0),
+        ("std", 1.0, NAN),
+        ("norm", -3.5, 3.5),
+        ("norm", -INF, INF),
+        ("norm", NAN, NAN),
+        ("var(0)", INF, NAN),
+    ]:
+        for simplify in ("none", "algebraic"):
+            y = one_logit(f"linear | max | {operator}", value, 67, "float32").run(backend, simplify=simplify)
+            assert all(right(float(v), want, 0.0, "float32") for v in y.ravel()), (operator, value, y)
+    for operator, want in [("var", NAN), ("std(0)", NAN), ("norm", 0.0)]:
+        y = Case(f"linear | {operator}", np.ones((3, 2), np.float32), np.ones((0, 2), np.float32)).run(backend)
+        assert all(right(float(v), want, 0.0, "float32") for v in y.ravel()), operator

@@ -46,7 +46,7 @@ def test_page_has_the_spellings_of_pytorch() -> None:
 
 
 def test_oracle_has_every_operator() -> None:
-    assert [row.name for row in OPERATORS] == [*oracle.OPS, *oracle.REDUCTIONS, *oracle.ASKING]
+    assert [row.name for row in OPERATORS] == [*oracle.OPS, *oracle.REDUCTIONS, *oracle.ASKING, *oracle.PAIRS]
 
 
 @pytest.mark.parametrize("name", oracle.OPS)
@@ -60,7 +60,11 @@ def test_oracle_has_the_same_parameters(name: str) -> None:
 
 
 def test_oracle_tells_reductions_from_operators() -> None:
-    assert {row.name for row in OPERATORS if row.op_class == "reduction"} == {*oracle.REDUCTIONS, *oracle.ASKING}
+    assert {row.name for row in OPERATORS if row.op_class == "reduction"} == {
+        *oracle.REDUCTIONS,
+        *oracle.ASKING,
+        *oracle.PAIRS,
+    }
 
 
 def test_strategies_draw_every_operator() -> None:

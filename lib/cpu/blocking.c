@@ -5,6 +5,7 @@
 #include "error.h"
 #include "sizes.h"
 #include "states.h"
+#include "top.h"
 
 enum {
     ROWS = 112,      /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
@@ -77,18 +78,26 @@ size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_
     return align_256((size_t)batch * (size_t)units * (size_t)words * rfi_dtype_size(spec->compute_dtype));
 }
 
+size_t rfi_cpu_branch_tops(const rfi_cpu_blocking *blocking, const rfi_branch *branch, int64_t batch) {
+    return branch->top && !blocking->narrow ? align_256((size_t)batch * (size_t)rfi_top_bytes(branch->top)) : 0;
+}
+
 rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
-    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0, words = 0;
+    int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0, tops = 0, words = 0;
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
     for (int f = 0; f < spec->plan.num_folds; f++) words += rfi_reduction_words(spec->plan.folds[f].reduction);
+    for (int r = 0; r < spec->plan.num_branches; r++)
+        if (spec->plan.branches[r].top) tops += rfi_top_bytes(spec->plan.branches[r].top);
     if (words &&
         (__builtin_mul_overflow(batch, b->units, &states) || __builtin_mul_overflow(states, words * value, &states) ||
-            __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) || states > PTRDIFF_MAX / 2 ||
-            list > PTRDIFF_MAX / 4))
+            __builtin_mul_overflow(batch, (int64_t)sizeof(int64_t), &list) ||
+            __builtin_mul_overflow(batch, tops, &tops) || states > PTRDIFF_MAX / 2 || list > PTRDIFF_MAX / 4 ||
+            tops > PTRDIFF_MAX / 8))
         return rfi_error(
             RF_OUT_OF_MEMORY, "batch %lld needs a larger workspace than memory can hold", (long long)batch);
     b->row_list = spec->plan.collapsible ? align_256((size_t)list) : 0;
     for (int f = 0; f < spec->plan.num_folds; f++) b->states += rfi_cpu_fold_states(spec, f, batch, b->units);
+    for (int r = 0; r < spec->plan.num_branches; r++) b->tops += rfi_cpu_branch_tops(b, &spec->plan.branches[r], batch);
     return RF_OK;
 }

@@ -19,6 +19,7 @@ typedef struct rfi_cpu_blocking {
     size_t own_offset;  /* and behind these a copy of the logits for a branch's own steps */
     size_t scratch;     /* bytes a thread */
     size_t states;      /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
+    size_t tops;        /* bytes behind them for the best columns of topk, (batch) lists of each */
     size_t row_list;    /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
 } rfi_cpu_blocking;
 
@@ -28,8 +29,11 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
 /* Bytes of the partial states of one fold, behind those of the folds before it. */
 size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_t units);
 
+/* Bytes of the lists of one branch, behind those of the branches before it. Blocks of rows alone need none. */
+size_t rfi_cpu_branch_tops(const rfi_cpu_blocking *blocking, const rfi_branch *branch, int64_t batch);
+
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {
-    return blocking->states + blocking->row_list + (size_t)blocking->threads * blocking->scratch;
+    return blocking->states + blocking->tops + blocking->row_list + (size_t)blocking->threads * blocking->scratch;
 }
 
 #endif

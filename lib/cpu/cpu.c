@@ -14,7 +14,7 @@ static int available_generic(const char **reason) {
 
 static rf_status supports(const rfi_spec *spec) {
     for (int b = 0; b < spec->plan.num_branches; b++)
-        if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row) &&
+        if ((spec->plan.branches[b].gives_index || spec->plan.branches[b].row || spec->plan.branches[b].top) &&
             spec->plan.out_features > RFI_MOST_COLUMNS)
             return rfi_error(RF_UNSUPPORTED, "out_features is %lld; %s tells %d columns apart",
                 (long long)spec->plan.out_features, spec->plan.branches[b].name, (int)RFI_MOST_COLUMNS);

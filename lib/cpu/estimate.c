@@ -54,6 +54,9 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
 
     double x = rows * k * (double)rfi_dtype_size(spec->x_dtype);
     double y = rows * (double)plan->width * (double)rfi_dtype_size(spec->y_dtype), product = 2 * rows * n * k;
+    for (int f = 0; f < plan->num_folds && !b.narrow; f++)
+        out->columns_twice +=
+            plan->branches[plan->folds[f].branch].seeded * (int)least(kernel->panel, plan->out_features);
     out->flops = out->collapsed ? 2 * rows * k : product;
     /* The W of few columns stays in a cache. */
     int64_t reads = out->collapsed || b.narrow ? 0 : b.row_blocks;

@@ -74,6 +74,28 @@ void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value) {
     rfi_store(out->data, out->dtype, row * out->ld, value);
 }
 
+void rfi_cpu_store_top(const rfi_cpu_run *run, int branch, int64_t i, const rfi_top *top) {
+    const rfi_branch *b = &run->spec->plan.branches[branch];
+    const rfi_output *values = &run->call->outputs[b->output], *columns = values + 1;
+    const int64_t row = rfi_cpu_row(run, i);
+    for (int c = 0; c < b->top; c++) {
+        rfi_store(values->data, values->dtype, row * values->ld + c, top->at[c].value);
+        ((int64_t *)columns->data)[row * columns->ld + c] = top->at[c].column;
+    }
+}
+
+void rfi_cpu_gather(
+    const rfi_cpu_run *run, int branch, int64_t i, int64_t column, int n, const void *values, int64_t stride) {
+    const rfi_branch *b = &run->spec->plan.branches[branch];
+    const rfi_output *out = &run->call->outputs[b->output];
+    const int64_t row = rfi_cpu_row(run, i), columns = run->call->rows[b->row - 1].columns;
+    for (int64_t c = 0; c < columns; c++) {
+        const int64_t at = rfi_row_gathers(b, run->call, row, c) - column;
+        if (at < 0 || at >= n) continue;
+        rfi_store(out->data, out->dtype, row * out->ld + c, rfi_load(values, run->spec->compute_dtype, at * stride));
+    }
+}
+
 static void store_indices(const rfi_cpu_run *run, const rfi_output *out, int64_t first, int count, const void *words) {
     for (int i = 0; i < count; i++)
         ((int64_t *)out->data)[rfi_cpu_row(run, first + i) * out->ld] = run->spec->compute_dtype == RF_FLOAT64
@@ -83,7 +105,7 @@ static void store_indices(const rfi_cpu_run *run, const rfi_output *out, int64_t
 
 void rfi_cpu_store_results(const rfi_cpu_run *run, int branch, int64_t first, int count, void *results) {
     const rfi_branch *b = &run->spec->plan.branches[branch];
-    const rfi_output *out = &run->call->outputs[branch];
+    const rfi_output *out = &run->call->outputs[b->output];
     if (b->gives_index) {
         store_indices(run, out, first, count, results);
         return;
@@ -102,9 +124,13 @@ void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count) {
     int64_t asked[RFI_CPU_FINISH_ROWS];
     for (int b = 0; b < plan->num_branches; b++) {
         const rfi_branch *branch = &plan->branches[b];
+        if (branch->gathers) continue;
+        for (int i = 0; i < count && branch->top; i++)
+            rfi_cpu_store_top(run, b, first + i, rfi_cpu_top(run, b, first + i));
+        if (branch->top) continue;
         const rfi_states *states = &run->states[branch->fold];
         run->prepared->kernel->merge(branch->reduction, rfi_states_at(states, first, 0), states->words, states->units,
-            plan->out_features, count, rfi_cpu_ask(run, branch, first, count, asked), results);
+            branch->count, count, rfi_cpu_ask(run, branch, first, count, asked), results);
         rfi_cpu_store_results(run, b, first, count, results);
     }
 }

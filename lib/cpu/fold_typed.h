@@ -37,10 +37,10 @@
 #undef RFI_P2
 
 /* A reduction over a single column. */
-#define RFI_REDUCTION(id, number, ...)                                                     \
-    static void NAME(alone_##id)(T * values, int n) {                                      \
-        for (int j = 0; j < n; j += GROUP)                                                 \
-            for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_alone_##id)(values[l]); \
+#define RFI_REDUCTION(id, number, ...)                                                        \
+    static void NAME(alone_##id)(T * values, T a, int n) {                                    \
+        for (int j = 0; j < n; j += GROUP)                                                    \
+            for (int l = j; l < j + GROUP; l++) values[l] = OP(rfi_alone_##id)(values[l], a); \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
@@ -56,7 +56,7 @@ static void NAME(apply)(
 #include "ops.def"
 #undef RFI_OP
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(alone_##id)(values, n); break;
+    case number: NAME(alone_##id)(values, (T)s->a, n); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
         }
@@ -67,7 +67,7 @@ static void NAME(apply)(
 #define PUSH(id, i, l, j)    \
     if (i < rfi_totals_##id) \
     totals[i][l] = OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, m, values[j], first + (COLUMN)(j), q))
-#define RFI_REDUCTION(id, number, ...)                                                                                 \
+#define RFI_REDUCTION(id, number, name, flags, ...)                                                                    \
     static void NAME(fold_##id)(const T *values, int n, COLUMN first, COLUMN q, T *state) {                            \
         T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                     \
         int whole = n - n % GROUP;                                                                                     \
@@ -77,6 +77,8 @@ static void NAME(apply)(
         for (int l = 0; l < n - whole; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[whole + l]);                 \
         T m = peaks[0];                                                                                                \
         for (int l = 1; l < GROUP; l++) m = OP(rfi_peak_##id)(m, peaks[l]);                                            \
+        if ((flags) & RFI_RF_MEAN) m /= (T)n;                                                                          \
+        if ((flags) & RFI_RF_SEEDED) m = state[0];                                                                     \
         for (int i = 0; i < RFI_TOTALS; i++)                                                                           \
             for (int l = 0; l < GROUP; l++) totals[i][l] = OP(rfi_empty_##id)(i);                                      \
         for (int j = 0; j < whole; j += GROUP)                                                                         \

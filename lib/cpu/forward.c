@@ -2,6 +2,7 @@
 #include "cpu/forward.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "cpu/pool.h"
 #include "dtype.h"
@@ -20,10 +21,18 @@ static void run_finish(void *context, int64_t task, int slot) {
     rfi_cpu_finish_rows(run, first, (int)least(RFI_CPU_FINISH_ROWS, run->rows - first));
 }
 
+/* Are columns of some rows wanted before the pass? */
+static int is_seeded(const rfi_plan *plan) {
+    int seeded = 0;
+    for (int f = 0; f < plan->num_folds; f++) seeded |= plan->branches[plan->folds[f].branch].seeded;
+    return seeded;
+}
+
 /* The full path, for run->rows rows. */
 static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
     b->row_blocks = ceil_div(run->rows, b->rows);
+    if (!b->narrow && is_seeded(&run->spec->plan)) rfi_pool_run(b->threads, b->units, rfi_cpu_run_ahead, run);
     rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
     if (b->narrow || !run->spec->plan.num_folds) return;
     rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, ceil_div(run->rows, RFI_CPU_FINISH_ROWS),
@@ -40,8 +49,9 @@ static void run_collapsed(void *context, int64_t task, int slot) {
     for (int64_t row = task * COLLAPSED_ROWS; row < last; row++) {
         int full;
         /* NULL where there are no inputs, whatever ldx says. */
-        const char *x =
-            call->x ? (const char *)call->x + (size_t)(row * call->ldx) * rfi_dtype_size(call->x_dtype) : NULL;
+        const char *x = call->x
+            ? (const char *)call->x + (size_t)(rfi_row_of_x(call, row) * call->ldx) * rfi_dtype_size(call->x_dtype)
+            : NULL;
         double value = rfi_collapse_row(&run->prepared->collapse, &kernel, x, call->x_dtype, &full);
         run->row_list[row] = full;
         if (!full) rfi_cpu_store_row(run, row, value);
@@ -80,13 +90,23 @@ rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_
         };
         states += rfi_cpu_fold_states(spec, f, call->batch, b->units);
     }
-    run.scratch = workspace + b->states + b->row_list;
+    pthread_mutex_t locks[RFI_CPU_LOCKS];
+    run.locks = locks;
+    for (int i = 0; i < RFI_CPU_LOCKS; i++) pthread_mutex_init(&locks[i], NULL);
+    char *tops = workspace + b->states;
+    memset(tops, 0, b->tops);
+    for (int r = 0; r < spec->plan.num_branches; r++) {
+        run.tops[r] = tops;
+        tops += rfi_cpu_branch_tops(b, &spec->plan.branches[r], call->batch);
+    }
+    run.scratch = workspace + b->states + b->tops + b->row_list;
     if (run.prepared->collapse.usable) {
-        run.row_list = (int64_t *)(workspace + b->states);
+        run.row_list = (int64_t *)(workspace + b->states + b->tops);
         run_collapsible(&run);
     } else {
         run_rows(&run);
     }
+    for (int i = 0; i < RFI_CPU_LOCKS; i++) pthread_mutex_destroy(&locks[i]);
     free(own);
     return RF_OK;
 }

@@ -5,6 +5,11 @@
 
 #include "cpu/blocking.h"
 #include "rows.h"
+#include "top.h"
+
+#include <pthread.h>
+
+enum { RFI_CPU_LOCKS = 64 };
 
 /* What the tasks of one forward share. */
 typedef struct rfi_cpu_run {
@@ -15,10 +20,23 @@ typedef struct rfi_cpu_run {
     int64_t rows;                      /* that take the full path */
     int64_t *row_list;                 /* (rows) which of the batch they are; NULL: all, in order */
     rfi_states states[RF_MAX_RESULTS]; /* by fold, of the rows that take the full path */
+    char *tops[RF_MAX_RESULTS];        /* by branch: lists of the best columns of these rows (top.h) */
+    pthread_mutex_t *locks;            /* (RFI_CPU_LOCKS) of the lists of row i, lock i % RFI_CPU_LOCKS */
     char *scratch;                     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
 static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return run->row_list ? run->row_list[i] : i; }
+
+/* Where the inputs of row i of the run begin. */
+static inline const char *rfi_cpu_x(const rfi_cpu_run *run, int64_t i) {
+    const rfi_forward *call = run->call;
+    return (const char *)call->x +
+        (size_t)(rfi_row_of_x(call, rfi_cpu_row(run, i)) * call->ldx) * rfi_dtype_size(call->x_dtype);
+}
+
+static inline rfi_top *rfi_cpu_top(const rfi_cpu_run *run, int branch, int64_t i) {
+    return (rfi_top *)(run->tops[branch] + i * rfi_top_bytes(run->spec->plan.branches[branch].top));
+}
 
 /* The column that row i of the run asks for in a branch. */
 static inline int64_t rfi_cpu_asked(const rfi_cpu_run *run, const rfi_branch *branch, int64_t i) {
@@ -52,6 +70,10 @@ typedef struct rfi_cpu_lanes {
 void rfi_cpu_apply_to_lanes(const rfi_cpu_run *run, const rfi_steps *steps, int64_t first, int count,
     const void *const *columns, int column, void *values);
 
+/* An rfi_pool_task: the columns of one unit that rows ask for whose folds begin with them (RFI_RF_SEEDED), into the
+ * peaks of their states. */
+void rfi_cpu_run_ahead(void *run, int64_t unit, int slot);
+
 /* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The
  * context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
@@ -65,6 +87,14 @@ void rfi_cpu_finish_rows(const rfi_cpu_run *run, int64_t first, int count);
 /* `count` results of a branch's reduction, from row `first` of the run on, through the steps behind it and to where
  * they go. */
 void rfi_cpu_store_results(const rfi_cpu_run *run, int branch, int64_t first, int count, void *results);
+
+/* Stores the best columns of row i of the run. */
+void rfi_cpu_store_top(const rfi_cpu_run *run, int branch, int64_t i, const rfi_top *top);
+
+/* Stores those of the columns that row i of the run asks for in a branch that gathers which are among `n` from `column`
+ * on; value j is `stride` from value j - 1. */
+void rfi_cpu_gather(
+    const rfi_cpu_run *run, int branch, int64_t i, int64_t column, int n, const void *values, int64_t stride);
 
 /* Takes the steps behind the reduction with `value`, and writes y of row `row` of the batch. */
 void rfi_cpu_store_row(const rfi_cpu_run *run, int64_t row, double value);

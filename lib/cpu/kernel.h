@@ -32,6 +32,7 @@ enum {
     RFI_CPU_NARROW_ROWS = 64, /* rows in a block of those, at most */
     RFI_CPU_GROUP_ROWS = 16,  /* rows whose dot products are under way at a time */
     RFI_CPU_ALIGN = 64,       /* bytes of a cache line */
+    RFI_CPU_LEAST_PANEL = 4,  /* columns of a panel */
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
 
@@ -78,13 +79,14 @@ typedef struct rfi_cpu_kernel {
     /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns'
      * parameters start. A reduction among them is one over a single column. */
     void (*apply)(const rfi_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
-    /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type. The row asks for
-     * column q. */
+    /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type, whose peak is
+     * there already where the reduction is seeded. The row asks for column q. */
     void (*fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state);
-    /* (rows, units) states that begin with those of the reduction, `words` apart, to (rows) results, written up to
-     * whole panels; indices are WORDs. q: (rows), or NULL. */
-    void (*merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
-        const int64_t *q, void *out);
+    /* (rows, units) states that begin with those of the reduction, `words` apart, to (rows) results over `count`
+     * columns (less a correction), written up to whole panels; indices and numbers of columns are WORDs. q: (rows), or
+     * NULL. */
+    void (*merge)(int reduction, const void *states, int words, int64_t units, double count, int rows, const int64_t *q,
+        void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */
     double (*dot)(const void *values, const double *weight, int64_t n, double *largest);
     /* By the type of x. NULL where x has to be widened first. */
@@ -95,9 +97,9 @@ typedef struct rfi_cpu_kernel {
     void (*sums_by_row)(const void *lanes, int columns, int rows, const void *bias, void *values, int64_t ld);
     /* out[c * ld_out + r] = values[r * ld + c]. */
     void (*turn)(const void *values, int64_t ld, int columns, int rows, void *out, int64_t ld_out);
-    /* Values by column to (rows) results, written up to whole panels; indices are WORDs. q: (rows), or NULL. */
-    void (*fold_rows)(
-        int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out);
+    /* Values by column to (rows) results, with `count` and as merge writes them. q: (rows), or NULL. */
+    void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, double count, int rows,
+        const int64_t *q, void *out);
 } rfi_cpu_kernel;
 
 typedef struct rfi_cpu_isa {

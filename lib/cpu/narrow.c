@@ -26,7 +26,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     char *scratch = run->scratch + (size_t)slot * b->scratch;
     int rows = (int)least(b->rows, run->rows - task * b->rows), columns = (int)plan->out_features,
         panel = run->prepared->kernel->panel;
-    int steps = plan->num_folds || plan->trunk.count,
+    int steps = plan->branches[0].reduction || plan->trunk.count,
         by_row = !steps || rows * round_up(columns, panel) < columns * round_up(rows, panel);
     return (block){
         .row = task * b->rows,
@@ -49,7 +49,7 @@ static void find_x(
     const rfi_forward *call = run->call;
     size_t item = rfi_dtype_size(call->x_dtype);
     for (int i = 0; i < rows && depth; i++) { /* without inputs x may be NULL */
-        x[i] = (const char *)call->x + (size_t)(rfi_cpu_row(run, t->row + first + i) * call->ldx + k) * item;
+        x[i] = rfi_cpu_x(run, t->row + first + i) + (size_t)k * item;
         if (run->prepared->kernel->inner[call->x_dtype]) continue;
         char *wide = t->x + (size_t)(i * RFI_CPU_X_LD) * t->value;
         run->prepared->kernel->widen(wide, x[i], call->x_dtype, depth);
@@ -126,14 +126,35 @@ static const char *branch_columns(const rfi_cpu_run *run, const block *t, const 
     return t->own;
 }
 
+/* The best columns of each row; values by column. */
+static void find_tops(const rfi_cpu_run *run, const block *t, int branch, const char *values) {
+    const int k = run->spec->plan.branches[branch].top;
+    struct {
+        rfi_top top;
+        rfi_ranked room[RFI_CPU_NARROW];
+    } best;
+    for (int i = 0; i < t->rows; i++) {
+        best.top.count = 0;
+        for (int c = 0; c < t->columns; c++)
+            rfi_top_push(
+                &best.top, k, (rfi_ranked){rfi_load(values, run->spec->compute_dtype, c * RFI_CPU_NARROW_ROWS + i), c});
+        rfi_cpu_store_top(run, branch, t->row + i, &best.top);
+    }
+}
+
 /* From the logits in by_columns through the folds to the results. So few columns are folded for each result anew. */
 static void fold_block(const rfi_cpu_run *run, const block *t, int padded) {
     const rfi_plan *plan = &run->spec->plan;
     int64_t asked[RFI_CPU_NARROW_ROWS];
     for (int b = 0; b < plan->num_branches; b++) {
         const rfi_branch *branch = &plan->branches[b];
-        run->prepared->kernel->fold_rows(branch->reduction, branch_columns(run, t, branch, padded), RFI_CPU_NARROW_ROWS,
-            t->columns, t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), t->by_rows);
+        const char *values = branch_columns(run, t, branch, padded);
+        if (branch->top) find_tops(run, t, b, values);
+        for (int i = 0; i < t->rows && branch->gathers; i++)
+            rfi_cpu_gather(run, b, t->row + i, 0, t->columns, values + (size_t)i * t->value, RFI_CPU_NARROW_ROWS);
+        if (branch->top || branch->gathers) continue;
+        run->prepared->kernel->fold_rows(branch->reduction, values, RFI_CPU_NARROW_ROWS, t->columns, branch->count,
+            t->rows, rfi_cpu_ask(run, branch, t->row, t->rows, asked), t->by_rows);
         rfi_cpu_store_results(run, b, t->row, t->rows, t->by_rows);
     }
 }
@@ -156,13 +177,13 @@ static void finish(const rfi_cpu_run *run, const block *t) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     int padded = (int)round_up(t->rows, kernel->panel);
     if (t->by_row && plan->trunk.count) apply_to_rows(run, t);
-    if (t->by_row && !plan->num_folds) {
+    if (t->by_row && !plan->branches[0].reduction) {
         store_rows(run, t);
         return;
     }
     if (t->by_row) kernel->turn(t->by_rows, t->ld, t->columns, t->rows, t->by_columns, RFI_CPU_NARROW_ROWS);
     apply_to_columns(run, t, t->by_row ? t->rows : (int)round_up(t->rows, kernel->lanes), padded);
-    if (plan->num_folds) {
+    if (plan->branches[0].reduction) {
         fold_block(run, t, padded);
         return;
     }

@@ -8,6 +8,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "rows.h"
+#include "top.h"
 
 enum { BLOCK = 256 }; /* columns folded at a time: bounds the stack */
 
@@ -109,36 +110,89 @@ static double column(const rfi_spec *spec, const prepared *p, const rfi_forward 
     const rfi_plan *plan = &spec->plan;
     double dot = 0;
     for (int64_t k = 0; k < plan->in_features; k++)
-        dot += rfi_load(call->x, call->x_dtype, row * call->ldx + k) *
+        dot += rfi_load(call->x, call->x_dtype, rfi_row_of_x(call, row) * call->ldx + k) *
             rfi_load(p->weight, spec->weight_dtype, j * plan->in_features + k);
     value v = {.x = round_to_compute(spec, dot + p->bias[j])};
     take_steps(spec, p, call, &plan->trunk, row, j, &v);
     return v.x;
 }
 
-/* `count` columns from `first` on, joined to the fold's state. */
-static void fold_block(const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_fold *fold,
-    int64_t row, int64_t first, int count, const double *trunk, rfi_state *state) {
-    const rfi_branch *branch = &spec->plan.branches[fold->branch];
-    double values[BLOCK];
-    for (int j = 0; j < count; j++) {
-        value v = {.x = trunk[j]};
-        take_steps(spec, p, call, &branch->pre, row, first + j, &v);
-        values[j] = v.x;
+/* Column j of a branch, whose value behind the trunk's steps is `trunk`. */
+static double branch_column(const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_branch *branch,
+    int64_t row, int64_t j, double trunk) {
+    value v = {.x = trunk};
+    take_steps(spec, p, call, &branch->pre, row, j, &v);
+    return v.x;
+}
+
+/* What is known of a row. */
+typedef struct row_state {
+    rfi_state fold[RF_MAX_RESULTS];
+    double seed[RF_MAX_RESULTS]; /* by fold: the value of the column asked for, where that is wanted before the pass */
+    struct {
+        rfi_top top;
+        rfi_ranked room[RF_MAX_TOP];
+    } best[RF_MAX_RESULTS]; /* by branch */
+} row_state;
+
+static void begin_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row, row_state *state) {
+    const rfi_plan *plan = &spec->plan;
+    for (int b = 0; b < plan->num_branches; b++) state->best[b].top.count = 0;
+    for (int f = 0; f < plan->num_folds; f++) {
+        const rfi_branch *branch = &plan->branches[plan->folds[f].branch];
+        const int64_t asked = rfi_row_column(plan, branch, call, row);
+        state->fold[f] = rfi_state_fold(plan->folds[f].reduction, NULL, 0, 0, 0, 0);
+        state->seed[f] = branch->seeded && asked >= 0
+            ? branch_column(spec, p, call, branch, row, asked, column(spec, p, call, row, asked))
+            : 0;
     }
-    const rfi_state block =
-        rfi_state_fold(fold->reduction, values, count, first, rfi_row_column(&spec->plan, branch, call, row));
-    *state = rfi_state_join(fold->reduction, *state, block);
+}
+
+/* `count` columns from `first` on, joined to the states of the folds, and looked through for the best ones. */
+static void fold_block(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row, int64_t first,
+    int count, const double *trunk, row_state *state) {
+    const rfi_plan *plan = &spec->plan;
+    for (int f = 0; f < plan->num_folds; f++) {
+        const rfi_fold *fold = &plan->folds[f];
+        const rfi_branch *branch = &plan->branches[fold->branch];
+        double values[BLOCK];
+        for (int j = 0; j < count; j++) values[j] = branch_column(spec, p, call, branch, row, first + j, trunk[j]);
+        const rfi_state block = rfi_state_fold(
+            fold->reduction, values, count, first, rfi_row_column(plan, branch, call, row), state->seed[f]);
+        state->fold[f] = rfi_state_join(fold->reduction, state->fold[f], block);
+        for (int b = 0; b < plan->num_branches; b++)
+            for (int j = 0; j < count && plan->branches[b].top && plan->branches[b].fold == f; j++)
+                rfi_top_push(&state->best[b].top, plan->branches[b].top, (rfi_ranked){values[j], first + j});
+    }
+}
+
+static void store_top(const rfi_branch *branch, const rfi_forward *call, int64_t row, const rfi_top *top) {
+    const rfi_output *values = &call->outputs[branch->output], *columns = values + 1;
+    for (int i = 0; i < branch->top; i++) {
+        rfi_store(values->data, values->dtype, row * values->ld + i, top->at[i].value);
+        ((int64_t *)columns->data)[row * columns->ld + i] = top->at[i].column;
+    }
+}
+
+static void gather(
+    const rfi_spec *spec, const prepared *p, const rfi_forward *call, const rfi_branch *branch, int64_t row) {
+    const rfi_output *out = &call->outputs[branch->output];
+    for (int64_t i = 0; i < call->rows[branch->row - 1].columns; i++) {
+        const int64_t j = rfi_row_gathers(branch, call, row, i);
+        rfi_store(out->data, out->dtype, row * out->ld + i,
+            branch_column(spec, p, call, branch, row, j, column(spec, p, call, row, j)));
+    }
 }
 
 static void finish_branch(
     const rfi_spec *spec, const prepared *p, const rfi_forward *call, int branch, int64_t row, const rfi_state *state) {
     const rfi_branch *b = &spec->plan.branches[branch];
-    const rfi_output *out = &call->outputs[branch];
+    const rfi_output *out = &call->outputs[b->output];
     const int64_t asked = rfi_row_column(&spec->plan, b, call, row);
-    const double result = rfi_state_finish(b->reduction, *state, (double)spec->plan.out_features, asked);
+    const double result = rfi_state_finish(b->reduction, *state, b->count, asked);
     if (b->gives_index) {
-        ((int64_t *)out->data)[row * out->ld] = rfi_column_of_f64(result);
+        const int is_count = (rfi_reduction_flags(b->reduction) & RFI_RF_COUNT) != 0;
+        ((int64_t *)out->data)[row * out->ld] = is_count ? (int64_t)result : rfi_column_of_f64(result);
         return;
     }
     value v = {.x = round_to_compute(spec, result)};
@@ -148,22 +202,26 @@ static void finish_branch(
 
 static void fold_row(const rfi_spec *spec, const prepared *p, const rfi_forward *call, int64_t row) {
     const rfi_plan *plan = &spec->plan;
-    rfi_state states[RF_MAX_RESULTS];
-    for (int f = 0; f < plan->num_folds; f++) states[f] = rfi_state_fold(plan->folds[f].reduction, NULL, 0, 0, 0);
-    for (int64_t first = 0; first < plan->out_features; first += BLOCK) {
+    row_state state;
+    begin_row(spec, p, call, row, &state);
+    for (int64_t first = 0; first < plan->out_features && plan->num_folds; first += BLOCK) {
         double trunk[BLOCK];
         int count = plan->out_features - first < BLOCK ? (int)(plan->out_features - first) : BLOCK;
         for (int j = 0; j < count; j++) trunk[j] = column(spec, p, call, row, first + j);
-        for (int f = 0; f < plan->num_folds; f++)
-            fold_block(spec, p, call, &plan->folds[f], row, first, count, trunk, &states[f]);
+        fold_block(spec, p, call, row, first, count, trunk, &state);
     }
-    for (int b = 0; b < plan->num_branches; b++) finish_branch(spec, p, call, b, row, &states[plan->branches[b].fold]);
+    for (int b = 0; b < plan->num_branches; b++) {
+        const rfi_branch *branch = &plan->branches[b];
+        if (branch->gathers) gather(spec, p, call, branch, row);
+        else if (branch->top) store_top(branch, call, row, &state.best[b].top);
+        else finish_branch(spec, p, call, b, row, &state.fold[branch->fold]);
+    }
 }
 
 static rf_status forward(const rfi_spec *spec, const void *state, const rfi_forward *call) {
     const rfi_output *out = &call->outputs[0];
     for (int64_t row = 0; row < call->batch; row++) {
-        if (spec->plan.num_folds) {
+        if (spec->plan.branches[0].reduction) {
             fold_row(spec, state, call, row);
             continue;
         }
@@ -174,10 +232,12 @@ static rf_status forward(const rfi_spec *spec, const void *state, const rfi_forw
 }
 
 static rf_status estimate(const rfi_spec *spec, const void *state, int64_t batch, rfi_estimate *out) {
-    (void)spec, (void)state, (void)batch;
+    (void)state, (void)batch;
     memset(out, 0, sizeof *out);
     strcpy(out->kernel, "plain loops, sums in double, one thread");
     out->fused_seconds = out->unfused_seconds = -1;
+    for (int f = 0; f < spec->plan.num_folds; f++)
+        out->columns_twice += spec->plan.branches[spec->plan.folds[f].branch].seeded;
     return RF_OK;
 }
 

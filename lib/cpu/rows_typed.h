@@ -54,13 +54,15 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 /* Columns in ascending order; the result is finished in double. Unrolled, the loops over GROUP rows would be taken
  * apart into scalars. */
 #define ROLLED _Pragma("GCC unroll 1")
+/* A number of columns may be larger than T counts. */
+#define RESULT(flags, v) ((flags) & RFI_RF_COUNT ? OP(rfi_word)((COLUMN)(v)) : (T)(v))
 #define PUSH(id, i)                                       \
     if (i < rfi_totals_##id)                              \
     ROLLED for (int l = 0; l < GROUP; l++) totals[i][l] = \
         OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, peaks[l], values[c * ld + r + l], c, asked[l]))
 #define RFI_REDUCTION(id, number, name, flags, ...)                                                                    \
     static void NAME(fold_rows_##id)(                                                                                  \
-        const T *values, int64_t ld, int columns, int rows, const int64_t *q, T *restrict out) {                       \
+        const T *values, int64_t ld, int columns, double count, int rows, const int64_t *q, T *restrict out) {         \
         for (int r = 0; r < rows; r += GROUP) {                                                                        \
             T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                 \
             COLUMN asked[GROUP];                                                                                       \
@@ -70,12 +72,16 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
                 for (int l = 0; l < GROUP; l++) totals[i][l] = OP(rfi_empty_##id)(i);                                  \
             for (int c = 0; c < columns; c++)                                                                          \
                 ROLLED for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[c * ld + r + l]); \
+            if ((flags) & RFI_RF_MEAN)                                                                                 \
+                for (int l = 0; l < GROUP; l++) peaks[l] /= (T)columns;                                                \
+            if ((flags) & RFI_RF_SEEDED)                                                                               \
+                for (int l = 0; l < GROUP; l++) peaks[l] = values[(asked[l] < 0 ? 0 : asked[l]) * ld + r + l];         \
             for (int c = 0; c < columns; c++) {                                                                        \
                 PUSH(id, 0);                                                                                           \
                 PUSH(id, 1);                                                                                           \
             }                                                                                                          \
-            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = (T)rfi_finish_##id##_f64(                              \
-                (double)peaks[l], (double)totals[0][l], (double)totals[1][l], (double)columns, asked[l]);              \
+            ROLLED for (int l = 0; l < GROUP; l++) out[r + l] = RESULT(flags,                                          \
+                rfi_finish_##id##_f64((double)peaks[l], (double)totals[0][l], (double)totals[1][l], count, asked[l])); \
         }                                                                                                              \
     }
 #include "reductions.def"
@@ -85,7 +91,7 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 /* In double and in the order of the units. */
 #define RFI_REDUCTION(id, number, name, flags, ...)                                                                   \
     static void NAME(merge_##id)(                                                                                     \
-        const T *states, int words, int64_t units, int64_t columns, int rows, const int64_t *q, T *restrict out) {    \
+        const T *states, int words, int64_t units, double count, int rows, const int64_t *q, T *restrict out) {       \
         for (int r = 0; r < rows; r += GROUP) {                                                                       \
             double m[GROUP], t[RFI_TOTALS][GROUP], unit_m[GROUP], unit_t[RFI_TOTALS][GROUP];                          \
             COLUMN asked[GROUP];                                                                                      \
@@ -111,28 +117,29 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
                 }                                                                                                     \
             }                                                                                                         \
             ROLLED for (int l = 0; l < GROUP; l++) out[r + l] =                                                       \
-                (T)rfi_finish_##id##_f64(m[l], t[0][l], t[1][l], (double)columns, asked[l]);                          \
+                RESULT(flags, rfi_finish_##id##_f64(m[l], t[0][l], t[1][l], count, asked[l]));                        \
         }                                                                                                             \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
 #undef ROLLED
+#undef RESULT
 
-static void NAME(merge)(int reduction, const void *states, int words, int64_t units, int64_t columns, int rows,
-    const int64_t *q, void *out) {
+static void NAME(merge)(
+    int reduction, const void *states, int words, int64_t units, double count, int rows, const int64_t *q, void *out) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(merge_##id)(states, words, units, columns, rows, q, out); break;
+    case number: NAME(merge_##id)(states, words, units, count, rows, q, out); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }
 }
 
 static void NAME(fold_rows)(
-    int reduction, const void *values, int64_t ld, int columns, int rows, const int64_t *q, void *out) {
+    int reduction, const void *values, int64_t ld, int columns, double count, int rows, const int64_t *q, void *out) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(fold_rows_##id)(values, ld, columns, rows, q, out); break;
+    case number: NAME(fold_rows_##id)(values, ld, columns, count, rows, q, out); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
     }

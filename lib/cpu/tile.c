@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* One task of a forward: the logits of a block of rows and columns, the steps on them, and their fold. */
+#include <math.h>
 #include <string.h>
 
 #include "cpu/forward.h"
@@ -11,7 +12,8 @@ enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch where W only pas
 /* A block of rows and of units, and the scratch of the thread that works on it. */
 typedef struct tile {
     int64_t row, rows, unit, units;
-    size_t value; /* bytes of the compute type */
+    const int64_t *list; /* (rows) which of the run they are; NULL: from `row` on */
+    size_t value;        /* bytes of the compute type */
     char *x, *w, *c;
 } tile;
 
@@ -36,7 +38,7 @@ static void pack_x(const rfi_cpu_run *run, const tile *t, int64_t k, int64_t dep
     size_t item = rfi_dtype_size(call->x_dtype);
     if (!depth) return; /* x may be NULL */
     for (int64_t i = 0; i < t->rows; i++) {
-        const char *from = (const char *)call->x + (size_t)(rfi_cpu_row(run, t->row + i) * call->ldx + k) * item;
+        const char *from = rfi_cpu_x(run, t->list ? t->list[i] : t->row + i) + (size_t)k * item;
         run->prepared->kernel->widen(t->x + (size_t)(i * RFI_CPU_X_LD) * t->value, from, call->x_dtype, depth);
     }
 }
@@ -136,26 +138,77 @@ static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
     }
 }
 
-/* One row's part of a unit, behind the trunk's steps, into the states of all folds. The last may work in place. */
+/* Values of one row, from `column` on, behind the trunk's steps, taken through a branch's own: in `copy` if there are
+ * any. */
+static void *take_own_steps(const rfi_cpu_run *run, const rfi_branch *branch, int64_t row, int64_t column, void *values,
+    int padded, void *copy) {
+    const rfi_cpu_prepared *p = run->prepared;
+    rfi_step own[RF_MAX_OPS];
+    if (!branch->pre.count) return values;
+    memcpy(copy, values, (size_t)padded * rfi_dtype_size(run->spec->compute_dtype));
+    p->kernel->apply(
+        rfi_cpu_steps_of_row(run, &branch->pre, row, own), branch->pre.count, p->vectors, column, copy, padded);
+    return copy;
+}
+
+enum { TOGETHER = 16 };
+
+/* Few columns of many are wanted: those that certainly are not are passed over TOGETHER at a time, which makes whole
+ * vectors of a loop whose length is a constant. */
+#define PUSH(T, suffix)                                                                         \
+    static int all_below_##suffix(const T *v, T least) {                                        \
+        int others = 0;                                                                         \
+        for (int l = 0; l < TOGETHER; l++) others |= !(v[l] < least);                           \
+        return !others;                                                                         \
+    }                                                                                           \
+    static void push_##suffix(rfi_top *top, int k, int64_t column, const void *values, int n) { \
+        const T *v = values;                                                                    \
+        for (int j = 0; j < n; j++) {                                                           \
+            const T least = top->count < k ? (T)NAN : (T)top->at[k - 1].value;                  \
+            if (v[j] < least) {                                                                 \
+                while (j + TOGETHER <= n && all_below_##suffix(v + j, least)) j += TOGETHER;    \
+                if (j == n) return;                                                             \
+            }                                                                                   \
+            if (!(v[j] < least)) rfi_top_push(top, k, (rfi_ranked){(double)v[j], column + j});  \
+        }                                                                                       \
+    }
+PUSH(float, f32)
+PUSH(double, f64)
+#undef PUSH
+
+/* Those of n columns that are among the best so far, into the row's list, which other threads have other columns for.
+ * No column is better than `peak`. */
+static void push_tops(
+    const rfi_cpu_run *run, int branch, int64_t row, int64_t column, const void *values, int n, double peak) {
+    const int k = run->spec->plan.branches[branch].top;
+    rfi_top *top = rfi_cpu_top(run, branch, row);
+    pthread_mutex_t *lock = &run->locks[row % RFI_CPU_LOCKS];
+    pthread_mutex_lock(lock);
+    if (rfi_top_wants(top, k, (rfi_ranked){peak, column}))
+        (run->spec->compute_dtype == RF_FLOAT64 ? push_f64 : push_f32)(top, k, column, values, n);
+    pthread_mutex_unlock(lock);
+}
+
+/* One row's part of a unit, behind the trunk's steps, into the states of all folds, and what else is looked for. */
 static void fold_unit(const rfi_cpu_run *run, int64_t row, int64_t unit, char *values, int n, int padded) {
     const rfi_plan *plan = &run->spec->plan;
     const rfi_cpu_prepared *p = run->prepared;
     const int64_t column = unit * RFI_CPU_UNIT;
-    const size_t bytes = (size_t)padded * rfi_dtype_size(run->spec->compute_dtype);
     double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
     for (int f = 0; f < plan->num_folds; f++) {
         const rfi_fold *fold = &plan->folds[f];
         const rfi_branch *branch = &plan->branches[fold->branch];
-        void *folded = values;
-        if (branch->pre.count) {
-            rfi_step own[RF_MAX_OPS];
-            if (f + 1 < plan->num_folds) folded = memcpy(copy, values, bytes);
-            p->kernel->apply(rfi_cpu_steps_of_row(run, &branch->pre, row, own), branch->pre.count, p->vectors, column,
-                folded, padded);
-        }
-        p->kernel->fold(fold->reduction, folded, n, column, rfi_cpu_asked(run, branch, row),
-            rfi_states_at(&run->states[f], row, unit));
+        const void *folded = take_own_steps(run, branch, row, column, values, padded, copy);
+        char *state = rfi_states_at(&run->states[f], row, unit);
+        p->kernel->fold(fold->reduction, folded, n, column, rfi_cpu_asked(run, branch, row), state);
+        for (int b = 0; b < plan->num_branches; b++)
+            if (plan->branches[b].top && plan->branches[b].fold == f)
+                push_tops(run, b, row, column, folded, n, rfi_load(state, run->spec->compute_dtype, 0));
     }
+    for (int b = 0; b < plan->num_branches; b++)
+        if (plan->branches[b].gathers)
+            rfi_cpu_gather(
+                run, b, row, column, n, take_own_steps(run, &plan->branches[b], row, column, values, padded, copy), 1);
 }
 
 /* Steps on one row's part of a unit, then into its states, or to where it goes if nothing is folded. */
@@ -169,7 +222,7 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
     rfi_step own[RF_MAX_OPS];
     p->kernel->apply(
         rfi_cpu_steps_of_row(run, &plan->trunk, row, own), plan->trunk.count, p->vectors, column, values, padded);
-    if (plan->num_folds) {
+    if (plan->branches[0].reduction) {
         fold_unit(run, row, unit, values, n, padded);
         return;
     }
@@ -184,4 +237,64 @@ void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     multiply_tile(run, &t);
     for (int64_t i = 0; i < t.rows; i++)
         for (int64_t unit = t.unit; unit < t.unit + t.units; unit++) finish_unit(run, &t, i, unit);
+}
+
+enum { AHEAD_ROWS = 16 }; /* that ask for a column of one panel, taken together */
+
+/* The rows of a tile ask for columns of the panel that begins with `column`: their values in a branch, to the peaks of
+ * the fold's states. */
+static void seed_rows(const rfi_cpu_run *run, const tile *t, int fold, int64_t column) {
+    const rfi_plan *plan = &run->spec->plan;
+    const rfi_cpu_prepared *p = run->prepared;
+    const rfi_branch *branch = &plan->branches[plan->folds[fold].branch];
+    const rfi_states *states = &run->states[fold];
+    const int padded = p->kernel->panel;
+    for (int64_t k = 0; k == 0 || k < plan->in_features; k += RFI_CPU_DEPTH) {
+        const place at = {.k = k, .depth = least(RFI_CPU_DEPTH, plan->in_features - k), .column = column};
+        pack_x(run, t, at.k, at.depth);
+        multiply_panel(run, t, &at, p->weight);
+    }
+    for (int64_t i = 0; i < t->rows; i++) {
+        rfi_step own[RF_MAX_OPS];
+        double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+        char *values = t->c + (size_t)(i * run->blocking.c_ld + column - t->unit * RFI_CPU_UNIT) * t->value;
+        p->kernel->apply(rfi_cpu_steps_of_row(run, &plan->trunk, t->list[i], own), plan->trunk.count, p->vectors,
+            column, values, padded);
+        const char *folded = take_own_steps(run, branch, t->list[i], column, values, padded, copy);
+        const char *seed = folded + (size_t)(rfi_cpu_asked(run, branch, t->list[i]) - column) * t->value;
+        for (int64_t u = 0; u < states->units; u++) memcpy(rfi_states_at(states, t->list[i], u), seed, t->value);
+    }
+}
+
+/* Rows are gathered by panel, so that W is read once for several of them. What a row gets does not depend on which. */
+static void seed_fold(const rfi_cpu_run *run, tile *t, int fold) {
+    const rfi_branch *branch = &run->spec->plan.branches[run->spec->plan.folds[fold].branch];
+    const int64_t panel = run->prepared->kernel->panel, begin = t->unit * RFI_CPU_UNIT;
+    const int most = (int)least(AHEAD_ROWS, run->blocking.rows);
+    int64_t lists[RFI_CPU_UNIT / RFI_CPU_LEAST_PANEL][AHEAD_ROWS];
+    int counts[RFI_CPU_UNIT / RFI_CPU_LEAST_PANEL] = {0};
+    for (int64_t row = 0; row < run->rows; row++) {
+        const int64_t asked = rfi_cpu_asked(run, branch, row) - begin;
+        if (asked < 0 || asked >= RFI_CPU_UNIT) continue;
+        const int64_t at = asked / panel;
+        lists[at][counts[at]++] = row;
+        if (counts[at] < most) continue;
+        t->list = lists[at], t->rows = counts[at], counts[at] = 0;
+        seed_rows(run, t, fold, begin + at * panel);
+    }
+    for (int64_t at = 0; at < RFI_CPU_UNIT / panel; at++) {
+        if (!counts[at]) continue;
+        t->list = lists[at], t->rows = counts[at];
+        seed_rows(run, t, fold, begin + at * panel);
+    }
+}
+
+void rfi_cpu_run_ahead(void *context, int64_t unit, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_plan *plan = &run->spec->plan;
+    tile t = tile_of_task(run, 0, slot);
+    t.unit = unit;
+    t.units = 1;
+    for (int f = 0; f < plan->num_folds; f++)
+        if (plan->branches[plan->folds[f].branch].seeded) seed_fold(run, &t, f);
 }

@@ -111,6 +111,7 @@ class RowUse(IntEnum):
     NONE = 0
     NUMBER = 1
     COLUMN = 2
+    COLUMNS = 3
 
 
 class Op(Structure):
@@ -219,6 +220,7 @@ class RowInput(Structure):
         ("ld", c_int64),
         ("dtype", c_int32),
         ("memory", c_int32),
+        ("columns", c_int64),
     ]
 
 
@@ -243,6 +245,8 @@ class ForwardArgs(Structure):
         ("num_results", c_size_t),
         ("row_inputs", POINTER(RowInput)),
         ("num_row_inputs", c_size_t),
+        ("rows", POINTER(c_int64)),
+        ("num_rows", c_size_t),
     ]
 
 
@@ -279,6 +283,8 @@ class ResultInfo(Structure):
         ("width", c_int64),
         ("dtype", c_int32),
         ("kind", c_int32),
+        ("part", c_int32),
+        ("row_input", c_int32),
     ]
 
 

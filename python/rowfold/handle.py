@@ -15,11 +15,17 @@ from ._lib import DType
 
 @dataclass(frozen=True)
 class ResultInfo:
-    """One result: its name, its columns, and its dtype unless the caller's array has another."""
+    """One array of results: its name, its columns, and its dtype unless the caller's array has another.
+
+    ``features`` is 0 where the columns are those of the row input ``row_input`` of the call. ``part`` is 1 of
+    "topk_indices", which belong to the values of the "topk" before them.
+    """
 
     name: str
     features: int
     dtype: str
+    part: int = 0
+    row_input: str | None = None
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class ModelInfo:
     """What a model is and where it runs. Sizes in values, ``prepared_bytes`` in bytes, ``device`` -1 on a CPU.
 
     ``output_features`` and ``y_dtype`` are those of the first result. ``row_inputs`` says of each name whether it is a
-    "number" or a "column".
+    "number", a "column" or "columns".
     """
 
     backend: str
@@ -100,7 +106,9 @@ class Handle:
     def _result(self, index: int) -> ResultInfo:
         native = _lib.ResultInfo(size=ctypes.sizeof(_lib.ResultInfo))
         self.library.rf_model_result_info(self.pointer, index, ctypes.byref(native))
-        return ResultInfo(native.name.decode(), native.width, arrays.dtype_name(DType(native.dtype)))
+        row_input = self._row_input(native.row_input - 1)[0] if native.row_input else None
+        dtype = arrays.dtype_name(DType(native.dtype))
+        return ResultInfo(native.name.decode(), native.width, dtype, native.part, row_input)
 
     def _row_input(self, index: int) -> tuple[str, str]:
         native = _lib.RowInputInfo(size=ctypes.sizeof(_lib.RowInputInfo))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -23,6 +23,13 @@ from .handle import Handle, ModelInfo
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
 from .tensors import TorchKind
+
+
+class TopK(NamedTuple):
+    """What topk gives, as torch.topk does: the values, best first, and their columns; (..., k) each."""
+
+    values: Any
+    indices: Any
 
 
 class Model:
@@ -146,12 +153,14 @@ class Model:
             DType[info.y_dtype.upper()],
         )
         self._device = info.device
-        self._results = [((result.features,), DType[result.dtype.upper()]) for result in info.results]
+        self._results = info.results
+        # For each result the place of its array, or of the first of two.
+        self._places = [i for i, result in enumerate(info.results) if not result.part]
         self._rows = {name: _lib.RowUse[use.upper()] for name, use in info.row_inputs.items()}
         self._plain = len(self._results) == 1 and not self._rows
-        for name in {"self", "x", "out", "keepdims"} & self._rows.keys():
+        for name in {"self", "x", "out", "keepdims", "rows"} & self._rows.keys():
             raise InvalidArgumentError(f"the chain has a row input #{name}, which is an argument of a call already")
-        self._tuple: Any = namedtuple("Results", [result.name for result in info.results])  # type: ignore[misc]
+        self._tuple: Any = namedtuple("Results", [info.results[i].name for i in self._places])  # type: ignore[misc]
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = handle.library.rf_model_forward
         self._calls: TensorCalls | None = None
@@ -462,7 +471,7 @@ class Model:
             raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
         return vector
 
-    def __call__(self, x: Any, out: Any = None, *, keepdims: bool = True, **row_inputs: Any) -> Any:
+    def __call__(self, x: Any, out: Any = None, *, keepdims: bool = True, rows: Any = None, **row_inputs: Any) -> Any:
         """The chain applied to each row of x.
 
         x is an array of numpy, torch, cupy or jax, or anything with DLPack, __cuda_array_interface__ or the buffer
@@ -478,18 +487,23 @@ class Model:
         out
             Where to put the result: of x's kind and the result's shape and dtype, writable, not overlapping x. The one
             column of a reduction may be no dimension of it. By default a new array. Of several results a sequence of
-            such arrays, in their order.
+            such arrays, in their order; of topk a pair.
         keepdims
-            False drops the one column of a reduction, as numpy's reductions do: (...,).
+            False drops the one column of a reduction, as numpy's reductions do: (...,). Those of topk and gather stay.
+        rows
+            Which rows of x are wanted: numbers of rows, x seen as a matrix, in any order and any number of times; or
+            a boolean for each row. Results are then of these alone, (rows, 1), as if x and the row inputs had been
+            indexed with them first; the others cost nothing. On the host, and of models on a CPU.
         row_inputs
             The values that the chain names with #, each of the leading dimensions of x: ``model(x, target=ids)``.
             Columns are int64 or int32; numbers have a dtype that goes with the model's, or are one Python number for
-            all rows. On the host or on the device as x.
+            all rows. Those of gather have one dimension more, (..., k). On the host or on the device as x.
 
         Returns
         -------
         (..., 1), or (...,) without keepdims, or (..., out_features) for a chain without a reduction; ``out`` if it was
-        given. Of several results a named tuple of these; columns are int64.
+        given. Of gather (..., k), and of topk a TopK of (..., k) values and their columns. Of several results a named
+        tuple of these; columns are int64.
 
         Raises
         ------
@@ -498,7 +512,7 @@ class Model:
 
         """
         handle = self._open()
-        if not keepdims and self._y_tail != (1,):
+        if not keepdims and not any(map(self._has_one_column, self._places)):
             raise InvalidArgumentError(
                 f"keepdims is {keepdims!r}, but the result has {self._y_tail[0]} columns; it drops the one column of a "
                 "reduction"
@@ -507,6 +521,7 @@ class Model:
         if (
             self._plain
             and not row_inputs
+            and rows is None
             and type(x) is np.ndarray
             and x.dtype == self._x_numpy
             and (x.shape[-1:] == self._x_tail)
@@ -519,7 +534,7 @@ class Model:
                     self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y if keepdims or out is not None else y[..., 0]
         calls = self._calls
-        if calls is not None and out is None and not row_inputs:
+        if calls is not None and out is None and not row_inputs and rows is None:
             y = calls.run(x)
             if y is not None:
                 return y if keepdims else y[..., 0]
@@ -527,18 +542,32 @@ class Model:
             x = arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
         if out is not None:
             if not self._plain:
-                return self._call(handle, x, out, row_inputs)
-            self._call(handle, x, self._with_column(out, x), row_inputs)
+                return self._together(self._call(handle, x, out, row_inputs, rows))
+            self._call(
+                handle, x, self._with_column(out, len(getattr(x, "shape", ())) if rows is None else 2), row_inputs, rows
+            )
             return out
-        y = self._call(handle, x, None, row_inputs)
-        if keepdims:
-            return y
-        return y[..., 0] if len(self._results) == 1 else self._tuple(*(result[..., 0] for result in y))
+        made = self._call(handle, x, None, row_inputs, rows)
+        if not keepdims:
+            made = [y[..., 0] if self._has_one_column(i) else y for i, y in enumerate(made)]
+        return self._together(made)
 
-    def _with_column(self, out: Any, x: Any) -> Any:
+    def _has_one_column(self, place: int) -> bool:
+        """Whether the array is of a reduction to one number a row, not of topk or gather."""
+        pair = [result.part for result in self._results[place : place + 2]]
+        return self._results[place].features == 1 and 1 not in pair
+
+    def _together(self, made: list[Any]) -> Any:
+        """What a call returns: the array, or the pair, of one result, or a named tuple of those of several."""
+        results = []
+        for place in self._places:
+            pair = place + 1 < len(made) and self._results[place + 1].part
+            results.append(TopK(made[place], made[place + 1]) if pair else made[place])
+        return results[0] if len(results) == 1 else self._tuple(*results)
+
+    def _with_column(self, out: Any, dims: int) -> Any:
         """A view of the caller's ``out`` with the one column of a reduction, where it has no dimension for it."""
-        dims, wanted = (len(getattr(a, "shape", ())) for a in (out, x))
-        return out[..., None] if self._y_tail == (1,) and dims == wanted - 1 else out
+        return out[..., None] if self._y_tail == (1,) and len(getattr(out, "shape", ())) == dims - 1 else out
 
     def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
         return (
@@ -549,20 +578,22 @@ class Model:
             and not np.may_share_memory(x, out)
         )
 
-    def _call(self, handle: Handle, x: Any, out: Any, row_inputs: dict[str, Any]) -> Any:
+    def _call(self, handle: Handle, x: Any, out: Any, row_inputs: dict[str, Any], wanted: Any) -> list[Any]:
         kind = kind_of(x, "x")
         given = kind.matrix(x, "x", self._in_features, self._x_dtype)
         self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
         self._check_device("x", given)
         values = self._row_values(given, row_inputs)
-        made, results = self._outputs(kind, x, given, out)
-        plain = self._plain and given.memory is Memory.HOST and given.dtype is self._x_dtype
+        listed = None if wanted is None else rows.wanted(wanted, given.lead)
+        lead = given.lead if listed is None else listed.shape
+        made, results = self._outputs(kind, x, given, out, lead, values)
+        plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._x_dtype
         if plain and not given.ld and not results[0].ld:
             self._forward(handle.pointer, given.pointer, given.batch, results[0].pointer)
         else:
-            self._forward_ex(handle, x, kind, given, results, values)
+            self._forward_ex(handle, x, kind, given, results, values, listed)
         if out is None:
-            if self._plain and isinstance(kind, TorchKind):
+            if self._plain and listed is None and isinstance(kind, TorchKind):
                 calls = self._calls
                 if calls is None:
                     calls = self._calls = TensorCalls(handle)
@@ -571,33 +602,64 @@ class Model:
         else:
             for y in made:
                 kind.written(y)
-        return made[0] if len(self._results) == 1 else self._tuple(*made)
+        return made
 
-    def _row_values(self, given: arrays.Matrix, row_inputs: dict[str, Any]) -> dict[str, arrays.Matrix]:
+    def _row_values(self, given: arrays.Matrix, row_inputs: dict[str, Any]) -> dict[str, tuple[arrays.Matrix, int]]:
+        """The row inputs by name, and how many values each row has."""
         if not self._rows and not row_inputs:
             return {}
         rows.check_names(row_inputs, self._rows)
         compute = DType.FLOAT64 if self._weight_dtype is DType.FLOAT64 else DType.FLOAT32
         values = {}
         for name, use in self._rows.items():
-            matrix = values[name] = rows.row_values(row_inputs[name], name, use, given.lead, compute)
+            value = row_inputs[name]
+            matrix = rows.row_values(value, name, use, given.lead, compute)
+            values[name] = matrix, value.shape[-1] if use is _lib.RowUse.COLUMNS else 1
             if use is _lib.RowUse.NUMBER:
                 self._check_dtype(f"the row input {name!r}", matrix.dtype)
             self._check_device(f"the row input {name!r}", matrix)
         return values
 
     def _outputs(
-        self, kind: arrays.ArrayKind, x: Any, given: arrays.Matrix, out: Any
+        self,
+        kind: arrays.ArrayKind,
+        x: Any,
+        given: arrays.Matrix,
+        out: Any,
+        lead: tuple[int, ...],
+        values: dict[str, tuple[arrays.Matrix, int]],
     ) -> tuple[list[Any], list[arrays.Matrix]]:
         """The arrays of the results, new or the caller's, and what the library writes to."""
-        shapes = [(given.lead + tail, dtype) for tail, dtype in self._results]
+        shapes = []
+        for result in self._results:
+            features = result.features if result.row_input is None or result.features else values[result.row_input][1]
+            shapes.append(((*lead, features), DType[result.dtype.upper()]))
         if out is None:
             pairs = [kind.empty(x, shape, dtype) for shape, dtype in shapes]
             return [y for y, _ in pairs], [matrix for _, matrix in pairs]
-        outs = [out] if len(shapes) == 1 else list(out)
-        if len(outs) != len(shapes):
-            raise InvalidArgumentError(f"out has {len(outs)} arrays; expected {len(shapes)}, one for each result")
+        outs = self._apart(out)
         return outs, [kind.output(y, given.owner, *shape) for y, shape in zip(outs, shapes)]
+
+    def _apart(self, out: Any) -> list[Any]:
+        """The arrays of the caller's ``out``, those of topk one behind the other."""
+        given = [out] if len(self._places) == 1 else list(out)
+        if len(given) != len(self._places):
+            raise InvalidArgumentError(
+                f"out has {len(given)} arrays; expected {len(self._places)}, one for each result"
+            )
+        outs = []
+        for place, one in zip(self._places, given):
+            pair = self._results[place + 1 : place + 2]
+            if not pair or not pair[0].part:
+                outs.append(one)
+            elif isinstance(one, (tuple, list)) and len(one) == 2:
+                outs += one
+            else:
+                raise ArgumentTypeError(
+                    f"out of {self._results[place].name} is a {type(one).__qualname__}; expected a pair of arrays, "
+                    "values and columns"
+                )
+        return outs
 
     def _forward_ex(
         self,
@@ -606,7 +668,8 @@ class Model:
         kind: arrays.ArrayKind,
         given: arrays.Matrix,
         results: list[arrays.Matrix],
-        values: dict[str, arrays.Matrix],
+        values: dict[str, tuple[arrays.Matrix, int]],
+        listed: np.ndarray[Any, Any] | None,
     ) -> None:
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
@@ -626,9 +689,16 @@ class Model:
                 *(_lib.Result(size, y.pointer, y.ld, y.dtype, y.memory) for y in results)
             )
             args.row_inputs = (_lib.RowInput * len(values))(
-                *(rows.native(name, matrix, given.batch) for name, matrix in values.items())
+                *(
+                    rows.native(name, self._rows[name], matrix, given.batch, width)
+                    for name, (matrix, width) in values.items()
+                )
             )
             args.num_results, args.num_row_inputs = len(results), len(values)
+        if listed is not None:
+            # Of an empty list numpy's address is no NULL.
+            args.rows = ctypes.cast(listed.ctypes.data, ctypes.POINTER(ctypes.c_int64))
+            args.num_rows = len(listed)
         workspace = None
         if given.memory is Memory.DEVICE:
             for y in results:

@@ -45,7 +45,7 @@ class Operator:
     params: tuple[tuple[str, float], ...]
     min_params: int
     accepts_vector: bool
-    row_input: str = "none"  # whether the first parameter may be a "#name": "none", "number" or "column"
+    row_input: str = "none"  # whether the first parameter may be a "#name": "none", "number", "column" or "columns"
     gives_index: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Op:
@@ -281,7 +281,7 @@ def _vector_name(row: Operator, text: str) -> str:
     kinds = ("@",) * row.accepts_vector + ("#",) * (row.row_input != "none")
     name = text if text.startswith("#") else text[1:]  # a row input keeps its #
     if not text.startswith(kinds) or len(encode(name, "vector")) >= MAX_NAME:
-        number = "" if row.row_input == "column" else "a number, or "
+        number = "" if row.row_input in ("column", "columns") else "a number, or "
         raise InvalidArgumentError(
             f"{row.name}() got {text!r}; expected {number}{' or '.join(kinds)} and a name of at most "
             f"{MAX_NAME - 1} bytes"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Row inputs of a call: one value for each row of x, by the name that the chain has behind #."""
+"""What a call says of the rows of x: row inputs, by the name that the chain has behind #, and which rows it wants."""
 
 from __future__ import annotations
 
@@ -16,42 +16,76 @@ from .arrays import Matrix
 from .errors import ArgumentTypeError, InvalidArgumentError
 from .kinds import kind_of
 
+_PER_ROW = {RowUse.NUMBER: "a number", RowUse.COLUMN: "a column", RowUse.COLUMNS: "k columns"}
+
 
 def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], compute: DType) -> Matrix:
-    """The values of one row input, one behind the other.
+    """The values of one row input, one row behind the other.
 
-    ``value`` has the leading dimensions of x, or those and one of size 1. A single number counts for all rows.
-    ``compute`` is the dtype of a number that brings none.
+    ``value`` has the leading dimensions of x, or those and one of size 1; of columns, those and one of any size. A
+    single number counts for all rows. ``compute`` is the dtype of a number that brings none.
     """
     argument = f"the row input {name!r}"
     if isinstance(value, Real) and not isinstance(value, np.generic):
-        if use is RowUse.COLUMN:
-            raise ArgumentTypeError(f"{argument} is {value!r}; expected an array of a column for each row")
+        if use is not RowUse.NUMBER:
+            raise ArgumentTypeError(f"{argument} is {value!r}; expected an array of {_PER_ROW[use]} for each row")
         value = np.full(lead, value, arrays.numpy_dtype(compute))
     if not hasattr(value, "shape") or not hasattr(value, "dtype") or not hasattr(value, "reshape"):
         value = np.asarray(value) if hasattr(value, "__array__") else value
         kind_of(value, argument)  # refuses what is no array
     shape = tuple(value.shape)
-    if shape not in (lead, (*lead, 1)):
+    batch = math.prod(lead)
+    if use is RowUse.COLUMNS:
+        if shape[:-1] != lead or not shape[-1:] > (0,):
+            wanted = f"({', '.join([*map(str, lead), 'k'])})"
+            raise InvalidArgumentError(
+                f"{argument} has shape {arrays.shape_text(shape)}; expected {wanted}, k columns for each row"
+            )
+    elif shape not in (lead, (*lead, 1)):
         raise InvalidArgumentError(
             f"{argument} has shape {arrays.shape_text(shape)}; expected {arrays.shape_text(lead)}, a value for each row"
         )
     said = compute
-    if use is RowUse.COLUMN:
+    if use is not RowUse.NUMBER:
         said = DType.__members__.get(str(value.dtype).rpartition(".")[2].upper(), DType.DEFAULT)
         if said not in INDICES:
             raise ArgumentTypeError(f"{argument} has dtype {value.dtype}; expected int64 or int32")
-    batch = math.prod(lead)
+    if use is RowUse.COLUMNS:
+        return kind_of(value, argument).matrix(value.reshape(batch, shape[-1]), argument, shape[-1], said)
     return kind_of(value, argument).matrix(value.reshape(batch), argument, batch, said)
 
 
-def native(name: str, matrix: Matrix, batch: int) -> _lib.RowInput:
-    """As the library takes it."""
+def wanted(value: Any, lead: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The rows that a call wants, int64: numbers of rows of x as a matrix, or a boolean for each of its rows."""
+    try:
+        given = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # of a tensor on a device, of lists of different lengths
+        raise ArgumentTypeError(f"rows is no array of the host: {error}") from None
+    if given.dtype == np.bool_:
+        if given.shape != lead:
+            raise InvalidArgumentError(
+                f"rows has shape {arrays.shape_text(given.shape)}; expected {arrays.shape_text(lead)}, a boolean for "
+                "each row, or a list of rows"
+            )
+        return np.flatnonzero(given)
+    if given.size and given.dtype.kind not in "iu":
+        raise ArgumentTypeError(f"rows has dtype {given.dtype}; expected integers, or a boolean for each row")
+    if given.ndim != 1:
+        raise InvalidArgumentError(f"rows has shape {arrays.shape_text(given.shape)}; expected one dimension")
+    if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.int64).max:
+        raise InvalidArgumentError(f"rows has {given.max()}; expected a row of x")
+    return np.ascontiguousarray(given, np.int64)
+
+
+def native(name: str, use: RowUse, matrix: Matrix, batch: int, width: int) -> _lib.RowInput:
+    """As the library takes it: ``width`` values for each of ``batch`` rows."""
     return _lib.RowInput(
         size=ctypes.sizeof(_lib.RowInput),
         name=name.encode(),
         data=matrix.pointer,
         length=batch,
+        ld=matrix.ld if use is RowUse.COLUMNS else 0,
+        columns=width,
         dtype=matrix.dtype,
         memory=matrix.memory,
     )
@@ -65,5 +99,6 @@ def check_names(given: dict[str, Any], expected: dict[str, RowUse]) -> None:
             raise InvalidArgumentError(f"the chain names no #{name}; {known}")
     for name, use in expected.items():
         if name not in given:
-            what = "a column" if use is RowUse.COLUMN else "a number"
-            raise InvalidArgumentError(f"the row input #{name} is missing; expected {name}=, {what} for each row")
+            raise InvalidArgumentError(
+                f"the row input #{name} is missing; expected {name}=, {_PER_ROW[use]} for each row"
+            )

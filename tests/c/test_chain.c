@@ -296,9 +296,9 @@ static void op_table(void) {
         }
         if (info.op_class == RF_CLASS_LINEAR) continue;
         /* Every row can be written: with numbers, and with a vector where it says so. */
-        const int asks = info.row_input == RF_ROW_COLUMN;
+        const int asks = info.row_input == RF_ROW_COLUMN || info.row_input == RF_ROW_COLUMNS;
         rf_op ops[3] = {{.kind = RF_OP_LINEAR}, {.kind = RF_OP_SAVE},
-            {.kind = info.kind, .num_params = info.num_params, .params = {0.25, 0.5}}};
+            {.kind = info.kind, .num_params = info.num_params, .params = {info.kind == RF_OP_TOPK ? 7 : 0.25, 0.5}}};
         if (asks) ops[2] = (rf_op){.kind = info.kind, .vector = "#c"};
         char text[200];
         CHECK(rf_chain_format(ops, 3, text, sizeof text, NULL) == RF_OK, "%s: %s", info.name, rf_last_error());

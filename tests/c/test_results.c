@@ -98,6 +98,66 @@ static void values(const char *backend) {
     rf_model_destroy(model);
 }
 
+/* Two results of topk, several columns of each row, a count, and some of the rows. */
+static void more_values(const char *backend) {
+    static const int64_t kept[BATCH][3] = {{3, 0, 9}, {1, 1, 9}, {2, 3, 9}}, wanted[4] = {2, 0, 2, 1};
+    float values[4][2], gathered[4][2], spread[4];
+    int64_t indices[4][2], rank[4];
+    rf_model *model = loaded("linear(2, 4) | topk(2), gather(#kept), rank(#target), var(0)", backend);
+    const rf_result to[] = {
+        {.size = sizeof *to, .data = values},
+        {.size = sizeof *to, .data = indices},
+        {.size = sizeof *to, .data = gathered},
+        {.size = sizeof *to, .data = rank},
+        {.size = sizeof *to, .data = spread},
+    };
+    int64_t asked[BATCH] = {0, 1, 3};
+    const rf_row_input of[] = {
+        {.size = sizeof *of, .name = "kept", .data = kept, .length = BATCH, .ld = 3, .columns = 2},
+        {.size = sizeof *of, .name = "target", .data = asked, .length = BATCH},
+    };
+    rf_forward_args call = {.size = sizeof call,
+        .x = x,
+        .batch = BATCH,
+        .results = to,
+        .num_results = 5,
+        .row_inputs = of,
+        .num_row_inputs = 2,
+        .rows = wanted,
+        .num_rows = 4};
+    OK(rf_model_forward_ex(model, &call));
+    for (int i = 0; i < 4; i++) {
+        const int64_t row = wanted[i];
+        double z[N], mean = 0, squares = 0;
+        int before[N] = {0};
+        for (int j = 0; j < N; j++)
+            z[j] = (double)x[row][0] * w[j][0] + (double)x[row][1] * w[j][1] + b[j], mean += z[j] / N;
+        for (int j = 0; j < N; j++) {
+            squares += (z[j] - mean) * (z[j] - mean);
+            for (int k = 0; k < N; k++) before[j] += z[k] > z[j] || (z[k] == z[j] && k < j);
+        }
+        for (int k = 0; k < 2; k++) {
+            CHECK(before[indices[i][k]] == k && fabs(values[i][k] - z[indices[i][k]]) < 1e-6,
+                "%s: row %d: number %d is column %lld, %g", backend, i, k, (long long)indices[i][k],
+                (double)values[i][k]);
+            CHECK(fabs(gathered[i][k] - z[kept[row][k]]) < 1e-6, "%s: row %d: gather %g", backend, i,
+                (double)gathered[i][k]);
+        }
+        CHECK(rank[i] == before[asked[row]], "%s: row %d: rank %lld", backend, i, (long long)rank[i]);
+        CHECK(fabs(spread[i] - squares / N) < 1e-6, "%s: row %d: var %g", backend, i, (double)spread[i]);
+    }
+    /* What was not asked for is not looked at: an empty list wants nothing. */
+    call.num_rows = 0;
+    asked[0] = 99;
+    OK(rf_model_forward_ex(model, &call));
+    size_t some = 0, all = 0;
+    call.num_rows = 1;
+    OK(rf_model_workspace_size_ex(model, &call, &some));
+    OK(rf_model_workspace_size(model, 1, &all));
+    CHECK(some <= all, "a row of a list needs %zu bytes, alone %zu", some, all);
+    rf_model_destroy(model);
+}
+
 /* The call as it is set up, with one thing wrong. */
 static void refused(const rf_model *model, const char *sentence) {
     const rf_status status = rf_model_forward_ex(model, &args);
@@ -169,6 +229,30 @@ static void wrong_calls(void) {
     refused(model, "results[2].memory is 9, which is no rf_memory");
     rows[1].data = out.max;
     refused(model, "results[2] overlaps row input \"scale\"; expected separate buffers");
+    rows[2].columns = 2;
+    refused(model, "row input \"target\" has 2 columns; expected 1: one value for each row");
+    rows[2].columns = -1;
+    refused(model, "row input \"target\" has -1 columns; expected 1: one value for each row");
+    int64_t wanted[3] = {0, 2, 3};
+    args.rows = wanted, args.num_rows = 3;
+    refused(model, "rows[2] is 3; expected a row of x, of which there are 3");
+    wanted[1] = -1;
+    args.rows = wanted, args.num_rows = 3;
+    refused(model, "rows[1] is -1; expected a row of x, of which there are 3");
+    args.num_rows = 2;
+    refused(model, "args.rows is NULL, and args.num_rows 2");
+    args.rows = (const int64_t *)((const char *)wanted + 4), args.num_rows = 1;
+    refused(model, "args.rows is not aligned to its type, int64");
+    args.rows = out.argmax, args.num_rows = 0; /* no row is one of them */
+    OK(rf_model_forward_ex(model, &args));
+    set_up();
+    wanted[0] = 0;
+    memset(out.argmax, 0, sizeof out.argmax);
+    args.rows = out.argmax, args.num_rows = 1;
+    CHECK(rf_model_forward_ex(model, &args) == RF_INVALID_ARGUMENT &&
+            strstr(rf_last_error(), "results[1] overlaps rows; expected separate buffers"),
+        "%s", rf_last_error());
+    set_up();
     float y = 0;
     CHECK(rf_model_forward(model, x, 1, &y) == RF_INVALID_ARGUMENT, "rf_model_forward gave several results");
     args.batch = rows[0].length = rows[1].length = rows[2].length = 0;
@@ -206,6 +290,28 @@ static void infos(void) {
     OK(rf_model_result_info(model, 2, &info));
     CHECK(!strcmp(info.name, "max_2"), "the second max is called %s", info.name);
     rf_model_destroy(model);
+    model = loaded("linear(2, 4) | topk(3), gather(#g), rank(#r), topk(1)", "reference");
+    static const struct {
+        const char *name;
+        int64_t width;
+        int part, row_input, dtype, kind;
+    } wanted[] = {
+        {"topk", 3, 0, 0, RF_FLOAT32, RF_OP_TOPK},
+        {"topk_indices", 3, 1, 0, RF_INT64, RF_OP_TOPK},
+        {"gather", 0, 0, 1, RF_FLOAT32, RF_OP_GATHER},
+        {"rank", 1, 0, 2, RF_INT64, RF_OP_RANK},
+        {"topk_2", 1, 0, 0, RF_FLOAT32, RF_OP_TOPK},
+        {"topk_2_indices", 1, 1, 0, RF_INT64, RF_OP_TOPK},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        OK(rf_model_result_info(model, i, &info));
+        CHECK(!strcmp(info.name, wanted[i].name) && info.width == wanted[i].width && info.part == wanted[i].part &&
+                info.row_input == wanted[i].row_input && info.dtype == wanted[i].dtype && info.kind == wanted[i].kind,
+            "result %zu is %s", i, info.name);
+    }
+    OK(rf_model_row_input_info(model, 0, &input));
+    CHECK(!strcmp(input.name, "g") && input.use == RF_ROW_COLUMNS, "row input %s", input.name);
+    rf_model_destroy(model);
 }
 
 /* Which states are shared, as explain has it. */
@@ -219,6 +325,11 @@ static void shared(void) {
         {"linear(2, 4) | logprob(#t), entropy", "2 of them from 2 states a row"},
         {"linear(2, 4) | logprob(#t), logprob(#t, -1)", "2 of them from 2 states a row"},
         {"linear(2, 4) | max, min", "2 of them from 2 states a row"},
+        {"linear(2, 4) | argmax, topk(2)", "2 of them from 1 state a row"},
+        {"linear(2, 4) | topk(2), max, topk(1)", "3 of them from 1 state a row"},
+        {"linear(2, 4) | var, std(0)", "2 of them from 1 state a row"},
+        {"linear(2, 4) | rank(#t), gather(#g)", "2 of them from 1 state a row"},
+        {"linear(2, 4) | rank(#t), max", "Of each row up to 1 column is computed twice"},
         {"linear(2, 4) | (abs | sum), sum", "2 of them from 2 states a row"},
         {"linear(2, 4) | (abs | sum), (abs | mean)", "2 of them from 1 state a row"},
     };
@@ -233,7 +344,10 @@ static void shared(void) {
 
 int main(void) {
     for (size_t i = 0; i < rf_backend_count(); i++)
-        if (strncmp(rf_backend_name(i), "cuda", 4) && rf_backend_available(i, NULL)) values(rf_backend_name(i));
+        if (strncmp(rf_backend_name(i), "cuda", 4) && rf_backend_available(i, NULL)) {
+            values(rf_backend_name(i));
+            more_values(rf_backend_name(i));
+        }
     wrong_calls();
     infos();
     shared();

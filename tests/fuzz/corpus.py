@@ -16,7 +16,7 @@ def operators() -> list[str]:
     """Each operator of the tables as text, with numbers for the parameters that it needs."""
     found = []
     text = "".join((ROOT / "lib" / name).read_text() for name in ("ops.def", "reductions.def"))
-    for name, params in re.findall(r'^RFI_[A-Z]+\(\w+,\s*\d+,\s*"([^"]+)",\s*(\w*)', text, re.MULTILINE):
+    for name, params in re.findall(r'^RFI_[A-Z_]+\(\w+,\s*\d+,\s*"([^"]+)",\s*(\w*)', text, re.MULTILINE):
         found += [f"{name}(2)", f"{name}(@v)"] if params == "RFI_PV" else [name]
         found += [f"{name}(1, 2)"] if params == "RFI_P2" else []
     return found

@@ -77,14 +77,19 @@ _NUMPY: Table = {
     "entropy": _numpy_entropy,
     "argmax": lambda x: x.argmax(axis=1, keepdims=True).astype(x.dtype),
     "argmin": lambda x: x.argmin(axis=1, keepdims=True).astype(x.dtype),
+    "var": lambda x, correction=1.0: np.var(x, axis=1, keepdims=True, ddof=correction),
+    "std": lambda x, correction=1.0: np.std(x, axis=1, keepdims=True, ddof=correction),
+    "norm": lambda x: np.linalg.norm(x, axis=1, keepdims=True),
 }
+# Of several results, or with a value for each row: no one function of the logits.
+_MORE = ("pick", "logprob", "rank", "topk", "gather")
 
 
 def _table(own: Table, packages: tuple[Any, ...], keep: Mapping[str, Any]) -> Table:
     """For each operator of the library its entry, or the first package's function of its name."""
     table = dict(own)
     for row in operators():
-        if row.name in own or row.op_class not in ("elementwise", "reduction"):
+        if row.name in own or row.name in _MORE or row.op_class not in ("elementwise", "reduction"):
             continue
         function = next((getattr(package, row.name) for package in packages if hasattr(package, row.name)), None)
         if function is not None:
@@ -117,6 +122,9 @@ def torch_table() -> Table:
         "entropy": lambda x: torch.special.entr(torch.softmax(x, dim=1)).sum(dim=1, keepdim=True),
         "argmax": lambda x: torch.argmax(x, dim=1, keepdim=True).to(x.dtype),
         "argmin": lambda x: torch.argmin(x, dim=1, keepdim=True).to(x.dtype),
+        "var": lambda x, correction=1.0: torch.var(x, dim=1, keepdim=True, correction=correction),
+        "std": lambda x, correction=1.0: torch.std(x, dim=1, keepdim=True, correction=correction),
+        "norm": lambda x: torch.linalg.vector_norm(x, dim=1, keepdim=True),
     }
     return _table(own, (torch, functional), {"dim": 1, "keepdim": True})
 
