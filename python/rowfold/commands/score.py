@@ -25,11 +25,12 @@ EXAMPLES = """examples:
 """
 DESCRIPTION = """\
 Scores a token for every row of a file of hidden states: its log-probability under the softmax of the row's logits, in
-nats, whether it is the greedy choice, and the entropy of that softmax. The logits are W x + b, times --logit-scale,
-softcap * tanh(logits / softcap), divided by --temperature, in this order. Rows whose target is --ignore-index
-are not counted, and have log-probability 0. A summary goes to standard output: the number of tokens, the mean of the
-negative log-probabilities, its exponential (the perplexity), and the share of greedy choices. The input is
-mapped, so it may be larger than memory; the output appears under its name only when it is complete."""
+nats, how many tokens are likelier (its rank), whether it is the greedy choice, and the entropy of that softmax. The
+logits are W x + b, times --logit-scale, softcap * tanh(logits / softcap), divided by --temperature, in this order.
+Rows whose target is --ignore-index are not counted, and have log-probability 0 and rank -1. A summary goes to standard
+output: the number of tokens, the mean of the negative log-probabilities, its exponential (the perplexity), and the
+share of greedy choices. The input is mapped, so it may be larger than memory; the output appears under its name only
+when it is complete."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +43,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_files(
-        parser, "(..., in_features)", ".npz or .safetensors of logprob, greedy and entropy, (...) each", required=False
+        parser,
+        "(..., in_features)",
+        ".npz or .safetensors of logprob, greedy, rank and entropy, (...) each",
+        required=False,
     )
     parser.add_argument(
         "--targets",
@@ -63,13 +67,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Scores the file and prints the summary; the exit status."""
     arguments.chain = _chain(arguments)
-    stream = Stream(arguments, {"target": (f"--targets {arguments.targets}", arguments.targets)})
+    source, ignored = (f"--targets {arguments.targets}", arguments.targets), arguments.ignore_index
+    stream = Stream(
+        arguments,
+        {"target": source},
+        {"ranked": lambda values: np.where(values["target"] == ignored, 0, values["target"])},
+    )
     with stream.model() as model:
-        summary = Summary(arguments.ignore_index)
+        summary = Summary(ignored)
         dtypes = {result.name: np.dtype(result.dtype) for result in model.info.results}
         results = [
             Named("logprob", stream.lead, dtypes["logprob"]),
             Named("greedy", stream.lead, np.dtype(np.bool_)),
+            Named("rank", stream.lead, dtypes["rank"]),
             Named("entropy", stream.lead, dtypes["entropy"]),
         ]
         stream.run(model, results, summary.part)
@@ -86,7 +96,7 @@ def _chain(arguments: argparse.Namespace) -> str:
         steps.append(f"softcap({arguments.softcap!r})")
     if arguments.temperature is not None:
         steps.append(f"div({arguments.temperature!r})")
-    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), argmax, entropy"])
+    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), rank(#ranked), entropy"])
 
 
 class Summary:
@@ -99,15 +109,16 @@ class Summary:
 
     def part(self, results: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
         """What is written of some rows, which are counted."""
-        (logprob, best, entropy), target = results, values["target"]
+        (logprob, rank, entropy), target = results, values["target"]
         scored = target != self.ignored
-        greedy = (best == target) & scored
+        rank[~scored] = -1
+        greedy = rank == 0
         self.rows += len(target)
         self.tokens += int(scored.sum())
         self.greedy += int(greedy.sum())
         self.logprob += float(logprob.sum(dtype=np.float64))
         self.entropy += float(entropy[scored].sum(dtype=np.float64))
-        return logprob, greedy, entropy
+        return logprob, greedy, rank, entropy
 
     def figures(self) -> dict[str, Any]:
         """The summary as numbers."""
