@@ -54,7 +54,7 @@ REFUSED = {
         lambda self, x: self.linear(x).topk(2, largest=False),
         "it takes the smallest; expected largest=True, of the negated value",
     ),
-    "too many": (lambda self, x: self.linear(x).topk(7), "topk of 7 of 6 columns; expected no more"),
+    "too many": (lambda self, x: self.linear(x).topk(7), "k is 7; expected 1 to 6"),
     "columns of a buffer": (
         lambda self, x: self.linear(x).gather(-1, self.ids),
         "the columns are a parameter or buffer; expected a tensor that the forward is given",

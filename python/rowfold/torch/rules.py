@@ -503,6 +503,9 @@ def topk(m: Matcher, node: fx.Node, value: Value, k: Any, dim: Any, largest: Any
         raise refuse(node, "topk of a reduced value takes parts of the batch")
     if not isinstance(k, int):
         raise refuse(node, f"k is {_describe(k)}; expected a number")
+    most = min(64, m.weight_shape()[0])
+    if not 0 < k <= most:
+        raise refuse(node, f"k is {k}; expected 1 to {most}")
     if not largest:
         raise refuse(node, "it takes the smallest; expected largest=True, of the negated value")
     _need_last(m, node, row, -1 if dim is None else dim, 0, "topk")
