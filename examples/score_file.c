@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Scores a batch with weights from a safetensors file, with the caller's own workspace.
+/* Scores tokens with weights from a safetensors file, several results of one pass, and the caller's own workspace.
  *
- *     cc score_file.c $(pkg-config --cflags --libs rowfold) && ./a.out model.safetensors linear.weight linear.bias
+ *     cc score_file.c $(pkg-config --cflags --libs rowfold) && ./a.out model.safetensors lm_head.weight
  *
- * x is read from standard input, one row of in_features numbers after the other; a line with logsumexp(W x + b) is
- * written for each. */
+ * Rows are read from standard input: the number of a token, then in_features numbers, the hidden state before it. A
+ * line is written for each: the log-probability of the token under softmax(W x + b), 1 if it is the most likely one,
+ * else 0, and the entropy of the softmax. A token of -100 is not scored. */
+#include <inttypes.h>
 #include <rowfold.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +27,7 @@ static rf_status create(rf_model **model, const char *path, const char *weight) 
     if (!status) {
         rf_config config = {
             .size = sizeof config,
-            .chain = "linear | logsumexp",
+            .chain = "linear | logprob(#token), argmax, entropy",
             .in_features = tensor.num_dims == 2 ? tensor.shape[1] : 0,
             .out_features = tensor.num_dims == 2 ? tensor.shape[0] : 0,
             .weight_dtype = tensor.dtype,
@@ -40,12 +42,15 @@ static rf_status create(rf_model **model, const char *path, const char *weight) 
 }
 
 /* Up to ROWS rows; returns how many. */
-static int64_t read_rows(void *x, int wide, int64_t columns) {
-    for (int64_t i = 0; i < ROWS * columns; i++) {
-        double value;
-        if (scanf("%lf", &value) != 1) return i / columns;
-        if (wide) ((double *)x)[i] = value;
-        else ((float *)x)[i] = (float)value;
+static int64_t read_rows(int64_t *tokens, void *x, int wide, int64_t columns) {
+    for (int64_t row = 0; row < ROWS; row++) {
+        if (scanf("%" SCNd64, &tokens[row]) != 1) return row;
+        for (int64_t i = row * columns; i < (row + 1) * columns; i++) {
+            double value;
+            if (scanf("%lf", &value) != 1) return row;
+            if (wide) ((double *)x)[i] = value;
+            else ((float *)x)[i] = (float)value;
+        }
     }
     return ROWS;
 }
@@ -67,15 +72,28 @@ int main(int argc, char **argv) {
     void *workspace = aligned_alloc(256, (bytes + 255) / 256 * 256 + 256);
     int status = x && workspace && info.in_features > 0 ? 0 : fail("no memory, or a layer without inputs");
     while (!status) {
-        double y[ROWS];
-        rf_forward_args args = {.size = sizeof args,
+        int64_t tokens[ROWS], best[ROWS], batch = read_rows(tokens, x, wide, info.in_features);
+        double logprob[ROWS], entropy[ROWS];
+        const rf_result results[] = {
+            {.size = sizeof *results, .data = logprob},
+            {.size = sizeof *results, .data = best},
+            {.size = sizeof *results, .data = entropy},
+        };
+        const rf_row_input token = {.size = sizeof token, .name = "token", .data = tokens, .length = batch};
+        rf_forward_args args = {
+            .size = sizeof args,
             .x = x,
-            .y = y,
-            .batch = read_rows(x, wide, info.in_features),
+            .batch = batch,
             .workspace = workspace,
-            .workspace_size = bytes};
+            .workspace_size = bytes,
+            .results = results,
+            .num_results = 3,
+            .row_inputs = &token,
+            .num_row_inputs = 1,
+        };
         if (rf_model_forward_ex(model, &args)) status = fail(rf_last_error());
-        for (int64_t i = 0; !status && i < args.batch; i++) printf("%.9g\n", y[i]);
+        for (int64_t i = 0; !status && i < batch; i++)
+            printf("%.9g %d %.9g\n", logprob[i], best[i] == tokens[i], entropy[i]);
         if (args.batch < ROWS) break;
     }
     free(workspace);

@@ -52,8 +52,9 @@ header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
     printf %s "$header"
     head -c 24 /dev/zero
 } >"$work/zeros.safetensors"
-test "$(echo 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w)" = 0.693147182 ||
-    fail "examples/score_file.c does not give log(2)"
+test "$(echo 0 1 2 3 1 1 2 3 -100 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w | tr '\n' ' ')" = \
+    '-0.693147182 1 0.693147182 -0.693147182 0 0.693147182 0 0 0.693147182 ' ||
+    fail "examples/score_file.c does not score the tokens of two equal logits"
 
 # The static library, where it was asked for, and what a program needs besides.
 if test -e "$libdir/librowfold.a"; then

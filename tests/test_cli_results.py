@@ -68,7 +68,8 @@ def expected_scores(folder, ids, **transforms):
     logp = z - np.log(np.exp(z).sum(-1, keepdims=True))
     counts = ids != -100
     picked = np.where(counts, np.take_along_axis(logp, np.where(counts, ids, 0)[..., None], -1)[..., 0], 0)
-    return picked, (z.argmax(-1) == ids) & counts, -(np.exp(logp) * logp).sum(-1)
+    rank = np.where(counts, (z > np.take_along_axis(z, np.where(counts, ids, 0)[..., None], -1)).sum(-1), -1)
+    return picked, (z.argmax(-1) == ids) & counts, rank, -(np.exp(logp) * logp).sum(-1)
 
 
 def said(capsys, *arguments):
@@ -104,7 +105,7 @@ def test_scores(folder, capsys, name, options):
     more = [v for key, value in options.items() for v in (flags[key], value)]
     document = json.loads(said(capsys, *score(folder, *more, "--output", folder / name, "--json", "--threads", 1)))
     found = read(folder / name)
-    assert list(found) == ["logprob", "greedy", "entropy"]
+    assert list(found) == ["logprob", "greedy", "rank", "entropy"]
     for got, wanted in zip(found.values(), expected_scores(folder, ids, **options)):
         assert got.shape == LEAD
         np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-6)
@@ -189,7 +190,7 @@ def ids_of(*changes, dtype=np.int64, shape=LEAD):
         (ids_of(shape=(3, 8)), [], "ids.npy has shape (3, 8); expected (3, 7), a value for each row of"),
         (ids_of(shape=(21,)), [], "ids.npy has shape (21,); expected (3, 7)"),
         (ids_of(), ["--output", "y.csv"], "y.csv: ends in .csv, but an .npy, .npz or .safetensors is written"),
-        (ids_of(), ["--output", "y.npy"], "y.npy: an .npy holds one array, and there are 3 (logprob, greedy, entropy)"),
+        (ids_of(), ["--output", "y.npy"], "y.npy: an .npy holds one array, and there are 4 (logprob, greedy, rank,"),
         (ids_of(), ["--output", "ids.npy", "--force"], "ids.npy is the same file as"),
         (ids_of(), ["--output", "x.npy", "--force"], "x.npy is the same file as"),
         (ids_of(), ["--output", "w.npz"], "w.npz is the same file as"),
@@ -255,13 +256,14 @@ def test_score_stays_within_its_memory(large):
     least = peak_of([*files_of(large, "few.npy", "some.npy"), *more, "--output", large / "y1.npz"])
     most = peak_of([*files_of(large), *more, "--output", large / "y.npz"])
     assert most - least <= 16 * MEBIBYTE
-    chain = "linear | logprob(#target), argmax, entropy"
+    chain = "linear | logprob(#target), rank(#target), entropy"
     with rowfold.Model.from_file(large / "w.npz", chain, weight="w", batch_invariant=True) as expected:
         ids = np.load(large / "ids.npy")[-1024:]
         wanted = expected(np.load(large / "x.npy", mmap_mode="r")[-1024:], target=ids, keepdims=False)
     found = read(large / "y.npz")
     np.testing.assert_array_equal(found["logprob"][-1024:], wanted.logprob)
-    np.testing.assert_array_equal(found["greedy"][-1024:], wanted.argmax == ids)
+    np.testing.assert_array_equal(found["rank"][-1024:], wanted.rank)
+    np.testing.assert_array_equal(found["greedy"][-1024:], wanted.rank == 0)
     np.testing.assert_array_equal(found["entropy"][-1024:], wanted.entropy)
 
 
@@ -367,11 +369,7 @@ def test_run_takes_a_number_for_all_rows_and_writes_one_result_in_any_form(folde
             ["t=double.npy"],
             "double.npy has dtype float64, and the weights float32; float64 goes with",
         ),
-        (
-            "linear | gather(#t)",
-            ["t=ids.npy"],
-            "--row t=ids.npy: the chain asks for several columns of each row, which no",
-        ),
+        ("linear | gather(#t)", ["t=ids.npy"], "asks for several columns of each row, by #t, which no file gives"),
         ("linear | max, min", [], "y.npy: an .npy holds one array, and there are 2 (max, min); name an .npz or .safe"),
     ],
 )
@@ -383,6 +381,18 @@ def test_run_refuses_rows_in_a_sentence(folder, capsys, monkeypatch, chain, rows
     options = [v for row in rows for v in ("--row", row)]
     assert words in refusal(capsys, *run(folder, chain, *options, "--output", "y.npy"))
     assert set(folder.iterdir()) == before
+
+
+def test_run_writes_the_largest_few(folder, capsys):
+    said(capsys, *run(folder, "linear | topk(3)", "--output", folder / "one.npz"))
+    said(capsys, *run(folder, "linear | max, topk(3), argmax", "--max-memory", "32K", "--output", folder / "y.npz"))
+    z, found = logits(folder), read(folder / "y.npz")
+    assert list(found) == ["max", "topk", "topk_indices", "argmax"]
+    order = np.argsort(-z, axis=-1)[..., :3]
+    np.testing.assert_array_equal(found["topk_indices"], order)
+    np.testing.assert_allclose(found["topk"], np.take_along_axis(z, order, -1), rtol=2e-5, atol=2e-6)
+    for name, values in read(folder / "one.npz").items():
+        np.testing.assert_array_equal(values, found[name])
 
 
 def test_row_inputs_from_a_pipe(folder):

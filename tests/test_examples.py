@@ -87,3 +87,39 @@ def test_vocabulary_head():
     (first,) = re.findall(r"five:\n(.*)", said)
     # A mean over 30,522 words of which none dominates, and the largest logit at most 40.
     assert all(0 < float(value) < 40 + 10.4 for value in first.split(","))
+
+
+def test_loglikelihood(monkeypatch):
+    """The contract of the example, on a causal model that needs nothing but torch."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("rowfold.torch")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from loglikelihood import loglikelihood
+
+    torch.manual_seed(2)
+    embed, head = torch.nn.Embedding(40, 16), torch.nn.Linear(16, 40)
+
+    def body(ids):
+        return embed(ids).cumsum(1)  # of a token and those before it
+
+    with torch.no_grad():
+        start = torch.tensor([[3, 1]])
+        best = [head(body(start))[0, -1].argmax().item()]
+        best.append(head(body(torch.tensor([[3, 1, *best]])))[0, -1].argmax().item())
+        requests = [([3, 1], best), ([3, 1], [best[0], (best[1] + 1) % 40]), ([7], [2, 0, 5, 9]), ([1, 2, 3], [4])]
+        found = loglikelihood(body, head, requests)
+        for (context, continuation), (logprob, is_greedy) in zip(requests, found):
+            logits = head(body(torch.tensor([[*context, *continuation]])))[0, len(context) - 1 : -1]
+            wanted = torch.tensor(continuation)
+            own = logits.log_softmax(-1).gather(-1, wanted[:, None]).sum().item()
+            assert logprob == pytest.approx(own, abs=1e-4)
+            assert is_greedy == bool((logits.argmax(-1) == wanted).all())
+    assert [is_greedy for _, is_greedy in found][:2] == [True, False]
+
+
+def test_loglikelihood_of_a_model_of_transformers():
+    pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    said = run("loglikelihood.py")
+    assert said.count(", greedy") >= 1
+    assert number("own log_softmax:", said) < 1e-4

@@ -50,6 +50,11 @@ REFUSED = {
         "acts on a dimension that depends on the input; expected dim=-1",
     ),
     "a log_softmax of the batch": (lambda self, x: F.log_softmax(self.linear(x), 0), "log_softmax acts on dim=0"),
+    "the smallest few": (
+        lambda self, x: self.linear(x).topk(2, largest=False),
+        "it takes the smallest; expected largest=True, of the negated value",
+    ),
+    "too many": (lambda self, x: self.linear(x).topk(7), "k is 7; expected 1 to 6"),
     "columns of a buffer": (
         lambda self, x: self.linear(x).gather(-1, self.ids),
         "the columns are a parameter or buffer; expected a tensor that the forward is given",

@@ -81,6 +81,25 @@ def test_transforms_are_in_the_order_that_is_stated(per_row):
         close(a, b)
 
 
+def test_ranks_and_the_largest_few():
+    hidden, weight, bias, target = drawn(2, 9)
+    target[0, 3] = -100
+    z = hidden.double() @ weight.double().T + bias
+    scores = token_logprobs(hidden, weight, target, bias, entropy=True, rank=True, topk=5)
+    assert scores._fields == ("logprobs", "entropy", "rank", "topk")
+    best = z.log_softmax(-1).topk(5)
+    assert torch.equal(scores.topk.indices, best.indices)
+    close(scores.topk.values, best.values)
+    rank = (z > z.gather(-1, target.clamp(0)[..., None])).sum(-1)
+    rank[0, 3] = -1
+    assert torch.equal(scores.rank, rank)
+    wanted = expected_logprobs(hidden, weight, bias, target)
+    close(scores.logprobs, wanted[0])
+    close(scores.entropy, wanted[1])
+    assert token_logprobs(hidden, weight, target, bias, topk=1)._fields == ("logprobs", "topk")
+    assert torch.equal(token_logprobs(hidden, weight, target.int(), bias, rank=True).rank, rank)
+
+
 def test_one_number_as_a_tensor():
     hidden, weight, bias, target = drawn(3, 5)
     wanted = token_logprobs(hidden, weight, target, bias, temperature=0.7, logit_scale=2.5)
@@ -154,6 +173,10 @@ def test_a_view_of_hidden_states_needs_no_copy():
         ({"softcap": -1.0}, ValueError, "softcap is -1.0; expected a number above 0"),
         ({"logit_scale": "2"}, TypeError, "logit_scale is '2'; expected a number or a torch.Tensor"),
         ({"ignore_index": 1.0}, TypeError, "ignore_index is 1.0; expected an int"),
+        ({"topk": 1.0}, TypeError, "topk is 1.0; expected an int"),
+        ({"topk": -1}, ValueError, "topk is -1; expected 0 for none, or 1 to 50"),
+        ({"topk": 51}, ValueError, "topk is 51; expected 0 for none, or 1 to 50"),
+        ({"targets": torch.tensor([0, 1, N, 3, -1]), "rank": True}, ValueError, 'input "target" is 50 in row 2'),
     ],
 )
 def test_wrong_arguments(change, error, message):

@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..backends import backends
 from . import options
 from .rows import Array
 from .streaming import Stream, add_files
@@ -25,11 +27,12 @@ EXAMPLES = """examples:
 """
 DESCRIPTION = """\
 Scores a token for every row of a file of hidden states: its log-probability under the softmax of the row's logits, in
-nats, whether it is the greedy choice, and the entropy of that softmax. The logits are W x + b, times --logit-scale,
-softcap * tanh(logits / softcap), divided by --temperature, in this order. Rows whose target is --ignore-index
-are not counted, and have log-probability 0. A summary goes to standard output: the number of tokens, the mean of the
-negative log-probabilities, its exponential (the perplexity), and the share of greedy choices. The input is
-mapped, so it may be larger than memory; the output appears under its name only when it is complete."""
+nats, how many tokens are likelier (its rank), whether it is the greedy choice, and the entropy of that softmax. The
+logits are W x + b, times --logit-scale, softcap * tanh(logits / softcap), divided by --temperature, in this order.
+Rows whose target is --ignore-index are not counted, and have log-probability 0 and rank -1. A summary goes to standard
+output: the number of tokens, the mean of the negative log-probabilities, its exponential (the perplexity), and the
+share of greedy choices. The input is mapped, so it may be larger than memory; the output appears under its name only
+when it is complete. No kernel for GPUs counts ranks yet: there the rank is left out."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +45,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_files(
-        parser, "(..., in_features)", ".npz or .safetensors of logprob, greedy and entropy, (...) each", required=False
+        parser,
+        "(..., in_features)",
+        ".npz or .safetensors of logprob, greedy, rank and entropy, (...) each",
+        required=False,
     )
     parser.add_argument(
         "--targets",
@@ -62,14 +68,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Scores the file and prints the summary; the exit status."""
-    arguments.chain = _chain(arguments)
-    stream = Stream(arguments, {"target": (f"--targets {arguments.targets}", arguments.targets)})
+    ranks = _counts_ranks(arguments)
+    arguments.chain = _chain(arguments, ranks)
+    source, ignored = (f"--targets {arguments.targets}", arguments.targets), arguments.ignore_index
+    ranked = {"ranked": lambda values: np.where(values["target"] == ignored, 0, values["target"])}
+    stream = Stream(arguments, {"target": source}, ranked if ranks else None)
     with stream.model() as model:
-        summary = Summary(arguments.ignore_index)
+        summary = Summary(ignored, ranks)
         dtypes = {result.name: np.dtype(result.dtype) for result in model.info.results}
         results = [
             Named("logprob", stream.lead, dtypes["logprob"]),
             Named("greedy", stream.lead, np.dtype(np.bool_)),
+            *([Named("rank", stream.lead, dtypes["rank"])] if ranks else []),
             Named("entropy", stream.lead, dtypes["entropy"]),
         ]
         stream.run(model, results, summary.part)
@@ -78,7 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chain(arguments: argparse.Namespace) -> str:
+def _counts_ranks(arguments: argparse.Namespace) -> bool:
+    """Whether what will compute has a rank: asking a GPU's backend for one would move all of it to the CPU."""
+    named = arguments.backend or os.environ.get("ROWFOLD_BACKEND") or arguments.device
+    if named:
+        return not named.startswith("cuda")
+    return not any(backend.available for backend in backends() if backend.name == "cuda")
+
+
+def _chain(arguments: argparse.Namespace, ranks: bool) -> str:
     steps = ["linear"]
     if arguments.logit_scale is not None:
         steps.append(f"mul({arguments.logit_scale!r})")
@@ -86,28 +104,33 @@ def _chain(arguments: argparse.Namespace) -> str:
         steps.append(f"softcap({arguments.softcap!r})")
     if arguments.temperature is not None:
         steps.append(f"div({arguments.temperature!r})")
-    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), argmax, entropy"])
+    place = "rank(#ranked)" if ranks else "argmax"
+    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), {place}, entropy"])
 
 
 class Summary:
     """What is told of all rows that are scored."""
 
-    def __init__(self, ignored: int) -> None:
-        self.ignored = ignored
+    def __init__(self, ignored: int, ranks: bool) -> None:
+        self.ignored, self.ranks = ignored, ranks
         self.rows = self.tokens = self.greedy = 0
         self.logprob = self.entropy = 0.0
 
     def part(self, results: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
         """What is written of some rows, which are counted."""
-        (logprob, best, entropy), target = results, values["target"]
+        (logprob, place, entropy), target = results, values["target"]
         scored = target != self.ignored
-        greedy = (best == target) & scored
+        if self.ranks:
+            place[~scored] = -1
+            greedy = place == 0
+        else:
+            greedy = (place == target.reshape(place.shape)) & scored.reshape(place.shape)
         self.rows += len(target)
         self.tokens += int(scored.sum())
         self.greedy += int(greedy.sum())
         self.logprob += float(logprob.sum(dtype=np.float64))
         self.entropy += float(entropy[scored].sum(dtype=np.float64))
-        return logprob, greedy, entropy
+        return (logprob, greedy, place, entropy) if self.ranks else (logprob, greedy, entropy)
 
     def figures(self) -> dict[str, Any]:
         """The summary as numbers."""

@@ -19,7 +19,6 @@ from .. import rows as row_inputs
 from .._lib import INDICES, DType, RowUse
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..files import tensors
-from ..handle import ResultInfo
 from ..model import Model
 from . import options
 from .output import interruptible, require_place
@@ -53,10 +52,16 @@ class Stream:
     """A command's files, checked as far as that can be before the weights are read.
 
     ``labels`` are the sources of the row inputs by name: what the command line calls each, and its file or number.
+    ``derived`` makes further ones of the values of these.
     """
 
-    def __init__(self, arguments: argparse.Namespace, labels: Mapping[str, tuple[str, str]]) -> None:
-        self.arguments = arguments
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        labels: Mapping[str, tuple[str, str]],
+        derived: Mapping[str, Callable[[Mapping[str, Array]], Array]] | None = None,
+    ) -> None:
+        self.arguments, self.derived = arguments, derived or {}
         self.labels = {name: label for name, (label, _) in labels.items()}
         self.output = None if arguments.output is None else _output(arguments.output)
         named = [arguments.input, *(text for _, text in labels.values() if _number(text) is None)]
@@ -107,7 +112,7 @@ class Stream:
                     f"{arguments.input} is {arrays.dtype_name(x.dtype)}; float64 goes with float64 weights only, "
                     f"and {arguments.weights} has {info.dtype} ones"
                 )
-            self._check_rows(info.row_inputs, info.dtype)
+            self._check_rows({n: use for n, use in info.row_inputs.items() if n not in self.derived}, info.dtype)
             yield model
 
     def _check_rows(self, uses: Mapping[str, str], weights: str) -> None:
@@ -115,8 +120,8 @@ class Stream:
         for name, use in uses.items():
             if use == "columns":
                 raise InvalidArgumentError(
-                    f"{self.labels[name]}: the chain asks for several columns of each row, which no command reads; "
-                    "expected a model called from Python or C"
+                    f"the chain asks for several columns of each row, by #{name}, which no file gives; expected no "
+                    "gather"
                 )
             dtype, label = arrays.dtype_name(self.rows[name].dtype), self.labels[name]
             floats = self.rows[name].dtype not in INDICES
@@ -148,13 +153,25 @@ class Stream:
         values: dict[str, Any] = {name: rows.take(first, count) for name, rows in self.rows.items()}
         parts = [out[:count] for out in outs]
         try:
-            model(x, out=_nested(model.info.results, parts), **values)
+            more: dict[str, Any] = {name: make(values) for name, make in self.derived.items()}
+            model(x, out=self._outs(model, parts), **values, **more)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(self._located(str(error), first)) from None
         file.write(part(parts, values))
         self.x.done(first, count)
         for rows in self.rows.values():
             rows.done(first, count)
+
+    @staticmethod
+    def _outs(model: Model, parts: Sequence[Array]) -> Any:
+        """The arrays of the results as a call takes them: a pair for topk, and one result without a list."""
+        outs: list[Any] = []
+        for part, result in zip(parts, model.info.results):
+            if result.part:
+                outs[-1] = (outs[-1], part)
+            else:
+                outs.append(part)
+        return outs[0] if len(outs) == 1 else outs
 
     def _located(self, message: str, first: int) -> str:
         """A sentence about a row of a batch as one about the file."""
@@ -182,17 +199,6 @@ class Stream:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if need(middle) <= cap - cap // 4 else (low, middle - 1)
         return low
-
-
-def _nested(results: Sequence[ResultInfo], parts: Sequence[Array]) -> Any:
-    """The arrays as a call takes them: those of topk a pair, and one result as it is."""
-    outs: list[Any] = []
-    for result, part in zip(results, parts):
-        if result.part:
-            outs[-1] = (outs[-1], part)
-        else:
-            outs.append(part)
-    return outs if len(outs) > 1 else outs[0]
 
 
 def _number(text: str) -> float | None:

@@ -119,7 +119,7 @@ def _(
     made = []
     for output, dtype in zip(read.outputs, read.output_dtypes(leaves)):
         lead = [prod(x.shape[:-1])] if output.flat else list(x.shape[:-1])
-        shape = [] if output.reduction in ("mean", "sum") else lead + ([] if output.dropped else [1])
+        shape = [] if output.reduction in ("mean", "sum") else lead + ([] if output.dropped else [read.width(output)])
         made.append(x.new_empty(shape, dtype=dtype))
     return made
 

@@ -47,8 +47,11 @@ def _check_slots(spine: list[Row], reads: dict[int, int]) -> None:
 def program(matcher: Matcher, output: Row, options: dict[str, Any], borrow: bool) -> Program:
     """The whole of a matched forward as data."""
     common = _common(matcher, options, borrow)
+    steps = tuple(step for _, step in linearize(output))
+    if steps and steps[-1].op == "topk":
+        raise refuse(output.node, "it gives values and columns, which a program of one tensor does not hold")
     return Program(
-        steps=tuple(step for _, step in linearize(output)),
+        steps=steps,
         dropped=output.dropped,
         folded=output.folded,
         flat=output.flat,
@@ -58,12 +61,13 @@ def program(matcher: Matcher, output: Row, options: dict[str, Any], borrow: bool
 
 def several(matcher: Matcher, values: list[Row | Loss | Pair], options: dict[str, Any], borrow: bool) -> Program:
     """Several values of one linear layer as data, or one that needs tensors from outside."""
-    rows: list[Row] = []
+    chains: list[tuple[Step, ...]] = []
 
     def place(row: Row) -> int:
-        if all(row is not other for other in rows):
-            rows.append(row)
-        return next(i for i, other in enumerate(rows) if other is row)
+        chain = tuple(step for _, step in linearize(row))
+        if chain not in chains:
+            chains.append(chain)
+        return chains.index(chain)
 
     outputs = []
     for value in values:
@@ -73,10 +77,9 @@ def several(matcher: Matcher, values: list[Row | Loss | Pair], options: dict[str
             outputs.append(Output(branches, True, value.rows[0].flat, *loss))
         else:
             pair = (value.values, value.indices) if isinstance(value, Pair) else (value,)
-            outputs += [Output((place(row),), row.dropped, row.flat) for row in pair if row is not None]
-    chains = [tuple(step for _, step in linearize(row)) for row in rows]
+            outputs += [Output((place(row),), row.dropped, row.flat, part=row.part) for row in pair if row is not None]
     trunk: tuple[Step, ...] = chains[0]
-    if len(rows) > 1:
+    if len(chains) > 1:
         shared = 0
         while all(len(c) > shared and c[shared] == trunk[shared] for c in chains) and (
             trunk[shared].op not in reductions()
@@ -85,7 +88,7 @@ def several(matcher: Matcher, values: list[Row | Loss | Pair], options: dict[str
         trunk = trunk[:shared]
     return Program(
         steps=trunk,
-        branches=tuple(Branch(chain[len(trunk) :]) for chain in chains) if len(rows) > 1 else (),
+        branches=tuple(Branch(chain[len(trunk) :]) for chain in chains) if len(chains) > 1 else (),
         outputs=tuple(outputs),
         columns=tuple(matcher.columns),
         dropped=False,

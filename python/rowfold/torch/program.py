@@ -49,6 +49,7 @@ class Output:
     smoothing: float = 0.0
     column: int = -1
     weight: Leaf | None = None
+    part: int = 0  # 1 of the columns of topk
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,14 @@ class Program:
         """The same of each of ``outputs``."""
         trunk = self._types(_Types(_evaluate(self.weight, leaves).dtype), self.steps, leaves)
         branches = [self._types(copy.copy(trunk), branch.steps, leaves).dtype for branch in self.branches]
-        return [(branches or [trunk.dtype])[output.branches[0]] for output in self.outputs]
+        results = branches or [trunk.dtype]
+        return [torch.int64 if output.part else results[output.branches[0]] for output in self.outputs]
+
+    def width(self, output: Output) -> int:
+        """How many columns an output has."""
+        steps = self.branches[output.branches[0]].steps if self.branches else self.steps
+        params = steps[-1].params if steps and steps[-1].op == "topk" else (1,)
+        return int(params[0]) if isinstance(params[0], (int, float)) else 1
 
     def _types(self, types: _Types, steps: tuple[Step, ...], leaves: Sequence[torch.Tensor]) -> _Types:
         for step in steps:
@@ -285,6 +293,8 @@ class _Writer:
         self.types.step(step)
         if step.op == "cast":
             return
+        if step.op == "topk" and isinstance(params[0], float) and params[0] > self.columns:
+            raise FuseError(f"cannot fuse: topk of {params[0]:g} of {self.columns} columns; expected no more than that")
         row = operator(step.op)
         if params and isinstance(params[0], str):
             rest = tuple(float(p) for p in params[1:])
@@ -434,11 +444,13 @@ class Runner:
             check_columns(tensor, wanted, lead)
             given[_column_name(i)] = tensor.reshape(lead)
         found = self.model(x, **given)
-        results = found if isinstance(found, tuple) else (found,)
+        results = found if program.branches else (found,)
         return [self._output(output, results, columns).to(d) for output, d in zip(program.outputs, self.dtypes)]
 
-    def _output(self, output: Output, results: Sequence[torch.Tensor], columns: Sequence[torch.Tensor]) -> torch.Tensor:
-        shaped = [results[i].reshape(-1, 1) if output.flat else results[i] for i in output.branches]
+    def _output(self, output: Output, results: Sequence[Any], columns: Sequence[torch.Tensor]) -> torch.Tensor:
+        shaped = [results[i][output.part] if isinstance(results[i], tuple) else results[i] for i in output.branches]
+        if output.flat:
+            shaped = [result.reshape(-1, result.shape[-1]) for result in shaped]
         if output.dropped:
             shaped = [result.squeeze(-1) for result in shaped]
         if not output.reduction:

@@ -197,7 +197,8 @@ def _several(
         if node not in outputs and any(user not in wanted for user in node.users):
             return None
     found = [values[node] for node in outputs]
-    if len(outputs) == 1 and isinstance(found[0], Row) and not _asks(found[0]):
+    few = any(step.op == "topk" for step in found[0].steps) if isinstance(found[0], Row) else False
+    if len(outputs) == 1 and isinstance(found[0], Row) and not few and not _asks(found[0]):
         return None
     distinct: list[Any] = []
     for value in found:

@@ -53,7 +53,6 @@ _INSTEAD = {
     "layer_norm": "it looks at whole rows twice; before the linear layer or behind the reduction it is left to PyTorch",
     "masked_fill": "a chain has no mask; to leave columns out, take the rows of the weight that stay: "
     "F.linear(x, W[keep], b[keep])",
-    "topk": "one value of a row is computed, the largest by amax",
     "std": "a variance is a second pass over the columns; h.square().mean(-1) is one",
     "var": "a variance is a second pass over the columns; h.square().mean(-1) is one",
     "glu": "it multiplies two halves of the columns; a chain has one current value: as two linear layers, "
@@ -117,8 +116,8 @@ def as_row(node: fx.Node, value: Value) -> Row:
 
 
 def _need_numbers(node: fx.Node, row: Row) -> None:
-    if row.index:
-        raise refuse(node, "it takes a column, the result of argmax or argmin, of which a chain computes nothing more")
+    if row.ends:
+        raise refuse(node, "it takes what argmax, argmin or topk gives, of which a chain computes nothing more")
 
 
 def number(node: fx.Node, value: Any) -> Param:
@@ -494,8 +493,29 @@ def best(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim: 
     if as_row(node, value).folded:
         raise refuse(node, f"{kind} of a reduced value names no column")
     found = reduce(m, node, value, kind, dim, keepdim)
-    found.index = True
+    found.ends = True
     return found
+
+
+def topk(m: Matcher, node: fx.Node, value: Value, k: Any, dim: Any, largest: Any, sorted: Any) -> Pair:  # noqa: A002
+    """The largest columns of each row, and which they are."""
+    row = as_row(node, value)
+    if row.folded:
+        raise refuse(node, "topk of a reduced value takes parts of the batch")
+    if not isinstance(k, int):
+        raise refuse(node, f"k is {_describe(k)}; expected a number")
+    most = min(64, m.weight_shape()[0])
+    if not 0 < k <= most:
+        raise refuse(node, f"k is {k}; expected 1 to {most}")
+    if not largest:
+        raise refuse(node, "it takes the smallest; expected largest=True, of the negated value")
+    _need_last(m, node, row, -1 if dim is None else dim, 0, "topk")
+
+    def part(number: int) -> Row:
+        steps = (Step("topk", (float(k),)),)
+        return Row(node, (row,), steps, folded=True, flat=row.flat, ends=True, part=number)
+
+    return Pair(part(0), part(1), "topk")
 
 
 _NOT_IGNORED = -(2.0**53)  # no column that anyone names

@@ -16,6 +16,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..model import TopK
 from .heads import check_columns, check_gradients, check_layer, head
 from .losses import reduced, row_losses
 
@@ -33,6 +34,8 @@ def token_logprobs(
     logit_scale: float | torch.Tensor | None = None,
     ignore_index: int = -100,
     entropy: bool = False,
+    rank: bool = False,
+    topk: int = 0,
 ) -> Any:
     """The log-probability of each target under softmax(logits), without storing the logits.
 
@@ -68,11 +71,16 @@ def token_logprobs(
         A target for which the log-probability is 0.
     entropy
         Whether the entropy of each row is wanted, too, in nats.
+    rank
+        Whether the target's place among the columns is wanted, the best first: 0 for the greedy choice, -1 for a row
+        whose target is ignored.
+    topk
+        How many of the best columns are wanted with their log-probabilities, at most 64.
 
     Returns
     -------
     The log-probabilities (...), float32, or float64 for float64 weights; if more was asked for, a named tuple of
-    ``logprobs``, ``entropy``.
+    ``logprobs``, ``entropy``, ``rank`` (int64), and ``topk``, a pair of ``values`` and ``indices`` (..., topk).
 
     Raises
     ------
@@ -105,14 +113,38 @@ def token_logprobs(
     if entropy:
         results.append("entropy")
         fields.append("entropy")
+    if rank:
+        counts = targets != ignore_index
+        rows["ranked"] = torch.where(counts, targets, 0)
+        results.append("rank(#ranked)")
+        fields.append("rank")
+    if topk:
+        results += [f"topk({_count(topk, weight.shape[0])})", "logsumexp"]
+        fields.append("topk")
     chain = " | ".join([*steps, ", ".join(results)])
     found = head(chain, weight, bias)(hidden, keepdims=False, **rows)
-    return _named(tuple(fields))(*found) if fields[1:] else found
+    if not fields[1:]:
+        return found
+    scores = found._asdict()
+    if rank:
+        scores["rank"] = torch.where(counts, scores["rank"], -1)
+    if topk:
+        values, indices = scores["topk"]
+        scores["topk"] = TopK(values - scores["logsumexp"][..., None], indices)
+    return _named(tuple(fields))(*(scores[field.replace("logprobs", "logprob")] for field in fields))
 
 
 @cache
 def _named(fields: tuple[str, ...]) -> Any:
     return namedtuple("TokenScores", fields)
+
+
+def _count(value: Any, columns: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentTypeError(f"topk is {value!r}; expected an int")
+    if not 0 < value <= min(64, columns):
+        raise InvalidArgumentError(f"topk is {value}; expected 0 for none, or 1 to {min(64, columns)}")
+    return value
 
 
 def _positive(value: Any, name: str) -> float:

@@ -152,6 +152,7 @@ SPELLINGS = (
     # A column of the last dimension, by the number it has or for each row.
     Spelling("@best argmax", "dim=None, keepdim=False", "argmax", meaning="argmax"),
     Spelling("@best argmin", "dim=None, keepdim=False", "argmin", meaning="argmin"),
+    Spelling("@topk", "k, dim=None, largest=True, sorted=True", "topk", meaning="topk, of at most 64"),
     Spelling(
         "@log_softmax",
         "dim=None, _stacklevel=3, dtype=None",

@@ -79,7 +79,8 @@ class Row:
     folded: bool = False  # a reduction stands before: one column
     dropped: bool = False  # that column is no dimension any more
     flat: bool = False  # its leading dimensions were made one
-    index: bool = False  # it is a column, int64
+    ends: bool = False  # no operator can follow: it is a column, or of several
+    part: int = 0  # 1 of the columns that belong to the values of topk
     spine: list[Row] = field(default_factory=list)  # from the linear layer to this value, itself included
 
     def __post_init__(self) -> None:
