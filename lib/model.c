@@ -10,7 +10,6 @@
 #include "error.h"
 #include "explain.h"
 #include "guard.h"
-#include "shards.h"
 #include "sized.h"
 
 int64_t rfi_size_mul(int64_t a, int64_t b) {
@@ -68,6 +67,16 @@ static rf_status check_config(const rf_config *config) {
     return RF_OK;
 }
 
+/* Can a model hold some of the columns alone? */
+static rf_status check_shard(const rfi_plan *plan) {
+    const rfi_branch *branch = rfi_plan_whole_branch(plan);
+    if (branch && rfi_plan_is_shard(plan))
+        return rfi_error(RF_UNSUPPORTED,
+            "%s needs all columns of the layer in one model, which has %lld of %lld; shards do not exchange it",
+            branch->name, (long long)plan->columns.count, (long long)plan->columns.total);
+    return RF_OK;
+}
+
 static rf_status plan_chain(const rf_config *config, rfi_spec *spec) {
     rfi_chain chain;
     rf_status status = config->chain ? rfi_chain_from_text(config->chain, &chain)
@@ -79,7 +88,7 @@ static rf_status plan_chain(const rf_config *config, rfi_spec *spec) {
     if (status) return status;
     rf_simplify simplify = config->simplify ? (rf_simplify)config->simplify : RF_SIMPLIFY_ALGEBRAIC;
     status = rfi_plan_make(&chain, simplify, &spec->plan, NULL);
-    return status ? status : rfi_shard_supported(&spec->plan);
+    return status ? status : check_shard(&spec->plan);
 }
 
 static rf_status format_chain(rf_model *model) {

@@ -85,6 +85,13 @@ typedef struct rfi_plan {
     int collapsible;
 } rfi_plan;
 
+/* A result that is not made from states of columns alone: it needs all of them in one model. NULL: there is none. */
+static inline const rfi_branch *rfi_plan_whole_branch(const rfi_plan *plan) {
+    for (int b = 0; b < plan->num_branches; b++)
+        if (plan->branches[b].top || plan->branches[b].gathers || plan->branches[b].seeded) return &plan->branches[b];
+    return NULL;
+}
+
 static inline int rfi_plan_is_shard(const rfi_plan *plan) { return plan->columns.count != plan->columns.total; }
 
 /* simplify is not RF_SIMPLIFY_DEFAULT. The chain's size is settled. `log` receives what was rewritten; it may be NULL.

@@ -10,24 +10,8 @@
 #include "guard.h"
 #include "sized.h"
 
-/* A result that is not made from states of columns alone. NULL: there is none. */
-static const rfi_branch *needs_all_columns(const rfi_plan *plan) {
-    for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].top || plan->branches[b].gathers || plan->branches[b].seeded) return &plan->branches[b];
-    return NULL;
-}
-
-rf_status rfi_shard_supported(const rfi_plan *plan) {
-    const rfi_branch *branch = needs_all_columns(plan);
-    if (branch && rfi_plan_is_shard(plan))
-        return rfi_error(RF_UNSUPPORTED,
-            "%s needs all columns of the layer in one model, which has %lld of %lld; shards do not exchange it",
-            branch->name, (long long)plan->columns.count, (long long)plan->columns.total);
-    return RF_OK;
-}
-
 rf_status rfi_states_supported(const rf_model *model) {
-    const rfi_branch *branch = needs_all_columns(&model->spec.plan);
+    const rfi_branch *branch = rfi_plan_whole_branch(&model->spec.plan);
     if (branch)
         return rfi_error(RF_UNSUPPORTED,
             "%s has no states to write or merge: it needs all columns of the layer in one model", branch->name);

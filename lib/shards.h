@@ -5,9 +5,6 @@
 
 #include "model.h"
 
-/* Can a model hold some of the columns alone? */
-rf_status rfi_shard_supported(const rfi_plan *plan);
-
 /* Can the model write states, and merge them? */
 rf_status rfi_states_supported(const rf_model *model);
 

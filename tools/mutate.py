@@ -50,6 +50,7 @@ KERNEL_FLAGS = "-fno-math-errno -fno-trapping-math".split()
 AVX512_FLAGS = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512".split()
 CONFIG = """#define PACKAGE_VERSION "0"
 #define RFI_BUILD_AVX512 1
+#define RFI_BUILD_AVX512_BF16 1
 """
 
 
@@ -155,6 +156,8 @@ class Recipe:
         self.library = self.plan + self._objects([*lists["lib_librowfold_la_SOURCES"], *lists["cuda_stub"]], plain)
         self.library += self._objects(lists["lib_cpu_libgeneric_la_SOURCES"], kernel)
         self.library += self._objects(lists["lib_cpu_libavx512_la_SOURCES"], kernel + AVX512_FLAGS)
+        pairs = kernel + AVX512_FLAGS + ["-mavx512bf16"]
+        self.library += self._objects(lists["lib_cpu_libavx512_bf16_la_SOURCES"], pairs)
         # Of a program: its objects, and whether it is linked with the library, or holds a part of it.
         self.programs: dict[str, tuple[list[str], bool]] = {}
         for program in [*lists["public_programs"], *lists["internal_programs"]]:
