@@ -43,15 +43,18 @@ RFI_FN RFI_T RFI_TYPED(rfi_tanh_softplus)(RFI_T x) {
 
 RFI_FN RFI_T RFI_TYPED(rfi_anchor)(RFI_T m) { return ABS(m) < C(INFINITY) ? m : C(0); }
 
-/* 2^-e for m of 2^e to 2^(e+1); of numbers so large or small that it would be subnormal or infinite the nearest that is
- * neither. */
+/* 2^-e for m of 2^e to 2^(e+1). Of numbers so large or small that it would be subnormal or infinite in float the
+ * nearest that is neither, in double too, where states of float are joined; and so for what is beyond the range of
+ * double. */
 RFI_FN RFI_T RFI_TYPED(rfi_down)(RFI_T m) {
-    const RFI_BITS twice =
-        ((RFI_BITS)1 << (sizeof(RFI_BITS) * 8 - 1 - RFI_MANTISSA)) - 2; /* the exponent of 1, doubled */
-    RFI_BITS e = RFI_TYPED(rfi_bits)(m) << 1 >> (RFI_MANTISSA + 1);
+    const RFI_COLUMN most = (RFI_COLUMN)(((RFI_BITS)1 << (sizeof(RFI_BITS) * 8 - 1 - RFI_MANTISSA)) - 3),
+                     bias = most / 2 + 1;
+    RFI_COLUMN e = (RFI_COLUMN)(RFI_TYPED(rfi_bits)(m) << 1 >> (RFI_MANTISSA + 1));
     e = e < 1 ? 1 : e;
-    e = e > twice - 1 ? twice - 1 : e;
-    return RFI_TYPED(rfi_from_bits)((twice - e) << RFI_MANTISSA);
+    e = e > most ? most : e;
+    e = (e >= bias - 149) & (e < bias - 126) ? bias - 126 : e;
+    e = e == bias + 127 ? bias + 126 : e;
+    return RFI_TYPED(rfi_from_bits)((RFI_BITS)(2 * bias - e) << RFI_MANTISSA);
 }
 
 /* What finish divides by: never below 0, as in PyTorch. */

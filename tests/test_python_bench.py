@@ -31,7 +31,7 @@ VALUES = np.array([[-1000.0, -30.0, -6.0, -3.0, -1.0, -1e-8, -0.0, 0.0, 1e-8, 0.
 
 
 def test_the_tables_have_operators_of_the_library_and_pytorch_s_all():
-    names = {row.name for row in ops.operators() if row.row_input != "column"} - BY_THE_CHAIN
+    names = {row.name for row in ops.operators() if row.row_input in ("none", "number")} - BY_THE_CHAIN - {"topk"}
     assert set(unfused.numpy_table()) <= names
     pytest.importorskip("torch")
     assert set(unfused.torch_table()) == names
