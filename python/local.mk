@@ -50,6 +50,7 @@ rowfold_commands_py = \
 	python/rowfold/commands/rows.py \
 	python/rowfold/commands/run.py \
 	python/rowfold/commands/score.py \
+	python/rowfold/commands/shards.py \
 	python/rowfold/commands/streaming.py \
 	python/rowfold/commands/writers.py
 rowfold_torch_py = \

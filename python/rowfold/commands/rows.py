@@ -124,7 +124,7 @@ def open_rows(text: str, label: str, column: bool = False) -> Rows:
     if text.endswith((".safetensors", ".json")):
         names = ", ".join(found.name for found in tensors(text)[:8])
         raise InvalidArgumentError(f"{label}: names no tensor; expected {text}:TENSOR, with one of {names}")
-    if text == "-" or _is_stream(text):
+    if text == "-" or is_stream(text):
         return Piped(text, label, column)
     x = npz.mapped(text)
     return _rows(x, _dtype(x.dtype, label, column), column)
@@ -142,7 +142,8 @@ def tensor_of(text: str) -> tuple[str, str, bool]:
     return (path, tensor, True) if named else (text, "", False)
 
 
-def _is_stream(path: str) -> bool:
+def is_stream(path: str) -> bool:
+    """Whether it is there and no regular file."""
     with contextlib.suppress(OSError):
         mode = os.stat(path).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidArgumentError
-from . import options
+from . import options, shards
+from .rows import is_stream, tensor_of
 from .streaming import Stream, add_files
 from .writers import Named
 
@@ -18,6 +22,8 @@ EXAMPLES = """examples:
       --vector temperature=head.temperature --input x.safetensors:hidden --output y.npy --max-memory 64M
   rowfold run 'linear | div(#t) | logprob(#target), argmax' --weights model.safetensors --row t=0.7 \\
       --row target=ids.npy --input x.npy --output y.npz
+  torchrun --nproc-per-node 2 --no-python rowfold run 'linear | logsumexp' --weights model.safetensors \\
+      --input x.npy --output y.npy --shard batch --threads 8
   python make_rows.py | rowfold run 'linear | max' --weights model.npz --input - --output - | python use.py
 """
 
@@ -42,6 +48,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="the values (...) of a row input that the chain names with #, as --input is named, or one number",
     )
+    parser.add_argument(
+        "--shard",
+        choices=("batch",),
+        help="share the rows among the processes that torchrun, mpirun or srun started, or that RANK and WORLD_SIZE "
+        "count: one output, progress on rank 0. The processes meet in the output's folder",
+    )
+    parser.add_argument(
+        "--shard-timeout",
+        type=options.seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="to wait for a process that has not begun (600)",
+    )
     options.add_weights(parser, required=True)
     options.add_model(parser)
     parser.set_defaults(run=run)
@@ -49,7 +68,33 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the model over the file; the exit status."""
-    labels = {}
+    meeting = _meeting(arguments)
+    attended: Any = contextlib.nullcontext() if meeting is None else meeting.attend()
+    with attended as own:
+        stream = Stream(arguments, _labels(arguments))
+        with stream.model() as model:
+            results = [Named(r.name, (*stream.lead, r.features), np.dtype(r.dtype)) for r in model.info.results]
+            stream.run(model, results, lambda parts, _: parts, meeting, own)
+    return 0
+
+
+def _meeting(arguments: argparse.Namespace) -> shards.Meeting | None:
+    """The processes that share the rows, if they do."""
+    if arguments.shard is None:
+        return None
+    rank, size = shards.numbers()
+    for text in (arguments.input, *(row.partition("=")[2] for row in arguments.row)):
+        path, _, _ = tensor_of(text)
+        if path == "-" or is_stream(path):
+            raise InvalidArgumentError(f"--shard batch: {text} is a stream; expected a file, which every process reads")
+    output = Path(arguments.output)
+    if arguments.output == "-" or (output.exists() and not output.is_file()):
+        raise InvalidArgumentError(f"--shard batch: the output {output} is no file; expected one, in a folder of all")
+    return shards.Meeting(output, rank, size, arguments.shard_timeout)
+
+
+def _labels(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    labels: dict[str, tuple[str, str]] = {}
     for text in arguments.row:
         name, equals, source = text.partition("=")
         if not (name and equals and source):
@@ -57,8 +102,4 @@ def run(arguments: argparse.Namespace) -> int:
         if name in labels:
             raise InvalidArgumentError(f"--row {name} is given twice; expected one file or number for #{name}")
         labels[name] = (f"--row {text}", source)
-    stream = Stream(arguments, labels)
-    with stream.model() as model:
-        results = [Named(r.name, (*stream.lead, r.features), np.dtype(r.dtype)) for r in model.info.results]
-        stream.run(model, results, lambda parts, _: parts)
-    return 0
+    return labels

@@ -9,8 +9,9 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,10 +21,10 @@ from .._lib import INDICES, DType, RowUse
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..files import tensors
 from ..model import Model
-from . import options
+from . import options, shards
 from .output import interruptible, require_place
 from .rows import Array, Rows, Same, open_rows, tensor_of
-from .writers import Named, Nothing, Writer, ending, require_ending, writer
+from .writers import Named, Nothing, Writer, ending, require_ending, share, writer
 
 OUTPUT_DTYPES = ("float32", "float64", "float16")
 LEAST_ROWS, MOST_ROWS = 1, 1 << 16
@@ -133,22 +134,51 @@ class Stream:
                     f"{label} has dtype {dtype}, and the weights {weights}; float64 goes with float64 only"
                 )
 
-    def run(self, model: Model, results: Sequence[Named], part: Part) -> None:
-        """All rows through the model, and what ``part`` makes of them into the output."""
-        info = model.info
-        wrote: Any = contextlib.nullcontext(Nothing())
-        if self.output is not None:
-            wrote = writer(self.output, ending(self.output, results), results)
-        batch = self._batch(model, results)
-        outs = [np.empty((batch, r.features), np.dtype(r.dtype)) for r in info.results]
-        with wrote as file, _progress(self.x, self.arguments.quiet) as bar:
-            for first in range(0, len(self.x), batch):
-                self._some(model, first, outs, file, part)
-                if bar is not None:
-                    bar.update(min(batch, len(self.x) - first))
+    def run(
+        self,
+        model: Model,
+        results: Sequence[Named],
+        part: Part,
+        meeting: shards.Meeting | None = None,
+        own: BinaryIO | None = None,
+    ) -> None:
+        """All rows through the model, and what ``part`` makes of them into the output.
 
-    def _some(self, model: Model, first: int, outs: Sequence[Array], file: Writer, part: Part) -> None:
-        count = min(len(outs[0]), len(self.x) - first)
+        With a ``meeting`` those of this process, to the file ``own``, or, by the first, all into the output.
+        """
+        wrote: Any = contextlib.nullcontext(Nothing())
+        span = (0, len(self.x))
+        if self.output is not None:
+            form = ending(self.output, results)
+            wrote = writer(self.output, form, results) if own is None else share(own, self.output, results)
+        if meeting is not None:
+            span = shards.own_rows(len(self.x), meeting.rank, meeting.size)
+        with wrote as file:
+            self._span(model, results, span, file, part, self.arguments.quiet or own is not None)
+            if meeting is not None and own is None:
+                meeting.collect(lambda rank, rows: self._append(results, meeting, file, rank, rows))
+
+    def _span(
+        self, model: Model, results: Sequence[Named], span: tuple[int, int], file: Writer, part: Part, quiet: bool
+    ) -> None:
+        batch = self._batch(model, results)
+        outs = [np.empty((batch, r.features), np.dtype(r.dtype)) for r in model.info.results]
+        with _progress(span[1] - span[0], quiet) as bar:
+            for first in range(*span, batch):
+                count = min(batch, span[1] - first)
+                self._some(model, first, count, outs, file, part)
+                if bar is not None:
+                    bar.update(count)
+
+    def _append(
+        self, results: Sequence[Named], meeting: shards.Meeting, file: Writer, rank: int, rows: BinaryIO
+    ) -> None:
+        """What another process has written, behind the rows of those before it."""
+        begin, end = shards.own_rows(len(self.x), rank, meeting.size)
+        for i, result in enumerate(results):
+            file.append(i, rows, (end - begin) * prod(result.shape[len(self.lead) :]) * result.dtype.itemsize)
+
+    def _some(self, model: Model, first: int, count: int, outs: Sequence[Array], file: Writer, part: Part) -> None:
         x = self.x.take(first, count)
         values: dict[str, Any] = {name: rows.take(first, count) for name, rows in self.rows.items()}
         parts = [out[:count] for out in outs]
@@ -224,14 +254,14 @@ def _shards(paths: Sequence[str]) -> Iterator[str]:
             yield from {tensor.path for tensor in tensors(path)}
 
 
-def _progress(rows: Rows, quiet: bool) -> Any:
+def _progress(total: int, quiet: bool) -> Any:
     """A bar with rate and time left on a terminal's standard error, where tqdm is installed."""
     try:
         tqdm: Any = importlib.import_module("tqdm")
     except ModuleNotFoundError:
         return contextlib.nullcontext()
     # disable=None: none where standard error is no terminal
-    return tqdm.tqdm(total=len(rows), unit="row", unit_scale=True, disable=True if quiet else None)
+    return tqdm.tqdm(total=total, unit="row", unit_scale=True, disable=True if quiet else None)
 
 
 def _size(text: str) -> int:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import InvalidArgumentError
+from ..errors import CommunicationError, InvalidArgumentError
 from .output import stream_or_complete
 
 Array = np.ndarray[Any, Any]
@@ -43,11 +43,17 @@ class Writer(Protocol):
     def write(self, parts: Sequence[Array]) -> None:
         """Those of the next rows, contiguous."""
 
+    def append(self, index: int, rows: BinaryIO, size: int) -> None:
+        """The next rows of one result as bytes, ``size`` of them, which another process has written."""
+
 
 class Nothing:
     """Where nothing is written."""
 
     def write(self, parts: Sequence[Array]) -> None:
+        """Nothing."""
+
+    def append(self, index: int, rows: BinaryIO, size: int) -> None:
         """Nothing."""
 
 
@@ -82,15 +88,37 @@ def writer(path: Path, form: str, results: Sequence[Named]) -> Iterator[Writer]:
             _npy_header(file, results[0])
             yield _Single(file)
             return
-        folder = os.path.dirname(os.path.realpath(path)) if path.suffix else None
-        with contextlib.ExitStack() as opened:
-            spools: list[Any] = [
-                opened.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+b", dir=folder)) for _ in results
-            ]
+        with _spooled(path, results) as spools:
             yield _Several(spools)
             for spool in spools:
                 spool.seek(0)
             (_npz if form == ".npz" else _safetensors)(file, results, spools)
+
+
+@contextlib.contextmanager
+def share(file: BinaryIO, path: Path, results: Sequence[Named]) -> Iterator[Writer]:
+    """The rows of one of several processes: all of the first result, then all of the second, for ``append``."""
+    with _spooled(path, results) as spools:
+        yield _Several(spools)
+        for spool in spools:
+            spool.seek(0)
+            shutil.copyfileobj(spool, file, 1 << 20)
+
+
+@contextlib.contextmanager
+def _spooled(path: Path, results: Sequence[Named]) -> Iterator[list[Any]]:
+    folder = os.path.dirname(os.path.realpath(path)) if path.suffix else None
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+b", dir=folder)) for _ in results]
+
+
+def _copy(rows: BinaryIO, to: BinaryIO, size: int) -> None:
+    while size:
+        some = rows.read(min(size, 1 << 20))
+        if not some:
+            raise CommunicationError("the file of another process ends before its rows do")
+        to.write(some)
+        size -= len(some)
 
 
 class _Single:
@@ -100,6 +128,9 @@ class _Single:
     def write(self, parts: Sequence[Array]) -> None:
         self.file.write(parts[0].data)
 
+    def append(self, index: int, rows: BinaryIO, size: int) -> None:
+        _copy(rows, self.file, size)
+
 
 class _Several:
     def __init__(self, spools: Sequence[BinaryIO]) -> None:
@@ -108,6 +139,9 @@ class _Several:
     def write(self, parts: Sequence[Array]) -> None:
         for spool, part in zip(self.spools, parts):
             spool.write(part.data)
+
+    def append(self, index: int, rows: BinaryIO, size: int) -> None:
+        _copy(rows, self.spools[index], size)
 
 
 def _npy_header(file: Any, result: Named) -> None:
