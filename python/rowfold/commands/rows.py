@@ -143,7 +143,7 @@ def tensor_of(text: str) -> tuple[str, str, bool]:
 
 
 def is_stream(path: str) -> bool:
-    """Whether it is there and no regular file."""
+    """Whether it is a pipe or a device."""
     with contextlib.suppress(OSError):
         mode = os.stat(path).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)

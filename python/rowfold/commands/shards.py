@@ -113,11 +113,13 @@ class Meeting:
             self.part(rank).unlink()
 
     def _is_done(self, rank: int) -> bool:
+        # In this order: a file is locked before it is there, and free once what was done is said.
+        there = self.part(rank).exists()
         alive = _is_locked(self.part(rank))
         try:
             says = self._done(rank).read_text()
         except FileNotFoundError:
-            if self.part(rank).exists() and not alive and not self._done(rank).exists():
+            if there and not alive and not self._done(rank).exists():
                 raise CommunicationError(f"rank {rank} of {self.size} ended before its rows were done") from None
             return False
         if says:
