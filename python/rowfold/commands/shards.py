@@ -131,7 +131,7 @@ class Meeting:
         """Where any other process writes its rows."""
         self._token = self._find()
         says = "it was interrupted"
-        made = self.part(self.rank).with_suffix(".new")
+        made = self.part(self.rank).with_name(self.part(self.rank).name + ".new")
         with open(made, "xb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             os.replace(made, self.part(self.rank))
