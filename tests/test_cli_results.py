@@ -89,7 +89,18 @@ def refusal(capsys, *arguments):
 
 def score(folder, *more, x="x.npy", ids="ids.npy", weights="w.npz"):
     files_ = ["--weights", folder / weights, "--input", folder / x, "--targets", folder / ids]
-    return ["score", *files_, "--weight", "head.weight", *more]
+    return ["score", *files_, "--weight", "head.weight", "--device", "cpu", *more]
+
+
+def test_scores_of_a_gpu_have_no_rank(folder, capsys):
+    if not any(b.available for b in rowfold.backends() if b.name == "cuda"):
+        pytest.skip("no GPU")
+    said(capsys, *score(folder, "--output", folder / "cpu.npz"))
+    said(capsys, *score(folder, "--device", "cuda", "--output", folder / "gpu.npz"))
+    cpu, gpu = read(folder / "cpu.npz"), read(folder / "gpu.npz")
+    assert list(gpu) == ["logprob", "greedy", "entropy"]
+    for name, values in gpu.items():
+        np.testing.assert_allclose(values, cpu[name], rtol=2e-5, atol=2e-6)
 
 
 # rowfold score

@@ -14,7 +14,7 @@ import strategies
 from cases import Case, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS
 from datasets import ALL
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -46,7 +46,11 @@ def test_each_kernel(kernel: str, case: Case) -> None:
     """A kernel that cannot run a pass gives way to one that can."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FORCE, kernel)
-        case.check_results(case.run("cuda", simplify="none"), "cuda", kernel)
+        try:
+            results = case.run("cuda", simplify="none")
+        except rowfold.UnsupportedError:
+            reject()  # rank, topk and the like
+        case.check_results(results, "cuda", kernel)
 
 
 @pytest.mark.parametrize("kernel", ["", *KERNELS])
