@@ -215,9 +215,9 @@ typedef struct wanted {
 
 /* The tensor as a buffer that a model takes. The format does not align tensors to their type: *copy is what to free
  * where one had to be moved. */
-static rf_status fetch(const rf_file *file, const char *name, int dims, const wanted *wanted, rf_dtype dtype,
+static rf_status fetch(const rf_file *file, const char *name, int dims, const wanted *range, rf_dtype dtype,
     rf_tensor_info *info, void **copy) {
-    const int64_t *shape = wanted->shape;
+    const int64_t *shape = range->shape;
     info->size = sizeof *info;
     rf_status status = rf_file_find(file, name, info);
     if (status) return status;
@@ -241,8 +241,8 @@ static rf_status fetch(const rf_file *file, const char *name, int dims, const wa
     }
     if (shape[0]) {
         const int64_t row = info->bytes / shape[0];
-        info->data = (const char *)info->data + wanted->first * row;
-        info->bytes = wanted->count * row;
+        info->data = (const char *)info->data + range->first * row;
+        info->bytes = range->count * row;
     }
     if ((uintptr_t)info->data % rfi_dtype_size((rf_dtype)info->dtype)) {
         *copy = malloc((size_t)info->bytes + 1);
