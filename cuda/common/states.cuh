@@ -25,9 +25,6 @@ template <class T, int TOTALS> struct alignas(TOTALS == 1 ? 2 * sizeof(T) : TOTA
     T m, t[TOTALS];
 };
 
-/* Of a reduction with one total. */
-typedef rfi_state_of<float, 1> rfi_state_f32;
-
 #define RFI_ADDS(join, term, moved, factor) RFI_ADDS_##join
 #define RFI_ADDS_ADD true
 #define RFI_ADDS_LEAST false
