@@ -210,7 +210,7 @@ class Stream:
         return re.sub(r"in row (\d+)", lambda m: f"in row {first + int(m[1])}", message)
 
     def _batch(self, model: Model, results: Sequence[Named]) -> int:
-        """The most rows whose x, results and workspace stay within three quarters of the cap, or one row.
+        """The most rows whose x, results and workspace stay within five eighths of the cap, or one row.
 
         The rest is for what the system maps around the rows asked for, up to some MiB with large pages.
         """
@@ -227,7 +227,7 @@ class Stream:
         low, high = LEAST_ROWS, min(max(len(self.x), 1), MOST_ROWS)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if need(middle) <= cap - cap // 4 else (low, middle - 1)
+            low, high = (middle, high) if need(middle) <= cap // 8 * 5 else (low, middle - 1)
         return low
 
 
