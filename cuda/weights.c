@@ -19,13 +19,12 @@ void rfi_cuda_release(void *state) {
     rfi_cuda_prepared *p = state;
     if (!p) return;
     int before;
-    if (rfi_cuda_enter(p->device, &before) == RF_OK) {
-        if (p->weight) cudaFree(p->weight);
-        if (p->columns) cudaFree(p->columns);
-        if (p->sums) cudaFree(p->sums);
-        cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
-        rfi_cuda_leave(before);
-    }
+    const int entered = rfi_cuda_enter(p->device, &before) == RF_OK;
+    if (p->weight) cudaFree(p->weight); /* memory knows its device, whichever is the current one */
+    if (p->columns) cudaFree(p->columns);
+    if (p->sums) cudaFree(p->sums);
+    cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
+    if (entered) rfi_cuda_leave(before);
     if (p->pool) rfi_cuda_leave_pool(p->device);
     rfi_cuda_layouts_destroy(p->layouts);
     free(p->programs);
