@@ -14,9 +14,10 @@ enum {
     ROUNDS = 16           /* tasks a thread, above which it does not matter how many they are */
 };
 
-/* In multiply-adds: packing a value of x; reading a byte of W from a shared cache, which goes on beside the arithmetic
- * of a block but for a part of it. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md 11). */
-static const double PACK = 16, READ = 3, READ_BESIDES = 1, LATE = 0.25;
+/* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
+ * cache, which goes on beside the arithmetic of a block but for a part of it. In tasks: by how much some thread is late
+ * at the end (doc/kernels/cpu.md 11). */
+static const double PACK = 16, STEP = 40, READ = 3, READ_BESIDES = 1, LATE = 0.25;
 
 /* A thread is worth waking for this many multiply-adds. */
 static const double WORK_PER_THREAD = 2e6;
@@ -30,7 +31,9 @@ static int64_t product(int64_t a, int64_t b) {
 static size_t align_256(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
 static int useful_threads(const rfi_spec *spec, int64_t batch) {
-    double work = (double)batch * (double)spec->plan.out_features * (double)most(spec->plan.in_features, 16);
+    const rfi_plan *plan = &spec->plan;
+    const double steps = 1 + plan->trunk.count, k = (double)plan->in_features,
+                 work = (double)batch * ((double)plan->out_features * (k + STEP * steps) + PACK * k);
     return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
 }
 
