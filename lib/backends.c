@@ -8,16 +8,20 @@
 #include "error.h"
 #include "guard.h"
 
-extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_avx512_bf16, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2,
-    rfi_backend_cpu_generic, rfi_backend_reference;
+extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_bf16, rfi_backend_cpu_avx512_bf16,
+    rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic, rfi_backend_cpu_avx512_tiles,
+    rfi_backend_reference;
 
-/* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. */
+/* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. Behind the
+ * generic one, which runs everywhere, are those that compute only where they are asked for. */
 const rfi_backend *const rfi_backends[] = {
     &rfi_backend_cuda,
+    &rfi_backend_cpu_amx_bf16,
     &rfi_backend_cpu_avx512_bf16,
     &rfi_backend_cpu_avx512,
     &rfi_backend_cpu_avx2,
     &rfi_backend_cpu_generic,
+    &rfi_backend_cpu_avx512_tiles,
     &rfi_backend_reference,
 };
 

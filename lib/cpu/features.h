@@ -7,6 +7,8 @@
 int rfi_cpu_has_avx2(const char **reason);
 int rfi_cpu_has_avx512(const char **reason);
 int rfi_cpu_has_avx512_bf16(const char **reason);
+int rfi_cpu_has_avx512_tiles(const char **reason);
+int rfi_cpu_has_amx_bf16(const char **reason);
 
 /* Cores that the calling thread may use, at least 1: the affinity mask, not the machine, counts. */
 int rfi_cpu_cores(void);

@@ -109,10 +109,10 @@ EACH_ROWS(ONE)
 static const rfi_cpu_multiply pairs_table[] = {EACH_ROWS(ONE)};
 #undef ONE
 #define ONE(rows) multiply_float_##rows,
-static const rfi_cpu_multiply float_table[] = {EACH_ROWS(ONE)};
+const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[] = {EACH_ROWS(ONE)};
 #undef ONE
 
-static int pack(uint32_t *to, const uint16_t *from, int64_t depth) {
+int rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), one = _mm512_set1_epi16(1);
     __m512i least = _mm512_set1_epi16(-1);
     for (int64_t k = 0; k < depth; k += 2 * LANES) {
@@ -128,7 +128,7 @@ static int pack(uint32_t *to, const uint16_t *from, int64_t depth) {
     return rfi_cpu_least_exponent((uint16_t)smallest);
 }
 
-static void widen(float *to, const uint32_t *from, int64_t depth) {
+void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth) {
     for (int64_t k = 0; k < depth; k += 2, from += PANEL, to += 2 * PANEL)
         for (int v = 0; v < VECTORS; v++) {
             const __m512i pairs = _mm512_load_si512(from + v * LANES);
@@ -139,10 +139,14 @@ static void widen(float *to, const uint32_t *from, int64_t depth) {
 
 const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16 = {
     .name = "AVX512-BF16",
+    .max_rows = ROWS_MAX,
+    .rows_step = 1,
+    .block_rows = RFI_CPU_ROWS,
+    .rate = 1.85, /* doc/kernels/cpu.md 8 */
     .multiply = pairs_table,
-    .multiply_float = float_table,
-    .pack = pack,
-    .widen = widen,
+    .multiply_float = rfi_cpu_pairs_multiply_float,
+    .pack = rfi_cpu_pairs_pack,
+    .widen = rfi_cpu_pairs_widen,
 };
 
 /* All the same in every lane. */
