@@ -62,10 +62,11 @@ typedef struct rfi_cpu_sliver {
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
 
 /* X(1) X(2) ... X(RFI_CPU_TILE_ROWS) */
-#define RFI_CPU_EACH_TILE_ROWS(X)                                                                                   \
-    X(1)                                                                                                            \
-    X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) \
-        X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
+#define RFI_CPU_EACH_TILE_ROWS(X)                                                                                    \
+    X(1)                                                                                                             \
+    X(2)                                                                                                             \
+    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) \
+        X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
 
 /* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
  * chunk of inputs. */
@@ -102,8 +103,8 @@ typedef struct rfi_cpu_pairs {
     const rfi_cpu_multiply *multiply_any;
     /* The same of float x, RFI_CPU_X_LD apart. */
     const rfi_cpu_multiply *multiply_float;
-    /* depth values to pairs; returns their exponent for rfi_cpu_pairs_exact. */
-    int (*pack)(uint32_t *to, const uint16_t *from, int64_t depth);
+    /* depth values to pairs. Any of least[RFI_CPU_LEAST] may become as small as the smallest of (bits & 0x7fff) - 1. */
+    void (*pack)(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
     /* A panel of pairs to (depth, panel) floats. */
     void (*widen)(float *to, const uint32_t *from, int64_t depth);
     /* Before and after a thread's products. NULL: nothing to do. */
@@ -111,7 +112,7 @@ typedef struct rfi_cpu_pairs {
     void (*end)(void);
 } rfi_cpu_pairs;
 
-enum { RFI_CPU_ALL_ZERO = 255 };
+enum { RFI_CPU_ALL_ZERO = 255, RFI_CPU_LEAST = RFI_CPU_ALIGN / 2 };
 
 /* The exponent, as stored, of the smallest magnitude in bfloat16 that is not zero: 0 if one is subnormal,
  * RFI_CPU_ALL_ZERO if there is none. `least` is the smallest of (bits & 0x7fff) - 1 in 16 bits, where zero is largest.
@@ -183,7 +184,7 @@ extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_
 /* Of panels as AVX-512 has them, and what they share. */
 extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16, rfi_cpu_pairs_avx512_tiles, rfi_cpu_pairs_amx_bf16;
 extern const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[], rfi_cpu_tiles_multiply[];
-int rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth);
+void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
 void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth);
 
 /* Does this processor, which has the instruction, round as is said above? That of AMX needs the kernel's permission. */

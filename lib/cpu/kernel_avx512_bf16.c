@@ -112,20 +112,18 @@ static const rfi_cpu_multiply pairs_table[] = {EACH_ROWS(ONE)};
 const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[] = {EACH_ROWS(ONE)};
 #undef ONE
 
-int rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth) {
+void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), one = _mm512_set1_epi16(1);
-    __m512i least = _mm512_set1_epi16(-1);
+    __m512i smallest = _mm512_loadu_si512(least);
     for (int64_t k = 0; k < depth; k += 2 * LANES) {
         const int64_t left = depth - k;
         const __mmask32 some = left >= 2 * LANES ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
         const __m512i values = _mm512_maskz_loadu_epi16(some, from + k);
-        least = _mm512_min_epu16(least, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
+        smallest = _mm512_min_epu16(smallest, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
         /* The values behind the last are zero, and a row has room for a whole vector. */
         _mm512_storeu_si512(to + k / 2, _mm512_rol_epi32(values, 16));
     }
-    const __m512i both = _mm512_min_epu16(least, _mm512_srli_epi32(least, 16));
-    const uint32_t smallest = _mm512_reduce_min_epu32(_mm512_and_si512(both, _mm512_set1_epi32(0xffff)));
-    return rfi_cpu_least_exponent((uint16_t)smallest);
+    _mm512_storeu_si512(least, smallest);
 }
 
 void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth) {

@@ -7,7 +7,10 @@
 #include "dtype.h"
 #include "sizes.h"
 
-enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch where W only passes through */
+enum {
+    STREAM_AHEAD = 4096, /* bytes between use and prefetch where W only passes through */
+    ROWS_AHEAD = 8       /* rows between the packing of x and its prefetch */
+};
 
 /* A block of rows and of units, and the scratch of the thread that works on it. */
 typedef struct tile {
@@ -48,12 +51,22 @@ typedef struct place {
     int widened;    /* x is there in the compute type */
 } place;
 
+/* A row's part of a chunk is too short for the processor to see where the next one begins. */
+static void ask_for_row(const rfi_cpu_run *run, const tile *t, int64_t i, const place *at) {
+    if (i + ROWS_AHEAD >= t->rows) return;
+    const char *x = x_of(run, t, i + ROWS_AHEAD, at->k);
+    const size_t bytes = (size_t)at->depth * rfi_dtype_size(run->call->x_dtype);
+    for (size_t b = 0; b < bytes; b += RFI_CPU_ALIGN) __builtin_prefetch(x + b);
+}
+
 static void widen_x(const rfi_cpu_run *run, const tile *t, place *at) {
     at->widened = 1;
     if (!at->depth) return; /* x may be NULL */
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = 0; i < t->rows; i++) {
+        ask_for_row(run, t, i, at);
         run->prepared->kernel->widen(
             t->x + (size_t)(i * RFI_CPU_X_LD) * t->value, x_of(run, t, i, at->k), run->call->x_dtype, at->depth);
+    }
 }
 
 static int x_in_pairs(const rfi_cpu_run *run) { return run->prepared->pairs && run->call->x_dtype == RF_BFLOAT16; }
@@ -64,11 +77,14 @@ static void pack_x(const rfi_cpu_run *run, const tile *t, place *at) {
         widen_x(run, t, at);
         return;
     }
-    at->least = RFI_CPU_ALL_ZERO;
+    uint16_t smallest[RFI_CPU_LEAST];
+    memset(smallest, 0xff, sizeof smallest);
     for (int64_t i = 0; i < t->rows; i++) {
-        const void *from = x_of(run, t, i, at->k);
-        at->least = (int)least(at->least, pairs->pack(t->pairs + i * RFI_CPU_PAIRS_LD, from, at->depth));
+        ask_for_row(run, t, i, at);
+        pairs->pack(t->pairs + i * RFI_CPU_PAIRS_LD, (const void *)x_of(run, t, i, at->k), at->depth, smallest);
     }
+    for (int i = 1; i < RFI_CPU_LEAST; i++) smallest[0] = smallest[i] < smallest[0] ? smallest[i] : smallest[0];
+    at->least = rfi_cpu_least_exponent(smallest[0]);
 }
 
 static const char *panel_of(const rfi_cpu_run *run, const place *at) {
