@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,3 +188,34 @@ def test_explain_says_where_products_come_in_pairs(name: str, by: str) -> None:
         with rowfold.Model(chain, dtype=dtype, x_dtype=x_dtype, backend=name) as model:
             said = f"in pairs by {by}" in model.explain(batch=100)
         assert said == ((dtype, x_dtype, chain) == ("bfloat16", "bfloat16", "linear(30, 70)"))
+
+
+def test_tiles_in_multiply_adds_have_to_be_asked_for() -> None:
+    """And so has AVX512-BF16 on an Intel processor, which is quicker without."""
+    code = "import rowfold; print(rowfold.Model('linear', 300, 70, dtype='bfloat16', device='cpu').explain(batch=100))"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    chosen = run.stdout.split("backend ")[1].split(":")[0]
+    is_intel = platform.machine() == "x86_64" and "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    assert chosen in AVAILABLE - {STEPS} - ({PAIRS} if is_intel else set())
+
+
+SMALL_STACK = """
+import ctypes, rowfold
+class Stack(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+room = ctypes.create_string_buffer(4096)
+assert not ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(room), 0, 4096)), None)
+print([b.reason for b in rowfold.backends() if b.name == "cpu-amx-bf16"][0])
+with rowfold.Model("linear", 300, 70, dtype="bfloat16", device="cpu") as model:
+    print(model.explain(batch=100))
+"""
+
+
+@pytest.mark.skipif(TILES not in AVAILABLE, reason="no AMX here")
+def test_a_kernel_that_refuses_tiles_is_named() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONFAULTHANDLER"}
+    run = subprocess.run(
+        [sys.executable, "-c", SMALL_STACK], check=True, capture_output=True, text=True, env=environment
+    )
+    assert "alternate signal stack is too small" in run.stdout.splitlines()[0], run.stdout
+    assert f"backend {TILES}" not in run.stdout
