@@ -109,6 +109,8 @@ typedef struct rfi_backend {
     int is_cuda;
     /* Can it run on this machine? If not, *reason is a sentence in static storage. */
     int (*available)(const char **reason);
+    /* Where it can run, is it one to choose? One that is not has to be asked for by name. NULL: it is. */
+    int (*chosen)(void);
     /* Index of the calling thread's current device, which a model gets that asks for none. NULL where there are none.
      */
     int (*current_device)(void);

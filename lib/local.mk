@@ -139,8 +139,15 @@ if BUILD_AVX512_BF16
 noinst_LTLIBRARIES += lib/cpu/libavx512_bf16.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx512_bf16.la
 endif
-lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c
+lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_tiles.c
 $(lib_cpu_libavx512_bf16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
+
+if BUILD_AMX
+noinst_LTLIBRARIES += lib/cpu/libamx.la
+lib_librowfold_la_LIBADD += lib/cpu/libamx.la
+endif
+lib_cpu_libamx_la_SOURCES = lib/cpu/kernel_amx_bf16.c
+$(lib_cpu_libamx_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AMX_CFLAGS)
 
 # Behind the convenience libraries, which use these.
 lib_librowfold_la_LIBADD += cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)

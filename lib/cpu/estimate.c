@@ -10,8 +10,6 @@
 
 /* Of the measured peak, what the blocked product reaches on large shapes. */
 static const double BLOCKED_EFFICIENCY = 0.9;
-/* Products of bfloat16 in pairs to multiply-adds (doc/kernels/cpu.md 8). */
-static const double PAIRS_RATE = 1.85;
 
 static double larger(double a, double b) { return a > b ? a : b; }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
@@ -71,7 +69,7 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     out->block_rows = reads ? b.rows : 0;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
-    const double rate = BLOCKED_EFFICIENCY * figures.flops * (*pairs_name(spec, kernel) ? PAIRS_RATE : 1);
+    const double rate = BLOCKED_EFFICIENCY * figures.flops * (*pairs_name(spec, kernel) ? kernel->pairs->rate : 1);
     double passes = 1 + 2.0 * plan->trunk.count + (plan->branches[0].reduction ? 1 : 0),
            value = (double)rfi_dtype_size(spec->compute_dtype);
     out->fused_seconds = larger(out->flops / rate, out->bytes / figures.bytes);
