@@ -61,6 +61,15 @@ static rf_status check_reductions(const rfi_branch *branch) {
     return RF_OK;
 }
 
+static rf_status check_steps(const rfi_steps *steps) {
+    for (int i = 0; i < steps->count; i++) {
+        const rfi_op_desc *op = rfi_op_find(steps->at[i].kind);
+        if (op->flags & RFI_OPF_HOST)
+            return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s; device \"cpu\" does", op->name);
+    }
+    return RF_OK;
+}
+
 static rf_status supports(const rfi_spec *spec) {
     int device = spec->device, major = 0;
     if (device >= num_devices)
@@ -81,7 +90,13 @@ static rf_status supports(const rfi_spec *spec) {
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
     /* What is left has one output for each branch, of its index. */
-    for (int b = 0; b < spec->plan.num_branches && !status; b++) status = check_reductions(&spec->plan.branches[b]);
+    status = check_steps(&spec->plan.trunk);
+    for (int b = 0; b < spec->plan.num_branches && !status; b++) {
+        const rfi_branch *branch = &spec->plan.branches[b];
+        status = check_reductions(branch);
+        if (!status) status = check_steps(&branch->pre);
+        if (!status) status = check_steps(&branch->post);
+    }
     if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, &passes);

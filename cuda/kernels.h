@@ -26,6 +26,7 @@ extern "C" {
 
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
+#define RFI_HOST_OP(...)
 #define RFI_OP(id, number, name, params, flags, formula, doc) RFI_CUDA_OP_##id,
 #include "ops.def"
 #undef RFI_OP

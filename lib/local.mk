@@ -95,6 +95,7 @@ noinst_HEADERS += \
 	lib/steps.h \
 	lib/vmath.h \
 	lib/vmath_double.h \
+	lib/vmath_trig.h \
 	lib/vmath_poly.h \
 	lib/vmath_typed.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)

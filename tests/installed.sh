@@ -63,14 +63,29 @@ if test -e "$libdir/librowfold.a"; then
     "$work/static" >"$work/log" || fail "examples/from_memory.c fails with librowfold.a"
 fi
 
-# CMake's way to find the package, for a version that serves and for one that does not.
+# CMake's way to find the package, for a version that serves and for one that does not, and with the add-on for MPI if that is there.
 if cmake --version >/dev/null 2>&1; then
-    use_cmake() { cmake -S "$srcdir/tests/cmake" -B "$work/cmake" -Drowfold_DIR="$libdir/cmake/rowfold" -DWANTED_VERSION="$1" >"$work/log" 2>&1; }
+    use_cmake() {
+        cmake -S "$srcdir/tests/cmake" -B "$work/cmake" -Drowfold_DIR="$libdir/cmake/rowfold" -DWANTED_VERSION="$1" -DWANTED_COMPONENTS="${2-}" \
+            >"$work/log" 2>&1
+    }
     use_cmake 99 && fail "find_package finds version 99"
     grep -q "$VERSION" "$work/log" || { cat "$work/log"; fail "find_package does not say which version there is"; }
     rm -rf "$work/cmake"
+    use_cmake "$VERSION" gpu && fail "find_package finds a component that there is not"
+    grep -q 'no component gpu' "$work/log" || { cat "$work/log"; fail "find_package does not say which component there is not"; }
+    rm -rf "$work/cmake"
     { use_cmake "$VERSION" && cmake --build "$work/cmake" >"$work/log" 2>&1; } || { cat "$work/log"; fail "a CMake project does not build"; }
     run "$work/cmake/from_memory" >"$work/log" || fail "examples/from_memory.c fails as CMake builds it"
+    rm -rf "$work/cmake"
+    if test -e "$libdir/pkgconfig/rowfold_mpi.pc"; then
+        { use_cmake "$VERSION" mpi && cmake --build "$work/cmake" >"$work/log" 2>&1; } || { cat "$work/log"; fail "a CMake project with MPI does not build"; }
+        test "$(echo 1 2 3 | run "$work/cmake/shards_mpi" "$work/zeros.safetensors" w)" = 0.693147182 ||
+            fail "examples/shards_mpi.c of one process fails as CMake builds it"
+    else
+        use_cmake "$VERSION" mpi && fail "find_package finds librowfold_mpi, which is not installed"
+        grep -q 'no librowfold_mpi' "$work/log" || { cat "$work/log"; fail "find_package does not say that librowfold_mpi is missing"; }
+    fi
 else
     echo "installcheck: skipped find_package: cmake is not installed"
 fi

@@ -317,6 +317,14 @@ def pow(m: Matcher, node: fx.Node, value: Value, exponent: Any) -> Row:  # noqa:
     return extend(node, row, *map(Step, names))
 
 
+def wave(m: Matcher, node: fx.Node, value: Value, kind: str) -> Row:
+    """torch.sin and torch.cos: of a row's result PyTorch's, which has it on a GPU, too."""
+    row = as_row(node, value)
+    if row.folded:
+        raise refuse(node, f"{kind} of a row's result is left to PyTorch")
+    return extend(node, row, Step(kind))
+
+
 def _sort(node: fx.Node, a: Value, b: Value) -> tuple[Row, Param]:
     """The computed value and the parameter, whichever side they are on."""
     if isinstance(a, Row):

@@ -93,6 +93,8 @@ SPELLINGS = (
     Spelling("log", "", "log log_"),
     Spelling("log1p", "", "log1p log1p_"),
     Spelling("reciprocal", "", "reciprocal reciprocal_"),
+    Spelling("@wave sin", "", "sin sin_", meaning="sin, of each logit, on a CPU"),
+    Spelling("@wave cos", "", "cos cos_", meaning="cos, of each logit, on a CPU"),
     Spelling("relu", "inplace=False", "relu relu_", "ReLU"),
     Spelling("hardtanh(0, 6)", "inplace=False", "relu6", "ReLU6"),
     Spelling(
