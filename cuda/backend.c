@@ -50,17 +50,6 @@ static int current_device(void) {
     return device;
 }
 
-static int is_host_reduction(int32_t kind) { return (rfi_reduction_flags(kind) & RFI_RF_HOST) != 0; }
-
-/* Behind a reduction another one is a step, over the one column that there is. */
-static rf_status check_reductions(const rfi_branch *branch) {
-    int32_t kind = branch->reduction;
-    for (int i = 0; i < branch->post.count && !is_host_reduction(kind); i++) kind = branch->post.at[i].kind;
-    if (is_host_reduction(kind))
-        return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s", rfi_op_find(kind)->name);
-    return RF_OK;
-}
-
 static rf_status supports(const rfi_spec *spec) {
     int device = spec->device, major = 0;
     if (device >= num_devices)
@@ -80,9 +69,6 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    /* What is left has one output for each branch, of its index. */
-    for (int b = 0; b < spec->plan.num_branches && !status; b++) status = check_reductions(&spec->plan.branches[b]);
-    if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, &passes);
     for (int i = 0; i < passes.count; i++) {
@@ -130,6 +116,12 @@ static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size
             p->findings.nonfinite);
 }
 
+static int plan_gathers(const rfi_plan *plan) {
+    for (int b = 0; b < plan->num_branches; b++)
+        if (plan->branches[b].gathers) return 1;
+    return 0;
+}
+
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
     const rfi_cuda_prepared *p = prepared;
     rfi_cuda_figures figures;
@@ -146,13 +138,26 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         panel = rfi_cuda_weight_panel(&hardest, &figures, forced);
     }
     rfi_cuda_choice c = {0}, one;
-    for (int i = passes.count - 1; i >= 0; i--) {
+    int count = 0; /* of passes over all of W */
+    int64_t columns = 0;
+    for (int i = passes.count ? passes.count - 1 : 0; i >= 0; i--) {
         rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
         if (!p) problem.w_panel = panel;
         rfi_cuda_choose(&problem, &figures, forced, &one);
+        rfi_cuda_ahead ahead = {0};
+        if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
+            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
+        if (ahead.sample || ahead.chunk) { /* its time goes with the columns that are computed twice */
+            const double part = (double)(ahead.sample + ahead.chunk) / problem.out_features;
+            one.seconds *= part, one.flops *= part, one.bytes *= part;
+            columns += ahead.sample + ahead.chunk;
+        } else {
+            count++;
+        }
         one.seconds += c.seconds, one.flops += c.flops, one.bytes += c.bytes;
         c = one; /* of the first pass, but for the sums */
     }
+    if (!passes.count) c.seconds = c.flops = c.bytes = 0; /* how many columns are gathered, each call says */
     *out = (rfi_estimate){
         .flops_per_second = c.flops_per_second,
         .bytes_per_second = c.bytes_per_second,
@@ -167,14 +172,21 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         out->fused_seconds = out->bytes / (0.9 * c.bytes_per_second) + 3e-6;
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
+    else if (!passes.count) snprintf(out->kernel, sizeof out->kernel, "a dot product for each column that is gathered");
     else {
         int used = snprintf(
             out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
         if (c.splits > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K in %d parts", c.splits);
-        if (passes.count > 1)
+        if (count > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
-                ", the first of %d passes: not all results can be read from one state", passes.count);
+                ", the first of %d passes: not all results can be read from one state", count);
+        if (columns)
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                "; %lld columns ahead of the pass, for rank and topk", (long long)columns);
+        if (plan_gathers(&spec->plan))
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                "; a dot product for each column that is gathered");
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
