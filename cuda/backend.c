@@ -144,16 +144,14 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
         if (!p) problem.w_panel = panel;
         rfi_cuda_choose(&problem, &figures, forced, &one);
-        rfi_cuda_ahead ahead = {0};
+        rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
             ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
-        if (ahead.sample || ahead.chunk) { /* its time goes with the columns that are computed twice */
-            const double part = (double)(ahead.sample + ahead.chunk) / problem.out_features;
-            one.seconds *= part, one.flops *= part, one.bytes *= part;
-            columns += ahead.sample + ahead.chunk;
-        } else {
-            count++;
-        }
+        columns += ahead.sample + ahead.chunk;
+        count += ahead.behind > 0;
+        const double part =
+            (double)(ahead.sample + ahead.chunk) / (double)(problem.out_features + 1) + (ahead.behind > 0);
+        one.seconds *= part, one.flops *= part, one.bytes *= part;
         one.seconds += c.seconds, one.flops += c.flops, one.bytes += c.bytes;
         c = one; /* of the first pass, but for the sums */
     }

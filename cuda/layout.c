@@ -164,8 +164,8 @@ static void lay_out_spread(const rfi_spec *spec, int64_t rows, size_t *total, rf
     place->sums = take(total, rows, place->units * 2 * item);
 }
 
-static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_cuda_ahead ahead, size_t *total,
-    rfi_cuda_ahead_place *place) {
+static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_cuda_ahead ahead, int64_t rows,
+    size_t *total, rfi_cuda_ahead_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype), vectors = spec->plan.num_vectors;
     const int64_t w_item = p->w_terms ? p->w_terms * 2 : (int64_t)rfi_dtype_size(spec->weight_dtype);
     place->ahead = ahead;
@@ -175,6 +175,7 @@ static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_
     place->bias = take(total, ahead.chunk, item);
     place->vectors = take(total, ahead.chunk, vectors * item);
     place->columns = take(total, ahead.chunk, sizeof(int64_t));
+    place->picked = take(total, ahead.chunk ? rows : 0, item);
     place->sample_vectors = take(total, ahead.sample, vectors * item);
     place->wanted = take(total, 1, sizeof(unsigned));
 }
@@ -214,7 +215,7 @@ static void lay_out_shared(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
         lay_out_ahead(spec, p, rfi_cuda_ahead_of(&spec->plan, &p->passes, i, l->passes[i].choice.fold_columns, l->rows),
-            &l->total, &l->aheads[i]);
+            l->rows, &l->total, &l->aheads[i]);
         if (pass->role == RFI_CUDA_SPREADS) lay_out_spread(spec, l->rows, &l->total, &l->spreads[i]);
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
             lay_out_search(spec, &spec->plan.branches[pass->branches[b]], &l->passes[i], l->rows, &l->total,

@@ -42,7 +42,7 @@ typedef struct rfi_cuda_spread_place {
 /* And of a pass that knows ahead: rfi_cuda_diagonal. */
 typedef struct rfi_cuda_ahead_place {
     rfi_cuda_ahead ahead;
-    size_t w, scale, bias, vectors, columns, sample_vectors, wanted;
+    size_t w, scale, bias, vectors, columns, picked, sample_vectors, wanted;
 } rfi_cuda_ahead_place;
 
 /* A whole call: its passes one behind the other in the same place, and behind that what all of them see. */

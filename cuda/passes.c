@@ -25,17 +25,31 @@ static int same_values(const rfi_plan *plan, const rfi_cuda_pass *pass, const rf
     return !plan->branches[pass->like].pre.count && !branch->pre.count;
 }
 
-static int joins(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_branch *branch) {
-    const int32_t first = plan->branches[pass->like].reduction;
-    return pass->role == RFI_CUDA_GIVES && (is_answer(first) || is_searched(first)) &&
-        (is_answer(branch->reduction) || is_searched(branch->reduction)) && same_values(plan, pass, branch) &&
-        (!branch->row || pass->column < 0 || branch->row - 1 == pass->column);
-}
-
 static int reads_rows(const rfi_steps *steps) {
     for (int i = 0; i < steps->count; i++)
         if (steps->at[i].row) return 1;
     return 0;
+}
+
+enum {
+    CHUNK = 2048,    /* rows: of so many a large tile is computed with all multiprocessors */
+    CHUNK_PART = 8,  /* of the columns, at most */
+    SAMPLE_PART = 4, /* likewise */
+    LEAST_BLOCKS = 8
+};
+
+/* Is the column that it asks for known ahead, whatever the batch? */
+static int asks_ahead(const rfi_plan *plan, const rfi_branch *branch) {
+    return branch->reduction == RF_OP_RANK && plan->out_features >= CHUNK * CHUNK_PART && !reads_rows(&plan->trunk) &&
+        !reads_rows(&branch->pre);
+}
+
+static int joins(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_branch *branch) {
+    const int32_t first = plan->branches[pass->like].reduction;
+    if (pass->role != RFI_CUDA_GIVES || !(is_answer(first) || is_searched(first))) return 0;
+    if (!(is_answer(branch->reduction) || is_searched(branch->reduction)) || !same_values(plan, pass, branch)) return 0;
+    if (is_searched(branch->reduction) && pass->searched == RFI_CUDA_MOST_BOUNDS) return 0;
+    return !branch->row || asks_ahead(plan, branch) || pass->column < 0 || branch->row - 1 == pass->column;
 }
 
 /* What the pass's state is. */
@@ -60,26 +74,22 @@ static rfi_cuda_pass *add(rfi_cuda_passes *passes, rfi_cuda_role role, int like,
     return pass;
 }
 
-/* To the pass with index `before` for the results that it gives, and to that behind it for what is searched. */
+/* To the pass for the results that it gives, and to that behind it for what is searched. */
 static void place(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
     const rfi_branch *branch = &plan->branches[b];
     int i = 0;
     while (i < passes->count && !joins(plan, &passes->at[i], branch)) i++;
     if (i == passes->count) add(passes, RFI_CUDA_GIVES, b, -1);
     rfi_cuda_pass *pass = &passes->at[i];
-    if (branch->row) pass->column = branch->row - 1;
+    if (branch->row && !asks_ahead(plan, branch)) pass->column = branch->row - 1;
     if (!is_searched(branch->reduction)) {
         pass->branches[pass->num_branches++] = b;
         return;
     }
     pass->keeps_states |= branch->top > 0;
-    int s = i + 1;
-    while (s < passes->count &&
-        (passes->at[s].role != RFI_CUDA_SEARCHES || passes->at[s].before != i ||
-            passes->at[s].num_branches == RFI_CUDA_MOST_BOUNDS))
-        s++;
-    if (s == passes->count) add(passes, RFI_CUDA_SEARCHES, b, i);
-    passes->at[s].branches[passes->at[s].num_branches++] = b;
+    if (!pass->searched++) add(passes, RFI_CUDA_SEARCHES, b, i);
+    rfi_cuda_pass *search = &passes->at[rfi_cuda_search_of(passes, i)];
+    search->branches[search->num_branches++] = b;
 }
 
 /* Variances and deviations have the same centres and squares. */
@@ -115,34 +125,31 @@ const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes) {
     return hardest;
 }
 
-enum {
-    CHUNK = 2048,    /* rows: of so many a large tile is computed with all multiprocessors */
-    CHUNK_PART = 8,  /* of the columns, at most */
-    SAMPLE_PART = 4, /* likewise */
-    LEAST_BLOCKS = 8
-};
+int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass) {
+    for (int s = pass + 1; s < passes->count; s++)
+        if (passes->at[s].role == RFI_CUDA_SEARCHES && passes->at[s].before == pass) return s;
+    return -1;
+}
+
+/* Half as many blocks again as columns: what comes before their k-th is then few hundred columns of a row. */
+int64_t rfi_cuda_sample_of(int k, int fold_columns) {
+    const int64_t blocks = k + k * 5 / 8;
+    return (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * fold_columns;
+}
 
 rfi_cuda_ahead rfi_cuda_ahead_of(
     const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, int fold_columns, int64_t batch) {
     rfi_cuda_ahead ahead = {0};
-    const rfi_cuda_pass *search = NULL, *what = &passes->at[pass];
-    for (int s = pass + 1; s < passes->count && what->role == RFI_CUDA_GIVES; s++) {
-        if (passes->at[s].role != RFI_CUDA_SEARCHES || passes->at[s].before != pass) continue;
-        if (search) return (rfi_cuda_ahead){0};
-        search = &passes->at[s];
-    }
-    for (int i = 0; search && i < search->num_branches; i++) {
-        const int top = plan->branches[search->branches[i]].top;
-        if (!top) {
-            const int rows = reads_rows(&plan->trunk) || reads_rows(&plan->branches[what->like].pre);
-            ahead.chunk = rows ? batch : least(batch, CHUNK);
-            if (ahead.chunk * CHUNK_PART > plan->out_features) return (rfi_cuda_ahead){0};
-            continue;
-        }
-        const int64_t blocks = top + top * 5 / 8,
-                      columns = (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * fold_columns;
-        if (ahead.sample < columns) ahead.sample = columns;
-        if (ahead.sample * SAMPLE_PART > plan->out_features) return (rfi_cuda_ahead){0};
+    const int s = rfi_cuda_search_of(passes, pass);
+    for (int i = 0; s >= 0 && i < passes->at[s].num_branches; i++) {
+        const rfi_branch *branch = &plan->branches[passes->at[s].branches[i]];
+        const int rows = reads_rows(&plan->trunk) || reads_rows(&branch->pre);
+        const int64_t chunk = rows ? batch : least(batch, CHUNK),
+                      sample = rfi_cuda_sample_of(branch->top, fold_columns);
+        if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
+            ahead.behind++;
+        else if (!branch->top) ahead.chunk = chunk;
+        else if (ahead.sample < sample) ahead.sample = sample;
     }
     return ahead;
 }

@@ -22,7 +22,8 @@ typedef struct rfi_cuda_pass {
     int like;                                   /* the branch whose steps before its reduction the pass has */
     int32_t reduction;                          /* as in rfi_cuda_chain */
     int column;                                 /* index into plan.rows of the columns that its rows ask for, or -1 */
-    int keeps_states;                           /* partial states are where a search begins */
+    int searched;     /* how many branches are searched for behind it: see RFI_CUDA_MOST_BOUNDS */
+    int keeps_states; /* partial states are where a search begins */
     rfi_cuda_states states;
 } rfi_cuda_pass;
 
@@ -41,14 +42,20 @@ void rfi_cuda_passes_of(const rfi_plan *plan, rfi_cuda_passes *passes);
 /* The pass whose states the fewest kernels take. */
 const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes);
 
-/* What a pass knows ahead, so that its searches take no pass of their own: with many columns it is little work.
+/* The pass that searches for what this one begins, or -1. */
+int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass);
+
+/* What is known ahead of a pass, so that its searches are a part of it: with many columns it is little work.
  *   sample    first columns of W that are folded: the k-th largest of their blocks bounds the k best of all
- *   chunk     rows at a time whose column asked for is computed, among those of the other rows */
+ *   chunk     rows at a time whose column asked for is computed, among those of the other rows
+ *   behind    branches of which it would be much, and which are searched for in a second pass */
 typedef struct rfi_cuda_ahead {
     int64_t sample, chunk; /* 0: none */
+    int behind;
 } rfi_cuda_ahead;
 
-/* Of `fold_columns` as the kernel has it. All 0 where the searches begin behind the pass. */
+/* The sample that topk(k) wants. Both of `fold_columns` as the kernel has it. */
+int64_t rfi_cuda_sample_of(int k, int fold_columns);
 rfi_cuda_ahead rfi_cuda_ahead_of(
     const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, int fold_columns, int64_t batch);
 

@@ -123,11 +123,6 @@ static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *pi
     };
 }
 
-const int64_t *rfi_cuda_asked(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
-    const int column = r->p->passes.at[pass].column;
-    return column < 0 ? NULL : (const int64_t *)(r->workspace + r->l->row_columns) + column * piece->rows;
-}
-
 /* Where results of a pass go. */
 static void give_results(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_pass *what = &r->p->passes.at[pass];
@@ -203,7 +198,7 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     const rfi_cuda_pass *what = &p->passes.at[pass];
     char *workspace = r->workspace;
     rf_status status = RF_OK;
-    if (what->role == RFI_CUDA_SEARCHES && rfi_cuda_searched_with(r, what->before) == pass) return RF_OK;
+    if (what->role == RFI_CUDA_SEARCHES) return RF_OK; /* the pass before has done it */
     rfi_cuda_fold fold = fold_of(r, piece, &p->programs[pass].chain);
     fold.fold_columns = l->choice.fold_columns;
     fold.partials = workspace + l->partials;
@@ -216,25 +211,20 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     fold.split_sums = workspace + l->split_sums;
     fold.split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets;
     fold.keeps_states = what->keeps_states;
-    fold.columns = rfi_cuda_asked(r, pass, piece);
+    if (what->column >= 0) fold.columns = (const int64_t *)(workspace + r->l->row_columns) + what->column * piece->rows;
     if (what->role == RFI_CUDA_CENTRES) give_centres(r, pass, &fold);
     else if (what->reduction != RFI_CUDA_ANSWERS) give_y(r, what->branches[0], piece, &fold);
     else if (what->role == RFI_CUDA_GIVES) give_results(r, pass, piece, &fold);
-    for (int i = 0; i < what->num_branches && what->role == RFI_CUDA_SEARCHES; i++)
-        fold.before[i] = rfi_cuda_before_of(r, what->branches[i]);
     if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (what->role == RFI_CUDA_SPREADS) status = begin_spread(r, pass, &fold);
     if (fold.tickets) {
         fold.next_tile = fold.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
         fold.irregular_ticket = fold.next_tile + 1;
     }
-    if (rfi_cuda_searched_with(r, pass) >= 0)
-        return rfi_cuda_run_with_searches(r, pass, rfi_cuda_searched_with(r, pass), piece, &fold);
+    if (what->searched) return rfi_cuda_run_with_searches(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, &fold);
     if (status) return status;
-    if (what->role == RFI_CUDA_SEARCHES) return rfi_cuda_store_found(r, pass, piece);
-    if (what->role == RFI_CUDA_GIVES) return rfi_cuda_find_bounds(r, pass, piece);
     if (what->role == RFI_CUDA_SPREADS) {
         give_results(r, pass, piece, &fold);
         const rfi_cuda_spread spread = spread_of(r, pass, &fold);

@@ -32,18 +32,8 @@ rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cud
 rf_status rfi_cuda_launch_fold(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold);
 rf_status rfi_cuda_clear_again(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold);
 
-/* The columns that the rows of a piece ask for, or NULL. */
-const int64_t *rfi_cuda_asked(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece);
-
-/* Searches (searches.c). Where a pass knows enough ahead, the one that searches behind it is run with it: its index, or
- * -1. */
-int rfi_cuda_searched_with(const rfi_cuda_running *r, int pass);
+/* A pass that searches begin with, and these (searches.c). */
 rf_status rfi_cuda_run_with_searches(
-    const rfi_cuda_running *r, int pass, int searches, const rfi_cuda_piece *piece, rfi_cuda_fold *fold);
-
-/* Else: what a pass tells the searches behind it, which of them is told what, and what is found. */
-rf_status rfi_cuda_find_bounds(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece);
-rfi_cuda_before rfi_cuda_before_of(const rfi_cuda_running *r, int branch);
-rf_status rfi_cuda_store_found(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece);
+    const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold);
 
 #endif

@@ -8,7 +8,7 @@
 #include "dtype.h"
 #include "error.h"
 
-rfi_cuda_before rfi_cuda_before_of(const rfi_cuda_running *r, int branch) {
+static rfi_cuda_before before_of(const rfi_cuda_running *r, int branch) {
     const rfi_cuda_search_place *at = &r->l->searches[branch];
     const int lists = r->spec->plan.branches[branch].top > 0;
     return (rfi_cuda_before){
@@ -19,6 +19,20 @@ rfi_cuda_before rfi_cuda_before_of(const rfi_cuda_running *r, int branch) {
         .found_columns = lists ? (int32_t *)(r->workspace + at->found_columns) : NULL,
         .room = at->room,
     };
+}
+
+/* Which columns the rows of a piece ask for in a branch, or NULL. */
+static const int64_t *asked_in(const rfi_cuda_running *r, int branch, const rfi_cuda_piece *piece) {
+    const int row = r->spec->plan.branches[branch].row;
+    return row ? (const int64_t *)(r->workspace + r->l->row_columns) + (row - 1) * piece->rows : NULL;
+}
+
+/* Is the bound of a branch known ahead of the pass? */
+static int is_ahead(const rfi_cuda_running *r, int pass, int branch) {
+    const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
+    const int top = r->spec->plan.branches[branch].top;
+    /* A sample is as large as the largest k wants it that has one. */
+    return top ? ahead->sample >= rfi_cuda_sample_of(top, r->l->passes[pass].choice.fold_columns) : ahead->chunk > 0;
 }
 
 /* A bound for a search, by what is known of the first `columns` columns, while that is in its place. `wanted`: one
@@ -32,8 +46,8 @@ static rf_status find_bound(
         .out_features = columns,
         .dtype = r->spec->compute_dtype,
         .top = r->spec->plan.branches[branch].top,
-        .picked = r->workspace + l->picked,
-        .asked = rfi_cuda_asked(r, pass, piece),
+        .picked = r->workspace + (is_ahead(r, pass, branch) ? r->l->aheads[pass].picked : l->picked),
+        .asked = asked_in(r, branch, piece),
         .partials = r->workspace + l->partials,
         .num_partials = l->num_partials,
         .fold_columns = l->choice.fold_columns,
@@ -47,25 +61,14 @@ static rf_status find_bound(
     return rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding where to search");
 }
 
-/* Bounds for the searches that a pass is the beginning of. */
-rf_status rfi_cuda_find_bounds(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
-    const rfi_cuda_passes *passes = &r->p->passes;
-    rf_status status = RF_OK;
-    for (int s = pass + 1; s < passes->count; s++)
-        for (int i = 0; i < passes->at[s].num_branches && passes->at[s].before == pass && !status; i++)
-            if (passes->at[s].role == RFI_CUDA_SEARCHES)
-                status = find_bound(r, pass, passes->at[s].branches[i], piece, r->spec->plan.out_features, NULL);
-    return status;
-}
-
-rf_status rfi_cuda_store_found(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
+static rf_status store_found(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
     const rfi_cuda_pass *what = &r->p->passes.at[pass];
     rf_status status = RF_OK;
     for (int i = 0; i < what->num_branches && !status; i++) {
         const rfi_branch *branch = &r->spec->plan.branches[what->branches[i]];
         const rfi_output *y = &piece->outputs[branch->output], *indices = y + (branch->top > 0);
         const rfi_cuda_found found = {
-            .search = rfi_cuda_before_of(r, what->branches[i]),
+            .search = before_of(r, what->branches[i]),
             .batch = piece->rows,
             .dtype = r->spec->compute_dtype,
             .top = branch->top,
@@ -94,7 +97,7 @@ static rfi_cuda_fold fold_ahead(const rfi_cuda_running *r, int pass, const rfi_c
 /* The columns that `part` of a piece asks for, from row `first` of it on: by the kernel that computes all others, of
  * these rows of W alone, so that they have the same bits. */
 static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *part, int64_t first,
-    const rfi_cuda_fold *fold, rfi_cuda_fold *ahead) {
+    const int64_t *asked, const rfi_cuda_fold *fold) {
     const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
     const rfi_cuda_rows *w = &r->p->w;
     const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->in_features;
@@ -104,7 +107,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     const size_t apart = w->low && w->panel ? (size_t)((const char *)w->low - (const char *)w->data)
                                             : (size_t)(depth * item * part->rows);
     const rfi_cuda_diagonal diagonal = {
-        .asked = fold->columns + first,
+        .asked = asked + first,
         .rows = part->rows,
         .in_features = k,
         .out_features = fold->out_features,
@@ -124,31 +127,31 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
         .num_vectors = fold->num_vectors,
         .dtype = r->spec->compute_dtype,
     };
-    *ahead = fold_ahead(r, pass, fold, part->rows);
-    ahead->batch = part->rows;
-    ahead->x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
-    ahead->w = diagonal.to;
-    ahead->w_borrowed = 1; /* a kernel in front writes it */
-    ahead->bias = diagonal.to_bias;
-    ahead->vectors = diagonal.to_vectors;
-    ahead->columns = diagonal.columns;
-    ahead->picked = (char *)fold->picked + (size_t)first * number;
-    ahead->keeps_states = 0;
+    rfi_cuda_fold ahead = fold_ahead(r, pass, fold, part->rows);
+    ahead.batch = part->rows;
+    ahead.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
+    ahead.w = diagonal.to;
+    ahead.w_borrowed = 1; /* a kernel in front writes it */
+    ahead.bias = diagonal.to_bias;
+    ahead.vectors = diagonal.to_vectors;
+    ahead.columns = diagonal.columns;
+    ahead.picked = r->workspace + at->picked + (size_t)first * number;
+    ahead.keeps_states = 0;
     rf_status status =
         rfi_cuda_status(rfi_cuda_launch_diagonal(&diagonal, r->call->stream), "taking the rows of W asked for");
-    if (!status) status = rfi_cuda_make_ready(r, pass, part, ahead);
-    return status ? status : rfi_cuda_launch_fold(r, pass, ahead);
+    if (!status) status = rfi_cuda_make_ready(r, pass, part, &ahead);
+    return status ? status : rfi_cuda_launch_fold(r, pass, &ahead);
 }
 
-static rf_status pick_all_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+static rf_status pick_all_ahead(
+    const rfi_cuda_running *r, int pass, const int64_t *asked, const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
     const int64_t chunk = r->l->aheads[pass].ahead.chunk;
     rf_status status = RF_OK;
-    rfi_cuda_fold ahead;
     for (int64_t first = 0; first < piece->rows && !status; first += chunk) {
         rfi_cuda_piece part = *piece;
         part.x = (const char *)piece->x + (size_t)(first * piece->ldx) * rfi_dtype_size(r->call->x_dtype);
         part.rows = piece->rows - first < chunk ? piece->rows - first : chunk;
-        status = pick_ahead(r, pass, &part, first, fold, &ahead);
+        status = pick_ahead(r, pass, &part, first, asked, fold);
     }
     return status;
 }
@@ -172,51 +175,53 @@ static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cud
     return status ? status : rfi_cuda_launch_fold(r, pass, &ahead);
 }
 
-/* Once more for rows whose sample told too little: too many columns for the list came before its bound, or, where the
- * sample had other bits, too few. Mostly there are none, which the device alone knows. */
+/* Bounds of what is known ahead, for the pass itself. */
+static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
+    const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const int64_t sample = r->l->aheads[pass].ahead.sample;
+    rf_status status = RF_OK;
+    int sampled = 0;
+    for (int i = 0; i < search->num_branches && !status; i++) {
+        const int branch = search->branches[i], top = r->spec->plan.branches[branch].top;
+        if (!is_ahead(r, pass, branch)) continue;
+        if (!top) status = pick_all_ahead(r, pass, asked_in(r, branch, piece), piece, fold);
+        else if (!sampled++) status = sample_ahead(r, pass, piece, fold);
+        if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->out_features, NULL);
+    }
+    for (int i = 0; i < search->num_branches; i++)
+        if (is_ahead(r, pass, search->branches[i])) fold->before[i] = before_of(r, search->branches[i]);
+    return status;
+}
+
+/* Behind the pass: for what was not known ahead, and once more for rows whose sample told too little. Too many columns
+ * for the list came before its bound, or, where it had other bits, too few: mostly of no row, which the device alone
+ * knows. */
 static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
     const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
     unsigned *const wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted);
+    const int behind = r->l->aheads[pass].ahead.behind;
     rfi_cuda_fold again = fold_ahead(r, pass, fold, fold->out_features);
     rf_status status =
         rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
     for (int i = 0; i < search->num_branches && !status; i++) {
-        if (!r->spec->plan.branches[search->branches[i]].top) continue;
-        again.before[i] = fold->before[i];
-        status = find_bound(r, pass, search->branches[i], piece, fold->out_features, wanted);
+        const int branch = search->branches[i], ahead = is_ahead(r, pass, branch);
+        if (ahead && !r->spec->plan.branches[branch].top) continue;
+        again.before[i] = before_of(r, branch);
+        status = find_bound(r, pass, branch, piece, fold->out_features, ahead ? wanted : NULL);
     }
-    again.wanted = wanted;
+    again.wanted = behind ? NULL : wanted;
     if (!status) status = rfi_cuda_clear_again(r, pass, &again);
     return status ? status : rfi_cuda_launch_fold(r, pass, &again);
 }
 
-/* A pass and its searches at once. */
 rf_status rfi_cuda_run_with_searches(
-    const rfi_cuda_running *r, int pass, int searches, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
+    const int searches = rfi_cuda_search_of(&r->p->passes, pass);
     const rfi_cuda_pass *search = &r->p->passes.at[searches];
-    rf_status status = RF_OK;
-    if (ahead->chunk) status = pick_all_ahead(r, pass, piece, fold);
-    for (int i = 0; i < search->num_branches && !status; i++)
-        if (!r->spec->plan.branches[search->branches[i]].top)
-            status = find_bound(r, pass, search->branches[i], piece, fold->out_features, NULL);
-    if (ahead->sample && !status) status = sample_ahead(r, pass, piece, fold);
-    for (int i = 0; i < search->num_branches && !status; i++) {
-        if (r->spec->plan.branches[search->branches[i]].top)
-            status = find_bound(r, pass, search->branches[i], piece, ahead->sample, NULL);
-        fold->before[i] = rfi_cuda_before_of(r, search->branches[i]);
-    }
+    rf_status status = begin_searches(r, pass, search, piece, fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, fold);
-    if (ahead->sample && !status) status = search_again(r, pass, search, piece, fold);
-    return status ? status : rfi_cuda_store_found(r, searches, piece);
-}
-
-/* The pass that searches for what this one begins, and knows enough of ahead; or -1. */
-int rfi_cuda_searched_with(const rfi_cuda_running *r, int pass) {
-    const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
-    if (!ahead->sample && !ahead->chunk) return -1;
-    int s = pass + 1;
-    while (r->p->passes.at[s].role != RFI_CUDA_SEARCHES || r->p->passes.at[s].before != pass) s++;
-    return s;
+    if (!status && (ahead->sample || ahead->behind)) status = search_again(r, pass, search, piece, fold);
+    return status ? status : store_found(r, searches, piece);
 }
