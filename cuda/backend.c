@@ -50,17 +50,6 @@ static int current_device(void) {
     return device;
 }
 
-static int is_host_reduction(int32_t kind) { return (rfi_reduction_flags(kind) & RFI_RF_HOST) != 0; }
-
-/* Behind a reduction another one is a step, over the one column that there is. */
-static rf_status check_reductions(const rfi_branch *branch) {
-    int32_t kind = branch->reduction;
-    for (int i = 0; i < branch->post.count && !is_host_reduction(kind); i++) kind = branch->post.at[i].kind;
-    if (is_host_reduction(kind))
-        return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s", rfi_op_find(kind)->name);
-    return RF_OK;
-}
-
 static rf_status check_steps(const rfi_steps *steps) {
     for (int i = 0; i < steps->count; i++) {
         const rfi_op_desc *op = rfi_op_find(steps->at[i].kind);
@@ -89,13 +78,10 @@ static rf_status supports(const rfi_spec *spec) {
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    /* What is left has one output for each branch, of its index. */
     status = check_steps(&spec->plan.trunk);
     for (int b = 0; b < spec->plan.num_branches && !status; b++) {
-        const rfi_branch *branch = &spec->plan.branches[b];
-        status = check_reductions(branch);
-        if (!status) status = check_steps(&branch->pre);
-        if (!status) status = check_steps(&branch->post);
+        status = check_steps(&spec->plan.branches[b].pre);
+        if (!status) status = check_steps(&spec->plan.branches[b].post);
     }
     if (status) return status;
     rfi_cuda_passes passes;
@@ -145,6 +131,12 @@ static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size
             p->findings.nonfinite);
 }
 
+static int plan_gathers(const rfi_plan *plan) {
+    for (int b = 0; b < plan->num_branches; b++)
+        if (plan->branches[b].gathers) return 1;
+    return 0;
+}
+
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
     const rfi_cuda_prepared *p = prepared;
     rfi_cuda_figures figures;
@@ -161,13 +153,24 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         panel = rfi_cuda_weight_panel(&hardest, &figures, forced);
     }
     rfi_cuda_choice c = {0}, one;
-    for (int i = passes.count - 1; i >= 0; i--) {
+    int count = 0; /* of passes over all of W */
+    int64_t columns = 0;
+    for (int i = passes.count ? passes.count - 1 : 0; i >= 0; i--) {
         rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
         if (!p) problem.w_panel = panel;
         rfi_cuda_choose(&problem, &figures, forced, &one);
+        rfi_cuda_ahead ahead = {.behind = 1};
+        if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
+            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
+        columns += ahead.sample + ahead.chunk;
+        count += ahead.behind > 0;
+        const double part =
+            (double)(ahead.sample + ahead.chunk) / (double)(problem.out_features + 1) + (ahead.behind > 0);
+        one.seconds *= part, one.flops *= part, one.bytes *= part;
         one.seconds += c.seconds, one.flops += c.flops, one.bytes += c.bytes;
         c = one; /* of the first pass, but for the sums */
     }
+    if (!passes.count) c.seconds = c.flops = c.bytes = 0; /* how many columns are gathered, each call says */
     *out = (rfi_estimate){
         .flops_per_second = c.flops_per_second,
         .bytes_per_second = c.bytes_per_second,
@@ -182,14 +185,21 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         out->fused_seconds = out->bytes / (0.9 * c.bytes_per_second) + 3e-6;
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
+    else if (!passes.count) snprintf(out->kernel, sizeof out->kernel, "a dot product for each column that is gathered");
     else {
         int used = snprintf(
             out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
         if (c.splits > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K in %d parts", c.splits);
-        if (passes.count > 1)
+        if (count > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
-                ", the first of %d passes: not all results can be read from one state", passes.count);
+                ", the first of %d passes: not all results can be read from one state", count);
+        if (columns)
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                "; %lld columns ahead of the pass, for rank and topk", (long long)columns);
+        if (plan_gathers(&spec->plan))
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                "; a dot product for each column that is gathered");
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];

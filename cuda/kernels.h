@@ -113,6 +113,25 @@ typedef struct rfi_cuda_result {
     int32_t first_step, num_steps; /* of the chain's: those behind the reduction */
 } rfi_cuda_result;
 
+/* The columns of a row that come before a bound in a stable descending sort with NaN first: a value and a column. */
+typedef struct rfi_cuda_before {
+    const void *values;     /* (batch) of the compute type; NULL: nobody asks */
+    const int32_t *columns; /* (batch). NaN and 0: no column comes before */
+    unsigned *counts;       /* (batch) how many come before: added to */
+    void *found;            /* (batch, room) of the compute type: what comes before, in any order; NULL: it is counted
+                               alone. What has no room any more is, too */
+    int32_t *found_columns; /* (batch, room) */
+    int64_t room;
+} rfi_cuda_before;
+
+/* What (logit - shift) * factor of a row's columns adds up to, and the squares of that. */
+typedef struct rfi_cuda_squares {
+    const void *shifts, *factors; /* (batch) of the compute type */
+    void *sums; /* (batch, units, 2) of the compute type, zero before the launch: both sums of RFI_FOLD_COLUMNS columns
+                   or more, at the place of the first; NULL: nobody asks */
+    int64_t units;
+} rfi_cuda_squares;
+
 /* One forward, as every fold kernel gets it.
  *
  * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
@@ -156,8 +175,13 @@ typedef struct rfi_cuda_fold {
                            rfi_cuda_overlaps */
     int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
                            and does not change */
+    int32_t keeps_states; /* partial states of all columns are read behind the launch */
     rfi_cuda_chain chain;
-    int32_t num_results; /* of RFI_CUDA_ANSWERS; y is then none of them */
+    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone. */
+    rfi_cuda_before before[2];
+    rfi_cuda_squares squares;
+    const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
+    int32_t num_results;    /* of RFI_CUDA_ANSWERS; y is then none of them */
     rfi_cuda_result results[RF_MAX_RESULTS];
 } rfi_cuda_fold;
 

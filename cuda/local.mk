@@ -6,8 +6,9 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
-	cuda/passes.c cuda/weights.c
+	cuda/passes.c cuda/run.c cuda/searches.c cuda/weights.c
 cuda_cu = \
+	cuda/common/answers.cu \
 	cuda/common/collapse.cu \
 	cuda/common/convert.cu \
 	cuda/common/prepare.cu \
@@ -27,6 +28,7 @@ cuda_sm90_cu = \
 	cuda/sm90/small.cu
 cuda_h = \
 	cuda/affine.h \
+	cuda/answers.h \
 	cuda/choose.h \
 	cuda/device.h \
 	cuda/kernels.def \
@@ -34,6 +36,7 @@ cuda_h = \
 	cuda/layout.h \
 	cuda/passes.h \
 	cuda/prepared.h \
+	cuda/run.h \
 	cuda/common/epilogue.cuh \
 	cuda/common/fma_tile.cuh \
 	cuda/common/launch.cuh \

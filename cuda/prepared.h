@@ -30,8 +30,9 @@ typedef struct rfi_cuda_prepared {
     void *columns; /* owned: bias, then the vectors */
     void *vectors; /* within columns */
     rfi_cuda_passes passes;
-    rfi_cuda_program *programs; /* owned: of each pass */
-    int collapsed;              /* the chain is a dot product a row: `collapse` but for its fold */
+    rfi_cuda_program *programs; /* owned: of each pass, then of each branch that gathers, up to its reduction */
+    int num_programs;
+    int collapsed; /* the chain is a dot product a row: `collapse` but for its fold */
     rfi_cuda_collapse collapse;
     void *sums;                       /* owned: what `collapse` points to */
     cudaMemPool_t pool;               /* the device's, held: workspaces of calls that bring none */

@@ -56,12 +56,14 @@ typedef struct rfi_row_values {
     rf_memory memory;
 } rfi_row_values;
 
-/* A forward call, checked: nothing is NULL or default any more. `wanted` is of a backend without is_cuda alone. */
+/* A forward call, checked: nothing is NULL or default any more. */
 typedef struct rfi_forward {
     const void *x;
     void *y;
-    int64_t batch;         /* rows of the results */
-    const int64_t *wanted; /* (batch) which rows of x and the row inputs these are; NULL: the same */
+    int64_t batch;           /* rows of the results */
+    const int64_t *wanted;   /* (batch) which rows of x and the row inputs these are; NULL: the same */
+    rf_memory wanted_memory; /* in device memory nobody has looked at them */
+    int64_t x_rows;          /* of x and the row inputs */
     int64_t ldx, ldy;
     rf_dtype x_dtype, y_dtype;
     rf_memory x_memory, y_memory;

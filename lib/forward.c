@@ -40,7 +40,8 @@ static names names_of(const char *array, int index) {
     return n;
 }
 
-static const names x_names = {"x", "ldx", "x_dtype", "x_memory"}, y_names = {"y", "ldy", "y_dtype", "y_memory"};
+static const names x_names = {"x", "ldx", "x_dtype", "x_memory"}, y_names = {"y", "ldy", "y_dtype", "y_memory"},
+                   rows_names = {.memory = "rows_memory"};
 
 /* A (batch, columns) buffer: leading dimension, size and alignment, for `item` bytes an element. One without rows or
  * columns is never touched: it may be anything. */
@@ -152,17 +153,19 @@ static rf_status take_wanted(const rf_model *model, const rf_forward_args *args,
         return rfi_error(RF_INVALID_ARGUMENT, "args.rows is NULL, and args.num_rows %zu", args->num_rows);
     if (!args->rows) return RF_OK;
     if (args->states) return check_no_wanted(args);
-    if (model->backend->is_cuda)
-        return rfi_error(RF_UNSUPPORTED,
-            "args.rows: backend \"%s\" computes all rows of x; expected NULL, or a model on a CPU",
-            model->backend->name);
     if ((uintptr_t)args->rows % sizeof(int64_t))
         return rfi_error(RF_INVALID_ARGUMENT, "args.rows is not aligned to its type, int64");
-    for (size_t i = 0; i < args->num_rows; i++)
+    const rf_memory memory = memory_of(args->rows_memory);
+    rf_status status = check_memory(model, &rows_names, memory);
+    if (status) return status;
+    if (memory == RF_MEMORY_DEVICE && c->forward.x_memory != RF_MEMORY_DEVICE)
+        return rfi_error(RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected x there, too");
+    for (size_t i = 0; i < args->num_rows && memory == RF_MEMORY_HOST; i++)
         if (args->rows[i] < 0 || args->rows[i] >= c->batch)
             return rfi_error(RF_INVALID_ARGUMENT, "rows[%zu] is %lld; expected a row of x, of which there are %lld", i,
                 (long long)args->rows[i], (long long)c->batch);
     c->forward.wanted = args->rows;
+    c->forward.wanted_memory = memory;
     c->wanted = (rows){(uintptr_t)args->rows, (int64_t)args->num_rows, sizeof(int64_t), sizeof(int64_t)};
     return RF_OK;
 }
@@ -278,6 +281,9 @@ static rf_status take_row_input(const rf_model *model, const rf_forward_args *ar
     if (!to->dtype) to->dtype = row->is_column ? RF_INT64 : model->spec.compute_dtype;
     status = check_row_dtype(model, row, to->dtype);
     if (!status) status = check_memory(model, &name, to->memory);
+    if (!status && c->forward.wanted && c->forward.wanted_memory == RF_MEMORY_DEVICE && to->memory == RF_MEMORY_HOST)
+        status = rfi_error(
+            RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected row input \"%s\" there, too", row->name);
     if (status) return status;
     const size_t item = row->is_column ? rfi_index_size(to->dtype) : rfi_dtype_size(to->dtype);
     return check_matrix(&name, to->data, c->batch, columns, to->ld, to->dtype, item, &c->row_inputs[found]);
@@ -399,6 +405,7 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *give
     call c = {.batch = args->batch,
         .forward = {
             .batch = rows_of_results(args),
+            .x_rows = args->batch,
             .outputs = c.outputs,
             .rows = c.values,
             .workspace = args->workspace,
@@ -549,5 +556,6 @@ rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_arg
     if (!status) status = check_types(model, &c.forward);
     if (!status) status = check_memory(model, &x_names, c.forward.x_memory);
     c.forward.x = x;
+    c.forward.wanted = args->rows;
     return status ? status : workspace_size(model, &c.forward, bytes);
 }

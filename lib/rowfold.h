@@ -413,11 +413,13 @@ typedef struct rf_forward_args {
     const rf_row_input *row_inputs; /* exactly the row inputs that the chain names, in any order */
     size_t num_row_inputs;
     const rf_states *states;        /* where partial states go, instead of results; y and results are then NULL */
-    const int64_t *rows;   /* (num_rows) in host memory: which rows of x are wanted, from 0 to batch - 1, any of them any number of times. Results then
+    const int64_t *rows;   /* (num_rows): which rows of x are wanted, from 0 to batch - 1, any of them any number of times. Results then
                               are of these, in this order: y and results have num_rows rows, as if x and the row inputs had been indexed with the
-                              list first. The others cost nothing, and what their row inputs hold is not looked at. NULL: all of them. CPU
-                              backends, and results, not states; else RF_UNSUPPORTED */
+                              list first. The others cost nothing, and what their row inputs hold is not looked at. NULL: all of them. Results,
+                              not states, else RF_UNSUPPORTED */
     size_t num_rows;
+    int32_t rows_memory;   /* rf_memory of rows. What is in device memory the host does not see: x and all row inputs are then there, too, and a
+                              row that x does not have is one of NaN */
 } rf_forward_args;
 
 /* y = chain(x). Both forms give the same bits; the first is for one result and no row inputs. Rounds once, when a result is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
@@ -475,9 +477,9 @@ typedef struct rf_collective {
 rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *collective, const rf_forward_args *args);
 
 /* Bytes of workspace that one forward needs: of `batch` rows for any dtypes of x and y, or of the call that `args` describes, which may need
- * less. A list of rows needs what a batch of num_rows does. The second looks at args->batch, x, ldx, x_dtype, x_memory and num_rows (where rows is
- * not NULL); x may be NULL for any address, and is not read. On a GPU x of 16 bits
- * that begins, with each of its rows, at a multiple of 16 bytes needs the least. */
+ * less. A list of rows needs what a batch of num_rows does, and on a GPU more, which the second says: the wanted rows are brought together. It
+ * looks at args->batch, x, ldx, x_dtype, x_memory, and num_rows where rows is not NULL; x may be NULL for any address, and is not read. On a GPU
+ * x of 16 bits that begins, with each of its rows, at a multiple of 16 bytes needs the least. */
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *args, size_t *bytes);
 

@@ -101,6 +101,7 @@ __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t 
 
 template <class T> __global__ void __launch_bounds__(shallow::THREADS)
     fold_fma(const __grid_constant__ rfi_cuda_fold p) {
+    if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(16) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * shallow::ROWS, column0 = (int64_t)blockIdx.y * shallow::COLUMNS;
     const int rows = (int)min((int64_t)shallow::ROWS, p.batch - row0);
@@ -114,6 +115,7 @@ using namespace fma_tile;
 /* How many rows are flagged is known to the device alone: a block for each tile of columns looks for them. Mostly there
  * are none. */
 __global__ void __launch_bounds__(THREADS) fold_irregular(const __grid_constant__ rfi_cuda_fold p) {
+    if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ int list[WINDOW], counts[WARPS];
     const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;

@@ -194,6 +194,90 @@ template <int N> __device__ __forceinline__ void pick_column(
         if (offset == j / 4 * 8 + j % 2) ((float *)f.picked)[row] = v[j];
 }
 
+/* How many of a thread's columns of a row, which are as in fold_columns, lie before the place `offset` from the first.
+ */
+template <int N> __device__ __forceinline__ int places_before(int64_t offset) {
+    const int at = (int)min(max(offset, (int64_t)0), (int64_t)2 * N);
+    return min(at / 8 * 2 + min(at % 8, 2), N / 2);
+}
+
+/* Of this thread's columns, which are as in fold_columns, those before a bound are counted, or listed. `state` is of
+ * these columns, at least: most tiles have nothing so large. All lanes of a warp. */
+template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const rfi_cuda_fold &f,
+    const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column, int width,
+    const State<rfi_answers::TOTALS> (&state)[2]) {
+    constexpr int WORDS = (N / 2 + 31) / 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t at = row + 8 * r;
+        const bool there = at < f.batch && !is_irregular(f, at);
+        const float z = there ? ((const float *)b.values)[at] : NAN;
+        const int q = there ? places_before<N>(b.columns[at] - column) : 0;
+        uint32_t found[WORDS] = {};
+        if ((z == z || q) && !(state[r].m < z && state[r].t[0] == state[r].t[0])) {
+            const int width_places = RAGGED ? places_before<N>(width) : N / 2;
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                if ((!RAGGED || i < width_places) && rfi_comes_before(v[i / 2 * 4 + 2 * r + i % 2], i, z, q))
+                    found[i / 32] |= 1u << i % 32;
+        }
+        if (!b.found) {
+            unsigned count = 0;
+#pragma unroll
+            for (int w = 0; w < WORDS; w++) count += __popc(found[w]);
+            count += __shfl_xor_sync(~0u, count, 1);
+            count += __shfl_xor_sync(~0u, count, 2);
+            if (threadIdx.x % 4 == 0 && count) atomicAdd(b.counts + at, count);
+            continue;
+        }
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+#pragma unroll 1
+            for (; found[w]; found[w] &= found[w] - 1) {
+                const int place = w * 32 + __ffs((int)found[w]) - 1;
+                float value = 0;
+#pragma unroll
+                for (int i = w * 32; i < min(w * 32 + 32, N / 2); i++)
+                    if (place == i) value = v[i / 2 * 4 + 2 * r + i % 2];
+                const unsigned to = atomicAdd(b.counts + at, 1u);
+                if (to >= b.room) continue;
+                ((float *)b.found)[at * b.room + to] = value;
+                b.found_columns[at * b.room + to] = (int32_t)column + place / 2 * 8 + place % 2;
+            }
+    }
+}
+
+/* The distances of a thread's columns, and their squares. A unit is one thread's, whatever that adds one after the
+ * other.
+ */
+template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width) {
+    const rfi_cuda_squares &s = f.squares;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t at = min(row + 8 * r, f.batch - 1);
+        const float shift = ((const float *)s.shifts)[at], factor = ((const float *)s.factors)[at];
+        float sum = 0, squares = 0;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float part = (v[i / 2 * 4 + 2 * r + i % 2] - shift) * factor;
+            if (RAGGED && i / 2 * 8 + i % 2 >= width) continue;
+            sum += part;
+            squares = fmaf(part, part, squares);
+        }
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            sum += __shfl_xor_sync(~0u, sum, step);
+            squares += __shfl_xor_sync(~0u, squares, step);
+        }
+        if (threadIdx.x % 4 == 0 && row + 8 * r < f.batch && !is_irregular(f, at) && column < f.out_features) {
+            const int64_t unit = column / f.fold_columns * (f.fold_columns / RFI_FOLD_COLUMNS);
+            float *const to = (float *)s.sums + (at * s.units + unit) * 2;
+            to[0] += sum, to[1] += squares;
+        }
+    }
+}
+
 /* The third total of rfi_answers over a thread's columns of row r: two instructions a column. */
 template <bool RAGGED, int N> __device__ __forceinline__ float first_largest(
     const float (&v)[N], int r, float m, float sum, int64_t column, int width) {
@@ -249,6 +333,10 @@ template <bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_c
             pick_column(f, v, row, column, 0);
             pick_column(f, v, row + 8, column, 1);
         }
+#pragma unroll 1
+        for (int i = 0; i < 2; i++)
+            if (f.before[i].values) find_before<RAGGED>(f, f.before[i], v, row, column, width, state);
+        if (f.squares.sums) add_squares<RAGGED>(f, v, row, column, width);
     }
 }
 

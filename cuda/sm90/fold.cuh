@@ -302,6 +302,9 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
+    if constexpr (C::ROW_INPUTS) {
+        if (!rfi_is_wanted(p.fold)) return;
+    }
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
         tile_full[HANDED_OUT], tile_empty[HANDED_OUT];

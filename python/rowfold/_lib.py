@@ -313,6 +313,7 @@ class ForwardArgs(Structure):
         ("states", POINTER(States)),
         ("rows", POINTER(c_int64)),
         ("num_rows", c_size_t),
+        ("rows_memory", c_int32),
     ]
 
 

@@ -515,7 +515,8 @@ class Model:
         rows
             Which rows of x are wanted: numbers of rows, x seen as a matrix, in any order and any number of times; or
             a boolean for each row. Results are then of these alone, (rows, 1), as if x and the row inputs had been
-            indexed with them first; the others cost nothing. On the host, and of models on a CPU.
+            indexed with them first; the others cost nothing. On the host, or a torch tensor on the device as x and all
+            row inputs: a row that x does not have is then one of NaN.
         row_inputs
             The values that the chain names with #, each of the leading dimensions of x: ``model(x, target=ids)``.
             Columns are int64 or int32; numbers have a dtype that goes with the model's, or are one Python number for
@@ -711,7 +712,9 @@ class Model:
         self._check_device("x", given)
         values = self._row_values(given, row_inputs)
         listed = None if wanted is None else rows.wanted(wanted, given.lead)
-        lead = given.lead if listed is None else listed.shape
+        if listed is not None:
+            self._check_device("rows", listed)
+        lead = given.lead if listed is None else (listed.batch,)
         made, results = self._outputs(kind, x, given, out, lead, values)
         plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._x_dtype
         if plain and not given.ld and not results[0].ld:
@@ -802,7 +805,7 @@ class Model:
         given: arrays.Matrix,
         results: list[arrays.Matrix],
         values: dict[str, tuple[arrays.Matrix, int]],
-        listed: np.ndarray[Any, Any] | None,
+        listed: arrays.Matrix | None,
     ) -> None:
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
@@ -820,9 +823,9 @@ class Model:
             self._give_results(args, results)
             self._give_row_values(args, values, given.batch)
         if listed is not None:
-            # Of an empty list numpy's address is no NULL.
-            args.rows = ctypes.cast(listed.ctypes.data, ctypes.POINTER(ctypes.c_int64))
-            args.num_rows = len(listed)
+            args.rows = ctypes.cast(listed.pointer, ctypes.POINTER(ctypes.c_int64))
+            args.num_rows = listed.batch
+            args.rows_memory = listed.memory
         workspace = None
         if given.memory is Memory.DEVICE:
             for y in results:

@@ -6,14 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..backends import backends
 from . import options
 from .rows import Array
 from .streaming import Stream, add_files
@@ -32,7 +30,7 @@ logits are W x + b, times --logit-scale, softcap * tanh(logits / softcap), divid
 Rows whose target is --ignore-index are not counted, and have log-probability 0 and rank -1. A summary goes to standard
 output: the number of tokens, the mean of the negative log-probabilities, its exponential (the perplexity), and the
 share of greedy choices. The input is mapped, so it may be larger than memory; the output appears under its name only
-when it is complete. No kernel for GPUs counts ranks yet: there the rank is left out."""
+when it is complete."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,18 +66,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Scores the file and prints the summary; the exit status."""
-    ranks = _counts_ranks(arguments)
-    arguments.chain = _chain(arguments, ranks)
+    arguments.chain = _chain(arguments)
     source, ignored = (f"--targets {arguments.targets}", arguments.targets), arguments.ignore_index
     ranked = {"ranked": lambda values: np.where(values["target"] == ignored, 0, values["target"])}
-    stream = Stream(arguments, {"target": source}, ranked if ranks else None)
+    stream = Stream(arguments, {"target": source}, ranked)
     with stream.model() as model:
-        summary = Summary(ignored, ranks)
+        summary = Summary(ignored)
         dtypes = {result.name: np.dtype(result.dtype) for result in model.info.results}
         results = [
             Named("logprob", stream.lead, dtypes["logprob"]),
             Named("greedy", stream.lead, np.dtype(np.bool_)),
-            *([Named("rank", stream.lead, dtypes["rank"])] if ranks else []),
+            Named("rank", stream.lead, dtypes["rank"]),
             Named("entropy", stream.lead, dtypes["entropy"]),
         ]
         stream.run(model, results, summary.part)
@@ -88,15 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _counts_ranks(arguments: argparse.Namespace) -> bool:
-    """Whether what will compute has a rank: asking a GPU's backend for one would move all of it to the CPU."""
-    named = arguments.backend or os.environ.get("ROWFOLD_BACKEND") or arguments.device
-    if named:
-        return not named.startswith("cuda")
-    return not any(backend.available for backend in backends() if backend.name == "cuda")
-
-
-def _chain(arguments: argparse.Namespace, ranks: bool) -> str:
+def _chain(arguments: argparse.Namespace) -> str:
     steps = ["linear"]
     if arguments.logit_scale is not None:
         steps.append(f"mul({arguments.logit_scale!r})")
@@ -104,33 +93,29 @@ def _chain(arguments: argparse.Namespace, ranks: bool) -> str:
         steps.append(f"softcap({arguments.softcap!r})")
     if arguments.temperature is not None:
         steps.append(f"div({arguments.temperature!r})")
-    place = "rank(#ranked)" if ranks else "argmax"
-    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), {place}, entropy"])
+    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), rank(#ranked), entropy"])
 
 
 class Summary:
     """What is told of all rows that are scored."""
 
-    def __init__(self, ignored: int, ranks: bool) -> None:
-        self.ignored, self.ranks = ignored, ranks
+    def __init__(self, ignored: int) -> None:
+        self.ignored = ignored
         self.rows = self.tokens = self.greedy = 0
         self.logprob = self.entropy = 0.0
 
     def part(self, results: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
         """What is written of some rows, which are counted."""
-        (logprob, place, entropy), target = results, values["target"]
+        (logprob, rank, entropy), target = results, values["target"]
         scored = target != self.ignored
-        if self.ranks:
-            place[~scored] = -1
-            greedy = place == 0
-        else:
-            greedy = (place == target.reshape(place.shape)) & scored.reshape(place.shape)
+        rank[~scored] = -1
+        greedy = rank == 0
         self.rows += len(target)
         self.tokens += int(scored.sum())
         self.greedy += int(greedy.sum())
         self.logprob += float(logprob.sum(dtype=np.float64))
         self.entropy += float(entropy[scored].sum(dtype=np.float64))
-        return (logprob, greedy, place, entropy) if self.ranks else (logprob, greedy, entropy)
+        return logprob, greedy, rank, entropy
 
     def figures(self) -> dict[str, Any]:
         """The summary as numbers."""

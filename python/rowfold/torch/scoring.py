@@ -115,8 +115,11 @@ def token_logprobs(
         fields.append("entropy")
     if rank:
         counts = targets != ignore_index
-        rows["ranked"] = torch.where(counts, targets, 0)
-        results.append("rank(#ranked)")
+        if hidden.is_cuda:  # where nothing is refused, one row input serves both
+            results.append("rank(#target)")
+        else:
+            rows["ranked"] = torch.where(counts, targets, 0)
+            results.append("rank(#ranked)")
         fields.append("rank")
     if topk:
         results += [f"topk({_count(topk, weight.shape[0])})", "logsumexp"]
