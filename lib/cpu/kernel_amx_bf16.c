@@ -103,7 +103,9 @@ static void begin(void) {
         .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
         .rows = {16, 16, 16, 16, 16, 16, 16, 16},
     };
-    _tile_loadconfig(&config);
+    const void *all = &config; /* not the first eight bytes alone, which is what some compilers see */
+    __asm__ volatile("" : "+r"(all) : : "memory");
+    _tile_loadconfig(all);
 }
 
 /* A processor whose tiles are in use saves more with every switch of threads, and may run slower. */
