@@ -68,6 +68,8 @@ rowfold_torch_py = \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
+	python/rowfold/torch/rules_columns.py \
+	python/rowfold/torch/rules_shapes.py \
 	python/rowfold/torch/scoring.py \
 	python/rowfold/torch/sharded.py \
 	python/rowfold/torch/spellings.py \
