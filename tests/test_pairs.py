@@ -177,16 +177,17 @@ def test_tiles_err_less_than_values(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "by"), [(PAIRS, "AVX512-BF16"), (TILES, "AMX-BF16"), (STEPS, "multiply-adds in the order of tiles")]
+    ("name", "by", "rows"),
+    [(PAIRS, "AVX512-BF16", 14), (TILES, "AMX-BF16", 32), (STEPS, "multiply-adds in the order of tiles", 32)],
 )
-def test_explain_says_where_products_come_in_pairs(name: str, by: str) -> None:
+def test_explain_says_where_products_come_in_pairs(name: str, by: str, rows: int) -> None:
     if name not in AVAILABLE:
         pytest.skip(f"no {name} here")
     for dtype, x_dtype, chain in itertools.product(
         ("bfloat16", "float32"), ("bfloat16", "float32"), ("linear(30, 70)", "linear(300, 4)")
     ):
         with rowfold.Model(chain, dtype=dtype, x_dtype=x_dtype, backend=name) as model:
-            said = f"in pairs by {by}" in model.explain(batch=100)
+            said = f"in pairs by {by}, slivers of {rows} x 32" in model.explain(batch=100)
         assert said == ((dtype, x_dtype, chain) == ("bfloat16", "bfloat16", "linear(30, 70)"))
 
 

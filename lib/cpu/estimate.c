@@ -31,8 +31,9 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
             (long long)b->rows, b->threads, plural(b->threads));
     else
         snprintf(out->kernel, sizeof out->kernel, "%s, %s%s%s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
-            isa->name, type, *pairs ? ", products in pairs by " : "", pairs, kernel->max_rows, kernel->panel,
-            (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
+            isa->name, type, *pairs ? ", products in pairs by " : "", pairs,
+            *pairs ? kernel->pairs->max_rows : kernel->max_rows, kernel->panel, (long long)b->rows,
+            (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
     char read[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
         "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,
