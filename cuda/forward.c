@@ -6,6 +6,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "layout.h"
+#include "shards.h"
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 #define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
@@ -18,6 +19,7 @@ static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 typedef struct piece {
     const void *x;
     rfi_output outputs[RF_MAX_RESULTS];
+    double *states;           /* where those of the first row go, if the call wants states */
     int64_t first, rows, ldx; /* `first` among the call's */
     int padded;               /* what follows a row up to whole 16 bytes is the library's memory, written */
 } piece;
@@ -112,7 +114,20 @@ static rf_status bring_row_input(const rfi_spec *spec, const rfi_cuda_layout *l,
         convert.from = given;
         convert.ld = 1;
     }
-    return status ? status : rfi_cuda_status(rfi_cuda_launch_convert(&convert, call->stream), "converting a row input");
+    if (!status) status = rfi_cuda_status(rfi_cuda_launch_convert(&convert, call->stream), "converting a row input");
+    if (status || !is_column || !rfi_plan_is_shard(&spec->plan)) return status;
+    const rfi_cuda_own_columns own = {convert.to, piece->rows, spec->plan.columns.first, spec->plan.out_features};
+    return rfi_cuda_status(rfi_cuda_launch_own_columns(&own, call->stream), "finding the columns of the shard");
+}
+
+/* The kernel merges the states of its rows as always, which is little beside the fold, but nobody reads the results. */
+static void want_states(const rfi_cuda_layout *l, char *workspace, const rfi_spec *spec, rfi_cuda_fold *fold) {
+    fold->y = workspace + l->unread;
+    fold->ldy = 1;
+    fold->y_dtype = spec->compute_dtype;
+    fold->chain.num_post = 0;
+    fold->num_results = 0;
+    if (l->choice.irregular && !l->choice.grouped) fold->groups = 1;
 }
 
 static rf_status run_pass(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_layout *l, int pass,
@@ -159,13 +174,15 @@ static rf_status run_pass(const rfi_spec *spec, const rfi_cuda_prepared *p, cons
             fold.results[i].y_dtype = out->dtype;
         }
     }
-    if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
+    if (piece->states) want_states(l, workspace, spec, &fold);
+    else if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (fold.tickets) {
         fold.next_tile = fold.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
         fold.irregular_ticket = fold.next_tile + 1;
     }
     rf_status status = prepare(p, l, piece, workspace, stream, &fold);
     if (!status) status = rfi_cuda_status(launchers[l->choice.kernel](&fold, stream), "launching the kernel");
+    if (!status && piece->states) status = rfi_cuda_write_states(spec, what, &fold, piece->states, stream);
     return status;
 }
 
@@ -174,6 +191,7 @@ static rf_status run_piece(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     const rfi_forward *call, const piece *piece, char *workspace) {
     rf_status status = RF_OK;
     for (int pass = 0; pass < p->passes.count && !status; pass++) {
+        if (piece->states && !rfi_cuda_has_folds(&spec->plan, &p->passes.at[pass])) continue;
         for (int i = 0; i < spec->plan.num_rows && !status; i++)
             status = bring_row_input(spec, &layouts[pass], call, i, piece, workspace);
         if (!status) status = run_pass(spec, p, &layouts[pass], pass, call, piece, workspace);
@@ -210,6 +228,8 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi
     const rfi_forward *call, char *workspace, const rfi_cuda_stage *s, char *staging) {
     const rfi_plan *plan = &spec->plan;
     const size_t x_item = rfi_dtype_size(call->x_dtype);
+    const int64_t row_words = rfi_shard_groups(&plan->columns) * rfi_plan_words(plan);
+    const int staged_states = call->states && call->states_memory == RF_MEMORY_HOST;
     rf_status status = RF_OK;
     for (int64_t first = 0; first < call->batch && !status; first += s->rows) {
         piece piece = {
@@ -219,7 +239,9 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi
             .ldx = call->ldx,
         };
         rfi_output to[RF_MAX_RESULTS];
-        for (int b = 0; b < plan->num_branches; b++) {
+        double *const states = call->states ? call->states + first * row_words : NULL;
+        piece.states = staged_states ? (double *)(staging + s->states) : states;
+        for (int b = 0; b < plan->num_branches && !states; b++) {
             to[b] = piece.outputs[b] = call->outputs[b];
             to[b].data = piece.outputs[b].data =
                 (char *)call->outputs[b].data + (size_t)(first * call->outputs[b].ld) * item_of(&to[b]);
@@ -229,7 +251,12 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi
         }
         if (call->x_memory == RF_MEMORY_HOST) status = bring_x(spec, call, staging + s->x, &piece);
         if (!status) status = run_piece(spec, p, layouts, call, &piece, workspace);
-        for (int b = 0; b < plan->num_branches && !status; b++) {
+        if (!status && staged_states)
+            status =
+                rfi_cuda_status(cudaMemcpyAsync(states, piece.states, (size_t)(piece.rows * row_words) * sizeof *states,
+                                    cudaMemcpyDeviceToHost, call->stream),
+                    "copying states to the host");
+        for (int b = 0; b < plan->num_branches && !status && !states; b++) {
             const size_t item = item_of(&to[b]), width = (size_t)plan->branches[b].width * item;
             if (to[b].memory == RF_MEMORY_HOST)
                 status = rfi_cuda_status(cudaMemcpy2DAsync(to[b].data, (size_t)to[b].ld * item, piece.outputs[b].data,
@@ -242,7 +269,7 @@ static rf_status run(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi
 
 /* Whether the call reads or writes the host's memory, which is the caller's again when it returns. */
 static int uses_host(const rfi_spec *spec, const rfi_forward *call) {
-    int host = call->x_memory == RF_MEMORY_HOST;
+    int host = call->x_memory == RF_MEMORY_HOST || (call->states && call->states_memory == RF_MEMORY_HOST);
     for (int b = 0; b < spec->plan.num_branches; b++) host |= call->outputs[b].memory == RF_MEMORY_HOST;
     for (int i = 0; i < spec->plan.num_rows; i++) host |= call->rows[i].memory == RF_MEMORY_HOST;
     return host;
@@ -252,6 +279,8 @@ static int uses_host(const rfi_spec *spec, const rfi_forward *call) {
 static rf_status check_pointers(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call) {
     rf_status status = RF_OK;
     if (call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
+    if (!status && call->states && call->states_memory == RF_MEMORY_DEVICE)
+        status = rfi_cuda_check_pointer("args.states", call->states, p->device);
     for (int b = 0; b < spec->plan.num_branches && !status; b++)
         if (call->outputs[b].memory == RF_MEMORY_DEVICE)
             status = rfi_cuda_check_pointer(

@@ -89,7 +89,8 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
     *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
-    if (!p->collapsed) lay_out_fold(spec, pass, shape, l);
+    if (!p->collapsed || shape->states) lay_out_fold(spec, pass, shape, l);
+    if (shape->states) l->unread = take(&l->total, shape->batch, sizeof(double));
     const int64_t rows = spec->plan.num_rows;
     if (rows) {
         l->row_numbers = take(&l->total, shape->batch, rows * (int64_t)rfi_dtype_size(spec->compute_dtype));
@@ -113,7 +114,8 @@ void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts) {
 }
 
 static int same_shape(const rfi_cuda_shape *a, const rfi_cuda_shape *b) {
-    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->copies_x == b->copies_x;
+    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->states == b->states &&
+        a->copies_x == b->copies_x;
 }
 
 void rfi_cuda_lay_out(
@@ -142,15 +144,18 @@ rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call, 
     const size_t item = rfi_dtype_size(call->x_dtype);
     const int readable = call->x_memory == RF_MEMORY_HOST /* copied to aligned rows on its way to the device */
         || (call->x && rfi_cuda_in_pieces(call->x, call->ldx, spec->plan.in_features, item, 0));
-    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, !readable};
+    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, call->states != NULL, !readable};
 }
 
 rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call) {
     rfi_cuda_stage s = {0};
     int64_t x_row =
         call->x_memory == RF_MEMORY_HOST ? rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype) : 0;
-    int64_t results[RF_MAX_RESULTS] = {0}, all = x_row;
-    for (int b = 0; b < spec->plan.num_branches; b++) {
+    const int64_t states = call->states && call->states_memory == RF_MEMORY_HOST
+        ? rfi_shard_groups(&spec->plan.columns) * rfi_plan_words(&spec->plan) * (int64_t)sizeof(double)
+        : 0;
+    int64_t results[RF_MAX_RESULTS] = {0}, all = x_row + states;
+    for (int b = 0; b < spec->plan.num_branches && !call->states; b++) {
         if (call->outputs[b].memory == RF_MEMORY_HOST)
             results[b] = spec->plan.branches[b].width * (int64_t)sizeof(double);
         all += results[b];
@@ -162,6 +167,7 @@ rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *c
     if (s.rows < 1) s.rows = 1;
     if (s.rows > call->batch) s.rows = call->batch;
     s.x = take(&s.total, s.rows, x_row);
+    s.states = take(&s.total, s.rows, states);
     for (int b = 0; b < spec->plan.num_branches; b++) s.results[b] = take(&s.total, s.rows, results[b]);
     return s;
 }
@@ -172,12 +178,13 @@ static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, i
     int wide = spec->compute_dtype == RF_FLOAT64;
     size_t most = 0;
     for (int i = 0; i < (wide ? 1 : 3); i++)
-        for (int pass = 0; pass < p->passes.count; pass++) {
-            rfi_cuda_layout l;
-            const rfi_cuda_shape shape = {batch, wide ? twofold[i] : single[i], pass, 1};
-            lay_out(spec, p, &shape, &l);
-            if (l.total > most) most = l.total;
-        }
+        for (int pass = 0; pass < p->passes.count; pass++)
+            for (int states = 0; states <= (spec->plan.num_folds > 0); states++) {
+                rfi_cuda_layout l;
+                const rfi_cuda_shape shape = {batch, wide ? twofold[i] : single[i], pass, states, 1};
+                lay_out(spec, p, &shape, &l);
+                if (l.total > most) most = l.total;
+            }
     return most;
 }
 

@@ -11,6 +11,7 @@ typedef struct rfi_cuda_shape {
     int64_t batch;
     rf_dtype x_dtype;
     int pass;     /* index into the passes of the model */
+    int states;   /* the call wants states instead of results */
     int copies_x; /* x as it lies cannot be read in 16-byte pieces: a kernel that does so gets a copy */
 } rfi_cuda_shape;
 
@@ -27,12 +28,13 @@ typedef struct rfi_cuda_layout {
     size_t row_numbers, row_columns, row_given; /* (num_rows, batch) of the compute type, of int64, and as they came
                                                    from the host */
     size_t picked;
+    size_t unread; /* where a kernel that merges the states of its rows leaves results that nobody wants */
 } rfi_cuda_layout;
 
 /* Host rows on the device. */
 typedef struct rfi_cuda_stage {
-    int64_t rows;                             /* at a time */
-    size_t x, results[RF_MAX_RESULTS], total; /* of results those that are in host memory */
+    int64_t rows;                                     /* at a time */
+    size_t x, states, results[RF_MAX_RESULTS], total; /* of results those that are in host memory */
 } rfi_cuda_stage;
 
 enum { RFI_CUDA_COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */ };

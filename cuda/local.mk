@@ -6,11 +6,12 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
-	cuda/passes.c cuda/weights.c
+	cuda/passes.c cuda/shards.c cuda/weights.c
 cuda_cu = \
 	cuda/common/collapse.cu \
 	cuda/common/convert.cu \
 	cuda/common/prepare.cu \
+	cuda/common/shards.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
 	cuda/sm80/mma.cu \
@@ -34,6 +35,7 @@ cuda_h = \
 	cuda/layout.h \
 	cuda/passes.h \
 	cuda/prepared.h \
+	cuda/shards.h \
 	cuda/common/epilogue.cuh \
 	cuda/common/fma_tile.cuh \
 	cuda/common/launch.cuh \

@@ -349,7 +349,12 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
     if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
-/* Where the fold of a tile leaves its states: with one tile a block they stay here. */
+/* With one tile a block states stay in shared memory, unless somebody reads them all. */
+__device__ __forceinline__ bool keeps_states_here(const Parameters &p) {
+    return p.tiles <= gridDim.x && !p.fold.groups;
+}
+
+/* Where the fold of a tile leaves its states: `single` as above. */
 template <int TOTALS> struct Put {
     State<TOTALS> *states;
     bool single;
@@ -366,7 +371,7 @@ template <int TOTALS> struct Put {
  * last to finish has few to merge. All states of its tiles are written, and all consumers know it. */
 template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
-    const bool single = p.tiles <= gridDim.x;
+    const bool single = keeps_states_here(p);
     const int row = threadIdx.x, clusters = gridDim.x / C::CLUSTER;
     State<C::TOTALS> *const states = (State<C::TOTALS> *)sh.states;
     const int merged = single ? 0
@@ -453,7 +458,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         store_tile(f, sh, total, warpgroup, w_scale);
         rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
             (int)f.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
-            {(State<C::TOTALS> *)sh.states, p.tiles <= gridDim.x});
+            {(State<C::TOTALS> *)sh.states, keeps_states_here(p)});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
     if (f.tickets) finish<C>(p, sh, rank);
