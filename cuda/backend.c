@@ -70,11 +70,6 @@ static rf_status supports(const rfi_spec *spec) {
     if (major < OLDEST_MAJOR)
         return rfi_error(RF_UNSUPPORTED, "CUDA device %d has compute capability %d.x; expected %d.0 or newer", device,
             major, OLDEST_MAJOR);
-    if (rfi_plan_is_shard(&spec->plan))
-        return rfi_error(RF_UNSUPPORTED,
-            "the model holds columns %lld to %lld of %lld; the CUDA kernels write no partial states",
-            (long long)spec->plan.columns.first, (long long)(spec->plan.columns.first + spec->plan.columns.count) - 1,
-            (long long)spec->plan.columns.total);
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
@@ -83,6 +78,8 @@ static rf_status supports(const rfi_spec *spec) {
         status = check_steps(&spec->plan.branches[b].pre);
         if (!status) status = check_steps(&spec->plan.branches[b].post);
     }
+    if (status) return status;
+    if (rfi_plan_is_shard(&spec->plan)) status = rfi_cuda_check_states(&spec->plan);
     if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, &passes);
@@ -101,7 +98,8 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
     rfi_cuda_problem problem = {
         .batch = batch,
         .in_features = spec->plan.in_features,
-        .out_features = spec->plan.out_features,
+        /* Of a shard those of the layer: which kernel folds a group of columns must not depend on the others. */
+        .out_features = spec->plan.num_folds ? spec->plan.columns.total : spec->plan.out_features,
         .compute_dtype = spec->compute_dtype,
         .x_dtype = x_dtype,
         .w_dtype = spec->weight_dtype,
@@ -159,6 +157,10 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
         if (!p) problem.w_panel = panel;
         rfi_cuda_choose(&problem, &figures, forced, &one);
+        if (problem.out_features != spec->plan.out_features) {
+            problem.out_features = spec->plan.out_features;
+            rfi_cuda_choose(&problem, &figures, (int)one.kernel, &one);
+        }
         rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
             ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
@@ -225,5 +227,8 @@ const rfi_backend rfi_backend_cuda = {
     .update = rfi_cuda_update,
     .workspace_size = rfi_cuda_workspace_size,
     .forward = rfi_cuda_forward,
+    .merge = rfi_cuda_merge,
+    .take_memory = rfi_cuda_take_memory,
+    .give_back = rfi_cuda_give_back,
     .estimate = estimate,
 };

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "dtype.h"
 #include "error.h"
+#include "shards.h"
 
 /* Rows [first, first + rows) of those that a call wants of host memory, `width` bytes each and `step` bytes from one to
  * the next, to the device: as few copies as there are runs of rows that follow each other. */
@@ -66,7 +67,10 @@ static rf_status bring_row_input(const rfi_cuda_running *r, int index, const rfi
         convert.from = given;
         convert.ld = 1;
     }
-    return status ? status : rfi_cuda_status(rfi_cuda_launch_convert(&convert, call->stream), "converting a row input");
+    if (!status) status = rfi_cuda_status(rfi_cuda_launch_convert(&convert, call->stream), "converting a row input");
+    if (status || !is_column || !rfi_plan_is_shard(&r->spec->plan)) return status;
+    const rfi_cuda_own_columns own = {convert.to, piece->rows, r->spec->plan.columns.first, r->spec->plan.out_features};
+    return rfi_cuda_status(rfi_cuda_launch_own_columns(&own, call->stream), "finding the columns of the shard");
 }
 
 static size_t item_of(const rfi_output *output) {
@@ -138,10 +142,21 @@ static rf_status bring_list(const rfi_cuda_running *r, const rfi_cuda_piece *pie
         "copying the list of wanted rows");
 }
 
-/* Results of a piece that are for the host. */
+/* Words of the states of a row. */
+static int64_t words_of(const rfi_plan *plan) { return rfi_shard_groups(&plan->columns) * rfi_plan_words(plan); }
+
+/* Results of a piece, or its states, that are for the host. */
 static rf_status bring_back(const rfi_cuda_running *r, const rfi_cuda_piece *piece) {
     const rfi_forward *call = r->call;
     rf_status status = RF_OK;
+    if (call->states) {
+        const int64_t words = words_of(&r->spec->plan);
+        if (call->states_memory != RF_MEMORY_HOST) return RF_OK;
+        return rfi_cuda_status(
+            cudaMemcpyAsync(call->states + piece->first * words, piece->states,
+                (size_t)(piece->rows * words) * sizeof *piece->states, cudaMemcpyDeviceToHost, call->stream),
+            "copying states to the host");
+    }
     for (int i = 0; i < r->spec->plan.num_outputs && !status; i++) {
         const rfi_output *to = &call->outputs[i];
         if (to->memory != RF_MEMORY_HOST) continue;
@@ -169,7 +184,10 @@ static rf_status run(const rfi_cuda_running *r, const rfi_cuda_stage *s, char *s
             .rows = call->batch - first < s->rows ? call->batch - first : s->rows,
             .ldx = call->ldx,
         };
-        for (int i = 0; i < plan->num_outputs; i++) {
+        if (call->states)
+            piece.states = call->states_memory == RF_MEMORY_HOST ? (double *)(staging + s->states)
+                                                                 : call->states + first * words_of(plan);
+        for (int i = 0; i < plan->num_outputs && !call->states; i++) {
             rfi_output *out = &piece.outputs[i];
             *out = call->outputs[i];
             out->data = (char *)out->data + (size_t)(first * out->ld) * item_of(out);
@@ -193,6 +211,7 @@ static rf_status run(const rfi_cuda_running *r, const rfi_cuda_stage *s, char *s
 static int uses_host(const rfi_spec *spec, const rfi_forward *call) {
     int host = call->x_memory == RF_MEMORY_HOST;
     host |= call->wanted && call->wanted_memory == RF_MEMORY_HOST;
+    host |= call->states && call->states_memory == RF_MEMORY_HOST;
     for (int i = 0; i < spec->plan.num_outputs; i++) host |= call->outputs[i].memory == RF_MEMORY_HOST;
     for (int i = 0; i < spec->plan.num_rows; i++) host |= call->rows[i].memory == RF_MEMORY_HOST;
     return host;
@@ -204,6 +223,8 @@ static rf_status check_pointers(const rfi_spec *spec, const rfi_cuda_prepared *p
     if (call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
     if (!status && call->wanted && call->wanted_memory == RF_MEMORY_DEVICE)
         status = rfi_cuda_check_pointer("rows", call->wanted, p->device);
+    if (!status && call->states && call->states_memory == RF_MEMORY_DEVICE)
+        status = rfi_cuda_check_pointer("args.states", call->states, p->device);
     for (int i = 0; i < spec->plan.num_outputs && !status; i++)
         if (call->outputs[i].memory == RF_MEMORY_DEVICE)
             status = rfi_cuda_check_pointer(
@@ -233,7 +254,8 @@ static void release(void *block, const rfi_forward *call, rf_status *status) {
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
     const rfi_cuda_prepared *p = prepared;
     int before;
-    rf_status status = rfi_cuda_enter(p->device, &before);
+    rf_status status = call->states ? rfi_cuda_check_states(&spec->plan) : RF_OK;
+    if (!status) status = rfi_cuda_enter(p->device, &before);
     if (status) return status;
     rfi_cuda_call_layout l;
     rfi_cuda_lay_out(spec, p, call, &l);

@@ -96,7 +96,8 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
     *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
-    if (!p->collapsed) lay_out_fold(spec, pass, shape, l);
+    if (!p->collapsed || shape->states) lay_out_fold(spec, pass, shape, l);
+    if (shape->states) l->unread = take(&l->total, shape->batch, sizeof(double));
     if (pass->column >= 0) l->picked = take(&l->total, shape->batch, (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
@@ -114,7 +115,8 @@ void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts) {
 }
 
 static int same_shape(const rfi_cuda_shape *a, const rfi_cuda_shape *b) {
-    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->copies_x == b->copies_x;
+    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->states == b->states &&
+        a->copies_x == b->copies_x;
 }
 
 static void lay_out_known(
@@ -227,7 +229,7 @@ static rfi_cuda_shape shape_of(const rfi_spec *spec, const rfi_forward *call, in
     const size_t item = rfi_dtype_size(call->x_dtype);
     const int readable = call->x_memory == RF_MEMORY_HOST || call->wanted /* copied to aligned rows on the device */
         || (call->x && rfi_cuda_in_pieces(call->x, call->ldx, spec->plan.in_features, item, 0));
-    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, !readable};
+    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, call->states != NULL, !readable};
 }
 
 void rfi_cuda_lay_out(
@@ -245,8 +247,11 @@ rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *c
     const rfi_plan *plan = &spec->plan;
     int64_t x_row =
         call->x_memory == RF_MEMORY_HOST ? rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype) : 0;
-    int64_t results[RFI_MAX_OUTPUTS] = {0}, gathers[RF_MAX_OPS] = {0}, all = x_row;
-    for (int i = 0; i < plan->num_outputs; i++) {
+    const int64_t states = call->states && call->states_memory == RF_MEMORY_HOST
+        ? rfi_shard_groups(&plan->columns) * rfi_plan_words(plan) * (int64_t)sizeof(double)
+        : 0;
+    int64_t results[RFI_MAX_OUTPUTS] = {0}, gathers[RF_MAX_OPS] = {0}, all = x_row + states;
+    for (int i = 0; i < plan->num_outputs && !call->states; i++) {
         if (call->outputs[i].memory == RF_MEMORY_HOST)
             results[i] = rfi_cuda_width(plan, call, i) * (int64_t)sizeof(double);
         all += results[i];
@@ -263,6 +268,7 @@ rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *c
     if (s.rows < 1) s.rows = 1;
     if (s.rows > most) s.rows = most;
     s.x = take(&s.total, s.rows, x_row);
+    s.states = take(&s.total, s.rows, states);
     for (int i = 0; i < plan->num_outputs; i++) s.results[i] = take(&s.total, s.rows, results[i]);
     for (int i = 0; i < plan->num_rows; i++) s.gathers[i] = take(&s.total, s.rows, gathers[i]);
     return s;
@@ -273,17 +279,18 @@ static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, c
     static const rf_dtype single[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16}, twofold[] = {RF_FLOAT64};
     int wide = spec->compute_dtype == RF_FLOAT64;
     size_t most = 0;
-    for (int i = 0; i < (wide ? 1 : 3); i++) {
-        rfi_cuda_call_layout l;
-        const rf_dtype x_dtype = wide ? twofold[i] : single[i];
-        l.total = 0;
-        for (int pass = 0; pass < p->passes.count; pass++) {
-            const rfi_cuda_shape shape = {call->batch, x_dtype, pass, 1};
-            lay_out(spec, p, &shape, &l.passes[pass]);
+    for (int i = 0; i < (wide ? 1 : 3); i++)
+        for (int states = 0; states <= (spec->plan.num_folds > 0); states++) {
+            rfi_cuda_call_layout l;
+            const rf_dtype x_dtype = wide ? twofold[i] : single[i];
+            l.total = 0;
+            for (int pass = 0; pass < p->passes.count; pass++) {
+                const rfi_cuda_shape shape = {call->batch, x_dtype, pass, states, 1};
+                lay_out(spec, p, &shape, &l.passes[pass]);
+            }
+            lay_out_shared(spec, p, call, x_dtype, &l);
+            if (l.total > most) most = l.total;
         }
-        lay_out_shared(spec, p, call, x_dtype, &l);
-        if (l.total > most) most = l.total;
-    }
     return most;
 }
 

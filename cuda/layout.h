@@ -11,6 +11,7 @@ typedef struct rfi_cuda_shape {
     int64_t batch;
     rf_dtype x_dtype;
     int pass;     /* index into the passes of the model */
+    int states;   /* the call wants states instead of results */
     int copies_x; /* x as it lies cannot be read in 16-byte pieces: a kernel that does so gets a copy */
 } rfi_cuda_shape;
 
@@ -25,6 +26,7 @@ typedef struct rfi_cuda_layout {
     int64_t split_tickets; /* behind the others */
     size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
     size_t picked;
+    size_t unread; /* where a kernel that merges the states of its rows leaves results that nobody wants */
 } rfi_cuda_layout;
 
 /* What a branch that is searched for keeps from pass to pass: rfi_cuda_before. */
@@ -60,8 +62,9 @@ typedef struct rfi_cuda_call_layout {
 
 /* Host rows on the device. */
 typedef struct rfi_cuda_stage {
-    int64_t rows;                                            /* at a time */
-    size_t x, results[RFI_MAX_OUTPUTS], gathers[RF_MAX_OPS]; /* by output and by row input: those in host memory */
+    int64_t rows; /* at a time */
+    size_t x, states, results[RFI_MAX_OUTPUTS],
+        gathers[RF_MAX_OPS]; /* by output and by row input: those in host memory */
     size_t total;
 } rfi_cuda_stage;
 

@@ -6,12 +6,13 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
-	cuda/passes.c cuda/run.c cuda/searches.c cuda/weights.c
+	cuda/passes.c cuda/run.c cuda/searches.c cuda/shards.c cuda/weights.c
 cuda_cu = \
 	cuda/common/answers.cu \
 	cuda/common/collapse.cu \
 	cuda/common/convert.cu \
 	cuda/common/prepare.cu \
+	cuda/common/shards.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
 	cuda/sm80/mma.cu \
@@ -37,6 +38,7 @@ cuda_h = \
 	cuda/passes.h \
 	cuda/prepared.h \
 	cuda/run.h \
+	cuda/shards.h \
 	cuda/common/epilogue.cuh \
 	cuda/common/fma_tile.cuh \
 	cuda/common/launch.cuh \

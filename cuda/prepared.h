@@ -53,6 +53,17 @@ rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fo
 rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, const rfi_cuda_pass *pass,
     int64_t batch, rf_dtype x_dtype);
 
+/* What a pass left in memory to the states that the caller gets, of the rows from `first` on; the folds that it has. */
+rf_status rfi_cuda_write_states(
+    const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream);
+/* Whether a pass has the state of any fold. */
+int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass);
+/* Whether all results of a plan have states here. */
+rf_status rfi_cuda_check_states(const rfi_plan *plan);
+rf_status rfi_cuda_merge(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
+rf_status rfi_cuda_take_memory(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
+void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory);
+
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
 

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "dtype.h"
 #include "error.h"
+#include "shards.h"
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 #define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
@@ -191,6 +192,16 @@ static rf_status begin_spread(const rfi_cuda_running *r, int pass, rfi_cuda_fold
     return status ? status : rfi_cuda_status(rfi_cuda_launch_centre(&spread, r->call->stream), "finding the centres");
 }
 
+/* The kernel merges the states of its rows as always, which is little beside the fold, but nobody reads the results. */
+static void want_states(const rfi_cuda_running *r, const rfi_cuda_layout *l, rfi_cuda_fold *fold) {
+    fold->y = r->workspace + l->unread;
+    fold->ldy = 1;
+    fold->y_dtype = r->spec->compute_dtype;
+    fold->chain.num_post = 0;
+    fold->num_results = 0;
+    fold->keeps_states = 1;
+}
+
 static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
     cudaStream_t stream = r->call->stream;
     const rfi_cuda_prepared *p = r->p;
@@ -215,7 +226,8 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     if (what->role == RFI_CUDA_CENTRES) give_centres(r, pass, &fold);
     else if (what->reduction != RFI_CUDA_ANSWERS) give_y(r, what->branches[0], piece, &fold);
     else if (what->role == RFI_CUDA_GIVES) give_results(r, pass, piece, &fold);
-    if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
+    if (piece->states) want_states(r, l, &fold);
+    else if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (what->role == RFI_CUDA_SPREADS) status = begin_spread(r, pass, &fold);
     if (fold.tickets) {
         fold.next_tile = fold.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
@@ -224,6 +236,7 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     if (what->searched) return rfi_cuda_run_with_searches(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, &fold);
+    if (!status && piece->states) status = rfi_cuda_write_states(r->spec, what, &fold, piece->states, stream);
     if (status) return status;
     if (what->role == RFI_CUDA_SPREADS) {
         give_results(r, pass, piece, &fold);
@@ -256,7 +269,9 @@ static rf_status gather(
 rf_status rfi_cuda_run_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece) {
     const rfi_plan *plan = &r->spec->plan;
     rf_status status = RF_OK;
-    for (int pass = 0; pass < r->p->passes.count && !status; pass++) status = run_pass(r, pass, piece);
+    for (int pass = 0; pass < r->p->passes.count && !status; pass++)
+        if (!piece->states || rfi_cuda_has_folds(plan, &r->p->passes.at[pass])) status = run_pass(r, pass, piece);
+    if (piece->states) return status;
     const rfi_cuda_program *program = r->p->programs + r->p->passes.count;
     for (int b = 0; b < plan->num_branches && !status; b++)
         if (plan->branches[b].gathers) status = gather(r, b, &program++->chain, piece);

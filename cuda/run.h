@@ -10,6 +10,7 @@ typedef struct rfi_cuda_piece {
     const void *x;
     rfi_output outputs[RFI_MAX_OUTPUTS];
     rfi_row_values gathers[RF_MAX_OPS]; /* row inputs of several columns, the rows of the call's or of the piece's */
+    double *states;                     /* where those of the first row go, if the call wants states */
     int64_t first, rows, ldx;           /* `first` among the call's */
     int padded;                         /* what follows a row up to whole 16 bytes is the library's memory, written */
 } rfi_cuda_piece;

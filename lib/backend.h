@@ -73,8 +73,9 @@ typedef struct rfi_forward {
     void *workspace;            /* NULL: allocate for this call */
     size_t workspace_size;
     void *stream;
-    double *states; /* (batch, groups of plan.columns, words of plan.folds) in host memory: instead of outputs, the
-                       states of the columns; else NULL */
+    double *states; /* (batch, groups of plan.columns, words of plan.folds): instead of outputs, the states of the
+                       columns; else NULL */
+    rf_memory states_memory;
 } rfi_forward;
 
 /* Words of a row's state in one group: those of the folds side by side. */
@@ -89,6 +90,7 @@ static inline int rfi_plan_words(const rfi_plan *plan) { return rfi_plan_words_b
 typedef struct rfi_part {
     const double *states;
     int64_t groups;
+    rf_memory memory;
 } rfi_part;
 
 /* What explain says of a backend's way to run one batch size. Times are seconds, negative where unknown. */
@@ -136,6 +138,9 @@ typedef struct rfi_backend {
      * forward gives on one process. batch > 0; x is not there, nor need weights be. NULL: forward of the backend writes
      * no states, either. */
     rf_status (*merge)(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
+    /* Memory of the model's device for one call, in the order of `stream`. NULL, both, where there is no device. */
+    rf_status (*take_memory)(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
+    void (*give_back)(const rfi_spec *spec, void *stream, void *memory);
     /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
 } rfi_backend;

@@ -202,6 +202,7 @@ static rf_status take_states(const rf_model *model, const rf_forward_args *args,
     if (!status) status = rfi_states_check(model, "args.states", &given, &plan->columns, c->forward.batch);
     if (status) return status;
     c->forward.states = given.data;
+    c->forward.states_memory = memory_of(given.memory);
     c->states = (rows){.first = (uintptr_t)given.data,
         .count = rfi_shard_groups(&plan->columns) ? c->forward.batch : 0,
         .row = rfi_states_row_bytes(plan, &plan->columns),
@@ -435,6 +436,7 @@ rf_status rfi_forward_check_sharded(const rf_model *model, const rf_forward_args
         return rfi_error(RF_INVALID_ARGUMENT, "args.states is not NULL; expected the results, or y");
     if (!status) status = check_no_wanted(args);
     if (status) return status;
+    double states; /* stands for those that the workspace is for */
     call c = {.batch = args->batch,
         .forward = {
             .batch = args->batch,
@@ -442,6 +444,7 @@ rf_status rfi_forward_check_sharded(const rf_model *model, const rf_forward_args
             .rows = c.values,
             .workspace = args->workspace,
             .workspace_size = args->workspace_size,
+            .states = &states,
         }};
     return check_call(model, args, &c);
 }
@@ -468,7 +471,7 @@ static rf_status take_part(const rf_model *model, const rf_states *parts, size_t
     status = rfi_states_check(model, name, &given, &columns, batch);
     if (status) return status;
     *next += given.num_columns;
-    *out = (rfi_part){given.data, rfi_shard_groups(&columns)};
+    *out = (rfi_part){given.data, rfi_shard_groups(&columns), memory_of(given.memory)};
     const int64_t row = rfi_states_row_bytes(plan, &columns);
     *at = (rows){(uintptr_t)given.data, row ? batch : 0, row, row};
     return RF_OK;
@@ -508,7 +511,8 @@ rf_status rf_states_merge(
     if (args->states)
         return rfi_error(RF_INVALID_ARGUMENT, "args.states is not NULL; expected the results, or y, of a merge");
     if (!parts && num_parts) return rfi_error(RF_INVALID_ARGUMENT, "parts is NULL, and num_parts %zu", num_parts);
-    call c = {.batch = args->batch, .forward = {.batch = args->batch, .outputs = c.outputs, .rows = c.values}};
+    call c = {.batch = args->batch,
+        .forward = {.batch = args->batch, .outputs = c.outputs, .rows = c.values, .stream = args->stream}};
     status = rfi_states_supported(model);
     if (!status) status = check_no_wanted(args);
     if (!status) status = take_row_inputs(model, args, &c);
@@ -557,5 +561,7 @@ rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_arg
     if (!status) status = check_memory(model, &x_names, c.forward.x_memory);
     c.forward.x = x;
     c.forward.wanted = args->rows;
+    double states; /* stands for those of the call */
+    c.forward.states = args->states ? &states : NULL;
     return status ? status : workspace_size(model, &c.forward, bytes);
 }

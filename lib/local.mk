@@ -116,6 +116,19 @@ lib_mpi_librowfold_mpi_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 lib_mpi_librowfold_mpi_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_mpi_' $(DEFS_LDFLAGS)
 lib_mpi_librowfold_mpi_la_LIBADD = lib/librowfold.la $(MPI_LIBS)
 
+# Likewise, so that neither needs NCCL; this one loads it. It has the CUDA runtime in it, as librowfold has.
+if HAVE_NCCL
+include_HEADERS += lib/nccl/rowfold_nccl.h
+lib_LTLIBRARIES += lib/nccl/librowfold_nccl.la
+endif
+EXTRA_DIST += lib/nccl/rowfold_nccl.h lib/nccl/rowfold_nccl.c
+lib_nccl_librowfold_nccl_la_SOURCES = lib/nccl/rowfold_nccl.c
+lib_nccl_librowfold_nccl_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
+lib_nccl_librowfold_nccl_la_CFLAGS = $(AM_CFLAGS)
+lib_nccl_librowfold_nccl_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_nccl_' $(DEFS_LDFLAGS) \
+	$(NODELETE_LDFLAGS)
+lib_nccl_librowfold_nccl_la_LIBADD = lib/librowfold.la $(CUDA_LIBS)
+
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
 # whose -O2 would win otherwise.
 noinst_LTLIBRARIES += lib/cpu/libgeneric.la

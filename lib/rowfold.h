@@ -375,13 +375,13 @@ typedef struct rf_states {
     int64_t first_column; /* rf_states_merge alone: the columns that they are of */
     int64_t num_columns;
     uint64_t chain;       /* rf_states_merge alone: rf_states_info's of the model that wrote them; 0: not known, and not compared */
-    int32_t memory;       /* rf_memory; host */
+    int32_t memory;       /* rf_memory. Device memory needs a model on that CUDA device */
     int32_t reserved;     /* 0 */
 } rf_states;
 
 typedef struct rf_states_info {
     size_t size;           /* sizeof(rf_states_info) */
-    int32_t dtype;         /* rf_dtype of a word: RF_FLOAT64 on CPU backends */
+    int32_t dtype;         /* rf_dtype of a word: RF_FLOAT64 */
     int32_t num_words;     /* of one group and row */
     int64_t num_groups;    /* that the model has columns of */
     int64_t row_bytes;     /* num_groups * num_words words */
@@ -428,13 +428,14 @@ rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, 
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
 
 /* What states a model writes, also before its weights are loaded. RF_UNSUPPORTED for a chain without a reduction, whose shards' results stand side
- * by side, for rank, topk and gather, which need all columns in one model (a shard with them is not created), and for a backend that writes
- * none (so far CUDA). */
+ * by side, and for rank, topk and gather, which need all columns in one model (a shard with them is not created). States of all backends lie
+ * alike: those of a GPU may be merged on a CPU. */
 rf_status rf_model_states_info(const rf_model *model, rf_states_info *info);
 
 /* Results from the states of all columns: parts in the order of their columns, each beginning where the one before it ends, from 0 to
- * total_columns. `model` is that of any shard, whose weights are not looked at. Of args the results, or y, the row inputs and the
- * batch count; what else there is need not be set. Statuses of rf_model_forward, and RF_UNSUPPORTED as above. */
+ * total_columns. `model` is that of any shard, whose weights are not looked at. Of args the results, or y, the row inputs, the
+ * batch and, on CUDA, the stream count; what else there is need not be set. Where all pointers are of the device it returns before the work is
+ * done, and may be captured in a CUDA graph, as forward may. Statuses of rf_model_forward, and RF_UNSUPPORTED as above. */
 rf_status rf_states_merge(const rf_model *model, const rf_states *parts, size_t num_parts, const rf_forward_args *args);
 
 /* The borders of groups: group i holds columns borders[i] to borders[i + 1] - 1. Writes *num_groups + 1 numbers into `borders` of `capacity`;
@@ -452,8 +453,13 @@ rf_status rf_shard_columns(int64_t total_columns, int64_t shard, int64_t num_sha
 typedef int32_t (*rf_all_gather)(void *user, const void *send, void *receive, size_t bytes, double timeout, int32_t *failed, char *message,
                                  size_t message_size);
 
+/* The same of memory of the model's CUDA device, in the order of `stream`: it may return before the bytes are there. Without a time limit, 0, it
+ * should: then nothing waits for the device but the caller. */
+typedef int32_t (*rf_all_gather_on_device)(void *user, const void *send, void *receive, size_t bytes, void *stream, double timeout,
+                                           int32_t *failed, char *message, size_t message_size);
+
 /* How processes, or threads, that hold the shards of one layer reach each other: the caller's MPI, sockets, shared memory. librowfold_mpi fills this
- * in from an MPI_Comm (rowfold_mpi.h). */
+ * in from an MPI_Comm (rowfold_mpi.h), librowfold_nccl from an ncclComm_t (rowfold_nccl.h). */
 typedef struct rf_collective {
     size_t size;              /* sizeof(rf_collective) */
     void *user;               /* handed to the callback */
@@ -461,6 +467,7 @@ typedef struct rf_collective {
     int32_t num_ranks;
     double timeout;           /* seconds that each exchange may take, handed to the callback, which has to keep it; 0: no limit */
     rf_all_gather all_gather;
+    rf_all_gather_on_device all_gather_on_device; /* for the states of a CUDA model; NULL: they pass through host memory */
 } rf_collective;
 
 /* rf_model_forward_ex of a layer whose columns lie on all ranks, each of which calls it, with the model that holds its columns, the same x and the
@@ -473,7 +480,8 @@ typedef struct rf_collective {
  * that it failed for where the callback says it. A wrong `collective`, or model NULL, is the rank's own affair: nothing is exchanged.
  *
  * Any number of threads may do so at once, if each has a collective of its own. args->workspace serves the forward; the states of all ranks,
- * batch * num_groups * num_words words for each, are the call's own. */
+ * batch * num_groups * num_words words for each, are the call's own. It waits for the other ranks, so it cannot be captured in a CUDA graph:
+ * states, an exchange of the caller's and rf_states_merge can. */
 rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *collective, const rf_forward_args *args);
 
 /* Bytes of workspace that one forward needs: of `batch` rows for any dtypes of x and y, or of the call that `args` describes, which may need

@@ -31,6 +31,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/contenders.py \
 	python/rowfold/bench/data.py \
 	python/rowfold/bench/gpu.py \
+	python/rowfold/bench/gpu_scaling.py \
 	python/rowfold/bench/machine.py \
 	python/rowfold/bench/memory.py \
 	python/rowfold/bench/plot.py \
@@ -43,6 +44,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/worker.py
 rowfold_commands_py = \
 	python/rowfold/commands/__init__.py \
+	python/rowfold/commands/columns.py \
 	python/rowfold/commands/explain.py \
 	python/rowfold/commands/info.py \
 	python/rowfold/commands/options.py \

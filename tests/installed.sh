@@ -43,6 +43,14 @@ if test -e "$libdir/pkgconfig/rowfold_mpi.pc"; then
         $("$PKG_CONFIG" --libs rowfold_mpi) $MPI_LIBS || fail "examples/shards_mpi.c does not compile through pkg-config"
     test -s "$mandir/man3/librowfold_mpi.3" || fail "librowfold_mpi(3) is not installed"
 fi
+if test -e "$libdir/pkgconfig/rowfold_nccl.pc"; then
+    echo '#include <rowfold_nccl.h>' >"$work/nccl.c"
+    echo 'int main(void) { rf_collective by = {.size = sizeof by}; return !rf_nccl_open(&by, 0, 0, 0, 0); }' >>"$work/nccl.c"
+    $CC $CFLAGS -std=gnu11 $("$PKG_CONFIG" --cflags rowfold_nccl) -o "$work/nccl" "$work/nccl.c" $("$PKG_CONFIG" --libs rowfold_nccl) ||
+        fail "a program with rowfold_nccl.h does not compile through pkg-config"
+    run "$work/nccl" || fail "librowfold_nccl takes a communicator that is NULL"
+    test -s "$mandir/man3/librowfold_nccl.3" || fail "librowfold_nccl(3) is not installed"
+fi
 run "$work/from_memory" >"$work/log" || fail "examples/from_memory.c fails"
 # A weight of (2, 3) zeros: the result is log(2), whatever x is.
 header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'

@@ -274,6 +274,9 @@ class StatesInfo(Structure):
 AllGather = ctypes.CFUNCTYPE(
     c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_double, POINTER(c_int32), c_void_p, c_size_t
 )
+AllGatherOnDevice = ctypes.CFUNCTYPE(
+    c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_double, POINTER(c_int32), c_void_p, c_size_t
+)
 
 
 class Collective(Structure):
@@ -286,6 +289,7 @@ class Collective(Structure):
         ("num_ranks", c_int32),
         ("timeout", c_double),
         ("all_gather", AllGather),
+        ("all_gather_on_device", AllGatherOnDevice),
     ]
 
 

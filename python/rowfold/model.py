@@ -597,8 +597,7 @@ class Model:
 
         Raises
         ------
-        What a call raises, and UnsupportedError for a chain without a reduction, for rank, topk and gather, and on a
-        GPU.
+        What a call raises, and UnsupportedError for a chain without a reduction, and for rank, topk and gather.
 
         """
         handle = self._open()
@@ -615,6 +614,7 @@ class Model:
             size=ctypes.sizeof(_lib.States),
             data=matrix.pointer,
             bytes=given.batch * info.num_groups * info.num_words * ctypes.sizeof(ctypes.c_double),
+            memory=matrix.memory,
         )
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
@@ -623,9 +623,14 @@ class Model:
             ldx=given.ld,
             x_dtype=given.dtype,
             x_memory=given.memory,
+            stream=given.stream,
             states=ctypes.pointer(native),
         )
         self._give_row_values(args, values, given.batch)
+        if given.memory is Memory.DEVICE:
+            workspace = kind.workspace(x, lambda: handle.call_workspace(args))
+            if workspace is not None:
+                args.workspace, args.workspace_size, _ = workspace
         handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
         return States(kind.finish(data, x), info.first_column, info.num_columns, info.total_columns, info.chain)
 
@@ -645,6 +650,8 @@ class Model:
                 )
         like, batch = parts[0].data, prod(lead)
         kind = kind_of(like, "parts[0].data")
+        for i, (matrix, _) in enumerate(read):
+            self._check_device(f"parts[{i}].data", matrix)
         given = arrays.Matrix(0, lead, batch, 0, self._x_dtype, Memory.HOST, None, None)
         values = self._row_values(given, row_inputs)
         made = [kind.empty(like, shape, dtype) for shape, dtype in self._shapes(lead, values)]
@@ -654,7 +661,7 @@ class Model:
                 for part, (matrix, _) in zip(parts, read)
             )
         )
-        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch)
+        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, stream=read[0][0].stream)
         self._give_results(args, [matrix for _, matrix in made])
         self._give_row_values(args, values, batch)
         handle.library.rf_states_merge(handle.pointer, native, len(parts), ctypes.byref(args))
