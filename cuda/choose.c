@@ -61,14 +61,17 @@ static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
     return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1;
 }
 
+/* Whether x as it is stored may be multiplied with W as it is kept. */
+static int takes_stored_x(const rfi_cuda_problem *p) { return !p->w_infinite; }
+
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
-    return p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features && p->compute_dtype == RF_FLOAT32 &&
-        (p->w_terms || is_16_bit(p->w_dtype));
+    return takes_stored_x(p) && p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features &&
+        p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
 }
 
 static int runs_few(const rfi_cuda_problem *p, rf_dtype compute_dtype) {
-    return p->compute_dtype == compute_dtype && p->out_features && p->in_features;
+    return takes_stored_x(p) && p->compute_dtype == compute_dtype && p->out_features && p->in_features;
 }
 
 static int runs_few_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -92,7 +95,7 @@ static int runs_few_narrow_f64(const rfi_cuda_problem *p, const rfi_cuda_figures
 
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     (void)f;
-    return p->compute_dtype == RF_FLOAT32;
+    return takes_stored_x(p) && p->compute_dtype == RF_FLOAT32;
 }
 
 static int runs_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Forward: prepares x where the kernel asks for it, and launches. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "device.h"
@@ -22,6 +23,45 @@ typedef struct piece {
     int padded;               /* what follows a row up to whole 16 bytes is the library's memory, written */
 } piece;
 
+/* x in terms, which becomes the fold's, and tickets cleared. */
+static rf_status bring_to_terms(const rfi_cuda_prepared *p, const rfi_cuda_layout *l, const piece *piece,
+    char *workspace, const rfi_cuda_clear *clear, cudaStream_t stream, rfi_cuda_fold *fold) {
+    const int terms = l->problem.x_terms;
+    rfi_cuda_split split = {
+        .data = piece->x,
+        .rows = piece->rows,
+        .columns = l->problem.in_features,
+        .ld = piece->ldx,
+        .dtype = l->problem.x_dtype,
+        .terms = terms,
+        .term_dtype = l->problem.term_dtype,
+        .high = workspace + l->terms[0],
+        .low = terms > 1 ? workspace + l->terms[1] : NULL,
+        .least = terms > 2 ? workspace + l->terms[2] : NULL,
+        .ld_terms = l->depth * l->levels,
+        .depth = l->depth,
+        .strict = p->strict,
+        .dense = p->dense,
+        .w_infinite = p->w_infinite,
+        .scale = (float *)(workspace + l->scale),
+        .irregular = (uint8_t *)(workspace + l->flag),
+        .clear = *clear,
+    };
+    if (l->levels == 2)
+        split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
+    fold->irregular = split.irregular;
+    fold->levels = split.levels;
+    fold->x_stored = fold->x;
+    fold->x = (rfi_cuda_rows){.data = split.high,
+        .low = split.low,
+        .least = split.least,
+        .scale = split.scale,
+        .ld = split.ld_terms,
+        .dtype = split.term_dtype,
+        .level = l->levels == 2 ? l->depth : 0};
+    return rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
+}
+
 /* Clears the tickets and prepares x. */
 static rf_status prepare(const rfi_cuda_prepared *p, const rfi_cuda_layout *l, const piece *piece, char *workspace,
     cudaStream_t stream, rfi_cuda_fold *fold) {
@@ -30,41 +70,9 @@ static rf_status prepare(const rfi_cuda_prepared *p, const rfi_cuda_layout *l, c
         .overlaps = fold->overlaps,
         .w_borrowed = fold->w_borrowed};
     if (l->choice.uses_terms) {
-        const int terms = l->problem.x_terms;
-        rfi_cuda_split split = {
-            .data = piece->x,
-            .rows = piece->rows,
-            .columns = l->problem.in_features,
-            .ld = piece->ldx,
-            .dtype = l->problem.x_dtype,
-            .terms = terms,
-            .term_dtype = l->problem.term_dtype,
-            .high = workspace + l->terms[0],
-            .low = terms > 1 ? workspace + l->terms[1] : NULL,
-            .least = terms > 2 ? workspace + l->terms[2] : NULL,
-            .ld_terms = l->depth * l->levels,
-            .depth = l->depth,
-            .strict = p->strict,
-            .scale = (float *)(workspace + l->scale),
-            .irregular = (uint8_t *)(workspace + l->flag),
-            .clear = clear,
-        };
-        if (l->levels == 2)
-            split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
-        rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
-        if (status) return status;
-        fold->irregular = split.irregular;
-        fold->levels = split.levels;
-        if (!l->choice.irregular)
+        rf_status status = bring_to_terms(p, l, piece, workspace, &clear, stream, fold);
+        if (!status && !l->choice.irregular)
             status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, stream), "computing irregular rows");
-        fold->x_stored = fold->x;
-        fold->x = (rfi_cuda_rows){.data = split.high,
-            .low = split.low,
-            .least = split.least,
-            .scale = split.scale,
-            .ld = split.ld_terms,
-            .dtype = split.term_dtype,
-            .level = l->levels == 2 ? l->depth : 0};
         return status;
     }
     rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
@@ -302,6 +310,77 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     }
     release(staging, call, &status);
     release(own, call, &status);
+    rfi_cuda_leave(before);
+    return status;
+}
+
+/* Brings a piece of x to terms and adds up what its rows are flagged with; `flags` has room for two of each row. */
+static rf_status count_piece(const rfi_cuda_prepared *p, const rfi_cuda_layout *l, const piece *piece, char *workspace,
+    cudaStream_t stream, uint8_t *flags, rf_ways *ways) {
+    const rfi_cuda_clear clear = {.w_borrowed = 1};
+    const size_t rows = (size_t)piece->rows;
+    rfi_cuda_fold fold = {.x = {.data = piece->x, .ld = piece->ldx, .dtype = l->problem.x_dtype}};
+    rf_status status = bring_to_terms(p, l, piece, workspace, &clear, stream, &fold);
+    if (!status)
+        status = rfi_cuda_status(
+            cudaMemcpyAsync(flags, fold.irregular, rows, cudaMemcpyDeviceToHost, stream), "reading the rows' flags");
+    if (!status && fold.levels.wide)
+        status = rfi_cuda_status(cudaMemcpyAsync(flags + rows, fold.levels.wide, rows, cudaMemcpyDeviceToHost, stream),
+            "reading the rows' levels");
+    rf_status drained = rfi_cuda_status(cudaStreamSynchronize(stream), "preparing x");
+    if (status || drained) return status ? status : drained;
+    int64_t last = -1;
+    for (int64_t i = 0; i < piece->rows; i++) {
+        ways->irregular_rows += flags[i];
+        if (!fold.levels.wide || !flags[piece->rows + i]) continue;
+        ways->two_level_rows++;
+        if (i / l->choice.tile_rows != last) ways->two_level_tiles++;
+        last = i / l->choice.tile_rows;
+    }
+    ways->tiles += (piece->rows + l->choice.tile_rows - 1) / l->choice.tile_rows;
+    return RF_OK;
+}
+
+rf_status rfi_cuda_count_ways(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways) {
+    const rfi_cuda_prepared *p = prepared;
+    if (p->collapsed) return RF_OK;
+    int before;
+    rf_status status = rfi_cuda_enter(p->device, &before);
+    if (status) return status;
+    rfi_cuda_layout l;
+    const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call, 0);
+    rfi_cuda_lay_out(spec, p, &shape, &l);
+    ways->weight_terms = p->w_terms;
+    if (!l.choice.uses_terms) {
+        rfi_cuda_leave(before);
+        return RF_OK;
+    }
+    ways->x_terms = l.problem.x_terms;
+    rfi_output nowhere[RF_MAX_RESULTS] = {{0}};
+    for (int b = 0; b < spec->plan.num_branches; b++) nowhere[b].memory = RF_MEMORY_DEVICE;
+    rfi_forward x_alone = *call;
+    x_alone.outputs = nowhere;
+    const rfi_cuda_stage s = rfi_cuda_lay_out_stage(spec, &x_alone);
+    uint8_t *flags = malloc(2 * (size_t)s.rows);
+    if (!flags) status = rfi_error(RF_OUT_OF_MEMORY, "no memory for the flags of %lld rows", (long long)s.rows);
+    if (!status && call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
+    if (!status) status = rfi_cuda_check_pointer("workspace", call->workspace, p->device);
+    void *own = NULL, *staging = NULL;
+    if (!status && !call->workspace) status = allocate(p, l.total, call, "memory for a workspace", &own);
+    if (!status) status = allocate(p, s.total, call, "memory for host rows on the device", &staging);
+    for (int64_t first = 0; first < call->batch && !status; first += s.rows) {
+        piece piece = {
+            .x = (const char *)call->x + (size_t)(first * call->ldx) * rfi_dtype_size(call->x_dtype),
+            .first = first,
+            .rows = call->batch - first < s.rows ? call->batch - first : s.rows,
+            .ldx = call->ldx,
+        };
+        if (call->x_memory == RF_MEMORY_HOST) status = bring_x(spec, call, (char *)staging + s.x, &piece);
+        if (!status) status = count_piece(p, &l, &piece, own ? own : call->workspace, call->stream, flags, ways);
+    }
+    release(staging, call, &status);
+    release(own, call, &status);
+    free(flags);
     rfi_cuda_leave(before);
     return status;
 }

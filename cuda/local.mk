@@ -13,6 +13,7 @@ cuda_cu = \
 	cuda/common/prepare.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
+	cuda/sm80/irregular.cu \
 	cuda/sm80/mma.cu \
 	cuda/sm80/mma_f64.cu \
 	cuda/sm80/stream.cu
@@ -35,7 +36,7 @@ cuda_h = \
 	cuda/passes.h \
 	cuda/prepared.h \
 	cuda/common/epilogue.cuh \
-	cuda/common/fma_tile.cuh \
+	cuda/common/irregular_tile.cuh \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \
 	cuda/common/primitives.cuh \

@@ -132,6 +132,9 @@ typedef struct rfi_backend {
      * forward gives on one process. batch > 0; x is not there, nor need weights be. NULL: forward of the backend writes
      * no states, either. */
     rf_status (*merge)(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
+    /* Which ways the rows of a call take; of that x, workspace and stream alone are there. batch > 0; *ways is zeros
+     * but for `rows`. NULL: all take the same. */
+    rf_status (*count_ways)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways);
     /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
 } rfi_backend;

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: MIT */
+/* A tile of logits of rows that terms of 16 bits do not represent, on tensor cores: what each kernel that reads x in
+ * terms does with the rows that it leaves out.
+ *
+ * A finite row is brought to three bfloat16 terms on its way to shared memory, and W's values, whatever terms they are
+ * kept in, to three more: six products, and the range of float32. Of a row with infinities only these count, and only
+ * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities
+ * where all of them pull to one side, and smaller where the logit is NaN. The sum of a row depends on the row and W
+ * alone, not on what else is in the tile. */
+#ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
+#define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
+
+#include "common/pieces.cuh"
+#include "common/ptx.cuh"
+
+namespace irregular_tile {
+
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int ROWS = 64, COLUMNS = 128; /* of a tile */
+constexpr int TILE_LD = COLUMNS + 4;
+constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a stage */
+constexpr int TERMS = 3;
+constexpr int X_TERM = ROWS * ROW_BYTES, W_TERM = COLUMNS * ROW_BYTES, STAGE = TERMS * (X_TERM + W_TERM);
+constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+constexpr int W_STEPS = COLUMNS * PIECES / THREADS;
+constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
+constexpr int UP = 76; /* x is scaled to a largest magnitude of 2^90: that of the terms of binary16, and so much more */
+static_assert(UP == 76, "the inverse is in logit_of");
+static_assert(ROWS * PIECES == THREADS, "a piece of x a thread");
+static_assert(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) == WARPS, "warps cover the tile");
+
+/* What a block knows of a tile besides its values, in shared memory, and what rows there are. */
+struct Notes {
+    float w_scale[COLUMNS];
+    int place[COLUMNS];   /* of the infinity of a row of W that has one, or -1; the lowest bit of 2 k is its sign */
+    int infinities[ROWS]; /* of a row of x */
+    int list[WINDOW], counts[WARPS];
+};
+constexpr size_t TILE_BYTES = sizeof(float) * ROWS * TILE_LD;
+constexpr size_t SHARED = 2 * STAGE > TILE_BYTES ? 2 * STAGE : TILE_BYTES; /* aligned to 64 bytes; then the notes */
+
+/* The rows of x that are computed in one way: see Notes, and rfi_cuda_rows for what a scale says. */
+enum Kind { FINITE, INFINITE, ALL };
+
+__device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind kind) {
+    return p.irregular[row] && (kind == ALL || (p.x.scale[row] == INFINITY) == (kind == INFINITE));
+}
+
+/* The flagged rows of a kind among the WINDOW from row `first` on, in their order, which is the same in every block.
+ * Their number. By THREADS threads; sync() is a barrier of them. */
+template <class Sync>
+__device__ int list_rows(const rfi_cuda_fold &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
+    constexpr int EACH = WINDOW / THREADS;
+    const int64_t row = first + thread * EACH;
+    const int lane = thread % 32;
+    unsigned flags = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (row + i < p.batch && is_of(p, row + i, kind)) flags |= 1u << i;
+    int upto = __popc(flags);
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += below;
+    }
+    sync(); /* what was there is read */
+    if (lane == 31) notes.counts[thread / 32] = upto;
+    sync(); /* the counts are written */
+    int at = upto - __popc(flags), all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < thread / 32) at += notes.counts[w];
+        all += notes.counts[w];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (flags >> i & 1) notes.list[at++] = (int)(row + i);
+    sync(); /* the list is written */
+    return all;
+}
+
+/* Where a piece of a row of a stage lies: permuted by the row's number, so that the eight rows of an 8 x 8 matrix lie
+ * in different banks. */
+__device__ __forceinline__ int place_of(int row, int piece) {
+    return row * ROW_BYTES + ((piece ^ (row >> 1 & 3)) << 4);
+}
+
+struct Words {
+    uint32_t w[4];
+};
+__device__ __forceinline__ Words words_of(const uint4 &v) { return {{v.x, v.y, v.z, v.w}}; }
+__device__ __forceinline__ uint4 pack(const Words &v) { return make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+
+/* Eight values to three bfloat16 terms each, to `to` and TERM bytes further on. */
+template <int TERM> __device__ __forceinline__ void put_terms(unsigned char *to, float (&v)[8]) {
+#pragma unroll
+    for (int t = 0; t < TERMS; t++) {
+        Words term;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const __nv_bfloat162 two = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+            term.w[i] = *(const uint32_t *)&two;
+            const float2 back = rfi_widen<__nv_bfloat16>(term.w[i]);
+            v[2 * i] -= back.x, v[2 * i + 1] -= back.y;
+        }
+        *(uint4 *)(to + t * TERM) = pack(term);
+    }
+}
+
+/* A thread's piece of x of a stage. */
+template <bool SIGNS> struct XPiece {
+    pieces::operand from;
+    int64_t row;
+    bool there;
+    float a, b;     /* what it is scaled with: a power of two, in two factors */
+    int infinities; /* so far, of this thread's pieces of the row */
+    int place;      /* in a stage */
+    pieces::piece<1> raw;
+    pieces::form form;
+
+    __device__ __forceinline__ XPiece(const rfi_cuda_fold &p, const int *list, int rows, int thread)
+        : from(pieces::operand_of<float>(p.x_stored)), row(0), there(thread / PIECES < rows), a(1), b(1), infinities(0),
+          place(place_of(thread / PIECES, thread % PIECES)) {
+        if (!there) return;
+        row = list[thread / PIECES];
+        if (SIGNS) return;
+        const int exponent = UP - ilogbf(p.x.scale[row]), second = max(exponent - 127, 0);
+        a = __int_as_float((exponent - second + 127) << 23);
+        b = __int_as_float((second + 127) << 23);
+    }
+    __device__ __forceinline__ void load(int64_t k, int64_t end) {
+        form = pieces::load_piece<float>(raw, from, there, row, k, end);
+    }
+    __device__ __forceinline__ void put(unsigned char *stage) {
+        float v[8];
+        pieces::values_of<float>(v, raw, form, from.rows.dtype == RF_BFLOAT16);
+        if (SIGNS) {
+            Words signs = {};
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const uint32_t bits = __float_as_uint(v[i]);
+                if ((bits & 0x7fffffff) != 0x7f800000) continue;
+                infinities++;
+                signs.w[i / 2] |= (bits >> 16 & 0x8000 | 0x3f80) << i % 2 * 16;
+            }
+            *(uint4 *)(stage + place) = pack(signs);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[i] = v[i] * a * b;
+            put_terms<X_TERM>(stage + place, v);
+        }
+    }
+};
+
+/* And those of W. */
+template <bool SIGNS> struct WPieces {
+    int64_t row[W_STEPS];
+    uint4 raw[W_STEPS][TERMS];
+
+    __device__ __forceinline__ WPieces(int64_t column0, int thread) {
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) row[s] = column0 + (s * THREADS + thread) / PIECES;
+    }
+    /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
+    __device__ __forceinline__ void load(const rfi_cuda_fold &p, int64_t k) {
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) {
+            const bool there = row[s] < p.out_features && k < p.in_features;
+            const int64_t at = !there ? 0 : p.w.panel ? rfi_place(p.w.panel, p.w.ld, row[s], k) : row[s] * p.w.ld + k;
+#pragma unroll
+            for (int t = 0; t < TERMS; t++) {
+                const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
+                raw[s][t] = there && term ? *(const uint4 *)((const uint16_t *)term + at) : make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+    __device__ __forceinline__ void put(
+        const rfi_cuda_fold &p, unsigned char *stage, Notes &notes, int64_t k, int thread) const {
+        const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) {
+            const int column = (s * THREADS + thread) / PIECES;
+            unsigned char *to = stage + TERMS * X_TERM + place_of(column, thread % PIECES);
+            const Words high = words_of(raw[s][0]), low = words_of(raw[s][1]), least = words_of(raw[s][2]);
+            if (notes.w_scale[column] == INFINITY) note_place(notes, high, column, k);
+            if (SIGNS) {
+                /* A value that is not zero has a term that is not, or, in a row with an infinity, a second one of -0;
+                 * the first has its sign in any case. */
+                Words signs;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t there = __vcmpne2(high.w[i] & 0x7fff7fff | low.w[i] | least.w[i], 0);
+                    signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
+                }
+                *(uint4 *)to = pack(signs);
+            } else if (bfloat16) {
+#pragma unroll
+                for (int t = 0; t < TERMS; t++) *(uint4 *)(to + t * W_TERM) = raw[s][t];
+            } else {
+                float v[8], more[8];
+                pieces::widen(v, raw[s][0], false);
+                pieces::widen(more, raw[s][1], false);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] += more[i];
+                put_terms<W_TERM>(to, v);
+            }
+        }
+    }
+    /* Of a row of W with an infinity that is the only term which is not zero. */
+    static __device__ __forceinline__ void note_place(Notes &notes, const Words &high, int column, int64_t k) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t term = high.w[i / 2] >> i % 2 * 16 & 0xffff;
+            if (term & 0x7fff) notes.place[column] = (int)(k + i) << 1 | (int)(term >> 15);
+        }
+    }
+};
+
+typedef float Sums[M][N][4];
+
+/* Fragments of 16 of K: of one term of x, of one of W. */
+__device__ __forceinline__ void load_x(uint32_t (&x)[M][4], uint32_t stage, int lane_x, int term, int k16) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        rfi_load_matrices(x[m], stage + term * X_TERM + m * 16 * ROW_BYTES + (lane_x ^ k16 << 5));
+}
+__device__ __forceinline__ void load_w(uint32_t (&w)[N / 2][4], uint32_t stage, int lane_w, int term, int k16) {
+#pragma unroll
+    for (int n = 0; n < N / 2; n++)
+        rfi_load_matrices(w[n], stage + TERMS * X_TERM + term * W_TERM + n * 16 * ROW_BYTES + (lane_w ^ k16 << 5));
+}
+__device__ __forceinline__ void multiply_terms(
+    Sums &sum, const uint32_t (&x)[M][4], const uint32_t (&w)[N / 2][4], bool both) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        if (m == 0 || both)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
+}
+
+/* total += a stage; `both`: the second 16 rows of the warp's are there, too. Six products are summed up by themselves,
+ * the small ones first, see rfi_unbiased; of signs any sum is exact. */
+template <bool SIGNS>
+__device__ __forceinline__ void multiply_stage(Sums &total, uint32_t stage, int lane_x, int lane_w, bool both) {
+    constexpr int STEPS = DEPTH / 16;
+    if constexpr (SIGNS) {
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            uint32_t x[M][4], w[N / 2][4];
+            load_x(x, stage, lane_x, 0, k);
+            load_w(w, stage, lane_w, 0, k);
+            multiply_terms(total, x, w, both);
+        }
+    } else {
+        Sums part = {};
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            uint32_t x[TERMS][M][4], w[TERMS][N / 2][4];
+#pragma unroll
+            for (int t = 0; t < TERMS; t++) load_x(x[t], stage, lane_x, t, k), load_w(w[t], stage, lane_w, t, k);
+#pragma unroll
+            for (int sum = TERMS - 1; sum > 0; sum--)
+#pragma unroll
+                for (int i = sum; i >= 0; i--) multiply_terms(part, x[i], w[sum - i], both);
+        }
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            uint32_t x[M][4], w[N / 2][4];
+            load_x(x, stage, lane_x, 0, k);
+            load_w(w, stage, lane_w, 0, k);
+            multiply_terms(part, x, w, both);
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) total[m][n][i] += part[m][n][i];
+    }
+}
+
+/* A logit by its sum. An infinite column is infinite or NaN by what x is at its place. */
+template <bool SIGNS> __device__ __forceinline__ float logit_of(
+    const rfi_cuda_fold &p, const Notes &notes, int64_t row, int r, int c, float sum) {
+    const float scale = notes.w_scale[c];
+    float at_place = SIGNS ? sum : 1; /* any number of the sign that the infinity of W gives to the logit */
+    if (scale == INFINITY) {
+        const int place = notes.place[c];
+        if (place < 0) return NAN;
+        const float x = rfi_load_as<float>(p.x_stored.data, p.x_stored.dtype, row * p.x_stored.ld + (place >> 1));
+        at_place = place & 1 ? -x : x;
+        if (!SIGNS) return at_place * INFINITY;
+    }
+    if (SIGNS) {
+        const float all = (float)notes.infinities[r];
+        return sum == all && at_place > 0 ? INFINITY : sum == -all && at_place < 0 ? -INFINITY : NAN;
+    }
+    return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)scale * 0x1p-76);
+}
+
+/* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
+ * apart. By THREADS threads; sync() is a barrier of them. */
+template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const rfi_cuda_fold &p,
+    unsigned char *shared, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    const int warp = thread / 32, lane = thread % 32, warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
+              warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
+    const int lane_x = place_of(warp_row + lane % 16, lane / 16),
+              lane_w = place_of(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const bool any = warp_row < rows, both = warp_row + 16 < rows;
+    const int *list = notes.list + first;
+    const uint32_t stages = rfi_shared_address(shared);
+    if (thread < COLUMNS) {
+        const int64_t column = column0 + thread;
+        notes.w_scale[thread] = p.w.scale && column < p.out_features ? p.w.scale[column] : 1;
+        notes.place[thread] = -1;
+    }
+    if (thread < ROWS) notes.infinities[thread] = 0;
+    XPiece<SIGNS> x(p, list, rows, thread);
+    WPieces<SIGNS> w(column0, thread);
+    const int64_t mine = thread % PIECES * 8; /* of K, in a stage */
+    Sums total = {};
+    x.load(mine, p.in_features);
+    w.load(p, mine);
+    sync(); /* the notes are there, and what lay in the stages is read */
+    int at = 0;
+    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH, at ^= STAGE) {
+        x.put(shared + at);
+        w.put(p, shared + at, notes, k0 + mine, thread);
+        sync(); /* this stage is written, and the one before it, written next, is read by all */
+        if (k0 + DEPTH < p.in_features) {
+            x.load(k0 + DEPTH + mine, p.in_features);
+            w.load(p, k0 + DEPTH + mine);
+        }
+        if (any) multiply_stage<SIGNS>(total, stages + at, lane_x, lane_w, both);
+    }
+    if (SIGNS && x.infinities) atomicAdd(&notes.infinities[thread / PIECES], x.infinities);
+    sync(); /* the last stage is read: the tile takes its place */
+    float *tile = (float *)shared;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int r = warp_row + m * 16 + half * 8 + lane / 4;
+            if (r >= rows) continue;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int c = warp_column + n * 8 + lane % 4 * 2 + i;
+                    tile[r * TILE_LD + c] = logit_of<SIGNS>(p, notes, list[r], r, c, total[m][n][half * 2 + i]);
+                }
+        }
+    sync(); /* the tile is written */
+}
+
+/* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
+template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared, Notes &notes, int thread,
+    unsigned block, unsigned blocks, Sync sync) {
+    const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
+    for (int64_t window = 0; window < p.batch; window += WINDOW)
+#pragma unroll 1
+        for (int kind = FINITE; kind <= INFINITE; kind++) {
+            const int count = list_rows(p, (Kind)kind, window, notes, thread, sync);
+            const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * columns;
+            for (int64_t i = block; i < tiles; i += blocks) {
+                const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
+                const int64_t column0 = i / groups * COLUMNS;
+                if (kind == INFINITE) multiply<true>(p, shared, notes, first, rows, column0, thread, sync);
+                else multiply<false>(p, shared, notes, first, rows, column0, thread, sync);
+                rfi_fold_tile(
+                    p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
+                sync(); /* the tile is read, its states are written */
+            }
+        }
+}
+
+} // namespace irregular_tile
+#endif
