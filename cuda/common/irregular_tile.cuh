@@ -36,8 +36,11 @@ struct Notes {
     int infinities[ROWS]; /* of a row of x */
     int list[WINDOW], counts[WARPS];
 };
-constexpr size_t TILE_BYTES = sizeof(float) * ROWS * TILE_LD;
-constexpr size_t SHARED = 2 * STAGE > TILE_BYTES ? 2 * STAGE : TILE_BYTES; /* aligned to 64 bytes; then the notes */
+constexpr int TILE_BYTES = (int)sizeof(float) * ROWS * TILE_LD;
+/* What is needed at least: two stages on their way of what takes most, of finite rows two terms of W. */
+constexpr int LEAST_BYTES = STAGE + 2 * THREADS * 16 * (2 + W_STEPS * 2);
+static_assert(LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + 2 * THREADS * 16 * (2 + W_STEPS * 3),
+    "the tile, and rows with infinities beside three terms of W");
 
 /* The rows of x that are computed in one way: see Notes, and rfi_cuda_rows for what a scale says. */
 enum Kind { FINITE, INFINITE, ALL };
@@ -106,6 +109,31 @@ template <int TERM> __device__ __forceinline__ void put_terms(unsigned char *to,
     }
 }
 
+/* Shared memory: what is multiplied, one stage or two, then what each thread has on its way there, as it comes from
+ * memory, of several: nobody else reads that. */
+struct Room {
+    int buffer, buffers, raw, stages; /* bytes of a stage and their number; of a raw one, and theirs */
+};
+constexpr int MOST_STAGES = 4;
+template <bool SIGNS> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
+    Room room;
+    room.buffer = (SIGNS ? 1 : TERMS) * (X_TERM + W_TERM);
+    room.raw = THREADS * 16 * (2 + W_STEPS * w_terms);
+    room.buffers = bytes >= 2 * room.buffer + 3 * room.raw ? 2 : 1;
+    room.stages = min((bytes - room.buffers * room.buffer) / room.raw, MOST_STAGES);
+    return room;
+}
+
+/* Until the oldest of a thread's `stages` raw stages is there. */
+__device__ __forceinline__ void wait_for_oldest(int stages) {
+    switch (stages) {
+    case 4: rfi_copy_wait<3>(); break;
+    case 3: rfi_copy_wait<2>(); break;
+    case 2: rfi_copy_wait<1>(); break;
+    default: rfi_copy_wait<0>(); break;
+    }
+}
+
 /* A thread's piece of x of a stage. */
 template <bool SIGNS> struct XPiece {
     pieces::operand from;
@@ -114,8 +142,6 @@ template <bool SIGNS> struct XPiece {
     float a, b;     /* what it is scaled with: a power of two, in two factors */
     int infinities; /* so far, of this thread's pieces of the row */
     int place;      /* in a stage */
-    pieces::piece<1> raw;
-    pieces::form form;
 
     __device__ __forceinline__ XPiece(const rfi_cuda_fold &p, const int *list, int rows, int thread)
         : from(pieces::operand_of<float>(p.x_stored)), row(0), there(thread / PIECES < rows), a(1), b(1), infinities(0),
@@ -127,12 +153,25 @@ template <bool SIGNS> struct XPiece {
         a = __int_as_float((exponent - second + 127) << 23);
         b = __int_as_float((second + 127) << 23);
     }
-    __device__ __forceinline__ void load(int64_t k, int64_t end) {
-        form = pieces::load_piece<float>(raw, from, there, row, k, end);
+    /* To the thread's place in a raw stage. */
+    __device__ __forceinline__ void load(unsigned char *raw, int64_t k, int64_t end) const {
+        if (from.in_pieces && (!there || k + 8 <= end)) {
+            const bool narrow = from.whole != pieces::VALUES;
+            const unsigned char *at =
+                (const unsigned char *)from.rows.data + (there ? row * from.rows.ld + k : 0) * (narrow ? 2 : 4);
+            rfi_copy_async_16(rfi_shared_address(raw), at, there ? 16 : 0);
+            if (!narrow) rfi_copy_async_16(rfi_shared_address(raw + THREADS * 16), at + 16, there ? 16 : 0);
+            return;
+        }
+        pieces::piece<1> piece;
+        pieces::load_piece<float>(piece, from, there, row, k, end);
+        *(uint4 *)raw = piece.raw[0];
+        *(uint4 *)(raw + THREADS * 16) = piece.raw[1];
     }
-    __device__ __forceinline__ void put(unsigned char *stage) {
+    __device__ __forceinline__ void put(unsigned char *stage, const unsigned char *raw) {
         float v[8];
-        pieces::values_of<float>(v, raw, form, from.rows.dtype == RF_BFLOAT16);
+        const pieces::piece<1> piece = {{*(const uint4 *)raw, *(const uint4 *)(raw + THREADS * 16)}};
+        pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
         if (SIGNS) {
             Words signs = {};
 #pragma unroll
@@ -153,34 +192,59 @@ template <bool SIGNS> struct XPiece {
 
 /* And those of W. */
 template <bool SIGNS> struct WPieces {
-    int64_t row[W_STEPS];
-    uint4 raw[W_STEPS][TERMS];
+    static constexpr int FIRST = (SIGNS ? 1 : TERMS) * X_TERM; /* of W in a stage */
+    int terms;
+    int64_t end;           /* pieces from here on are zeros */
+    int64_t base[W_STEPS]; /* of the row, in values */
+    bool there[W_STEPS];
+    int64_t panel_step; /* from a panel to the next */
+    int shift, mask, turn[W_STEPS];
 
-    __device__ __forceinline__ WPieces(int64_t column0, int thread) {
-#pragma unroll
-        for (int s = 0; s < W_STEPS; s++) row[s] = column0 + (s * THREADS + thread) / PIECES;
-    }
-    /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
-    __device__ __forceinline__ void load(const rfi_cuda_fold &p, int64_t k) {
+    __device__ __forceinline__ WPieces(const rfi_cuda_fold &p, int64_t column0, int thread) {
+        const int panel = p.w.panel;
+        terms = rfi_terms_of(p.w);
+        end = p.in_features;
+        mask = panel - 1;
+        shift = panel ? 31 - __clz(panel) : 0;
+        panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
 #pragma unroll
         for (int s = 0; s < W_STEPS; s++) {
-            const bool there = row[s] < p.out_features && k < p.in_features;
-            const int64_t at = !there ? 0 : p.w.panel ? rfi_place(p.w.panel, p.w.ld, row[s], k) : row[s] * p.w.ld + k;
+            const int64_t row = column0 + (s * THREADS + thread) / PIECES;
+            there[s] = row < p.out_features;
+            base[s] = panel ? rfi_place(panel, p.w.ld, row, 0) : row * p.w.ld;
+            turn[s] = panel ? (int)(base[s] & mask) : 0; /* where the row's first piece lies */
+            base[s] -= turn[s];
+        }
+    }
+    /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
+    __device__ __forceinline__ void load(const rfi_cuda_fold &p, unsigned char *raw, int64_t k) const {
+        const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) {
+            const bool reads = there[s] && k < end;
+            const int64_t at = reads ? base[s] + offset + (mask < 0 ? 0 : (int)k & mask ^ turn[s]) : 0;
 #pragma unroll
             for (int t = 0; t < TERMS; t++) {
+                if (t >= terms) break;
                 const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
-                raw[s][t] = there && term ? *(const uint4 *)((const uint16_t *)term + at) : make_uint4(0, 0, 0, 0);
+                rfi_copy_async_16(rfi_shared_address(raw + (2 + s * terms + t) * THREADS * 16),
+                    (const uint16_t *)term + at, reads ? 16 : 0);
             }
         }
     }
-    __device__ __forceinline__ void put(
-        const rfi_cuda_fold &p, unsigned char *stage, Notes &notes, int64_t k, int thread) const {
+    __device__ __forceinline__ void put(const rfi_cuda_fold &p, unsigned char *stage, const unsigned char *raw,
+        Notes &notes, int64_t k, int thread) const {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
         for (int s = 0; s < W_STEPS; s++) {
             const int column = (s * THREADS + thread) / PIECES;
-            unsigned char *to = stage + TERMS * X_TERM + place_of(column, thread % PIECES);
-            const Words high = words_of(raw[s][0]), low = words_of(raw[s][1]), least = words_of(raw[s][2]);
+            unsigned char *to = stage + FIRST + place_of(column, thread % PIECES);
+            uint4 term[TERMS];
+#pragma unroll
+            for (int t = 0; t < TERMS; t++)
+                term[t] =
+                    t < terms ? *(const uint4 *)(raw + (2 + s * terms + t) * THREADS * 16) : make_uint4(0, 0, 0, 0);
+            const Words high = words_of(term[0]), low = words_of(term[1]), least = words_of(term[2]);
             if (notes.w_scale[column] == INFINITY) note_place(notes, high, column, k);
             if (SIGNS) {
                 /* A value that is not zero has a term that is not, or, in a row with an infinity, a second one of -0;
@@ -194,11 +258,11 @@ template <bool SIGNS> struct WPieces {
                 *(uint4 *)to = pack(signs);
             } else if (bfloat16) {
 #pragma unroll
-                for (int t = 0; t < TERMS; t++) *(uint4 *)(to + t * W_TERM) = raw[s][t];
+                for (int t = 0; t < TERMS; t++) *(uint4 *)(to + t * W_TERM) = term[t];
             } else {
                 float v[8], more[8];
-                pieces::widen(v, raw[s][0], false);
-                pieces::widen(more, raw[s][1], false);
+                pieces::widen(v, term[0], false);
+                pieces::widen(more, term[1], false);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] += more[i];
                 put_terms<W_TERM>(to, v);
@@ -223,10 +287,10 @@ __device__ __forceinline__ void load_x(uint32_t (&x)[M][4], uint32_t stage, int 
     for (int m = 0; m < M; m++)
         rfi_load_matrices(x[m], stage + term * X_TERM + m * 16 * ROW_BYTES + (lane_x ^ k16 << 5));
 }
-__device__ __forceinline__ void load_w(uint32_t (&w)[N / 2][4], uint32_t stage, int lane_w, int term, int k16) {
+__device__ __forceinline__ void load_w(uint32_t (&w)[N / 2][4], uint32_t first, int lane_w, int term, int k16) {
 #pragma unroll
     for (int n = 0; n < N / 2; n++)
-        rfi_load_matrices(w[n], stage + TERMS * X_TERM + term * W_TERM + n * 16 * ROW_BYTES + (lane_w ^ k16 << 5));
+        rfi_load_matrices(w[n], first + term * W_TERM + n * 16 * ROW_BYTES + (lane_w ^ k16 << 5));
 }
 __device__ __forceinline__ void multiply_terms(
     Sums &sum, const uint32_t (&x)[M][4], const uint32_t (&w)[N / 2][4], bool both) {
@@ -243,12 +307,13 @@ __device__ __forceinline__ void multiply_terms(
 template <bool SIGNS>
 __device__ __forceinline__ void multiply_stage(Sums &total, uint32_t stage, int lane_x, int lane_w, bool both) {
     constexpr int STEPS = DEPTH / 16;
+    const uint32_t first = stage + WPieces<SIGNS>::FIRST; /* of W */
     if constexpr (SIGNS) {
 #pragma unroll
         for (int k = 0; k < STEPS; k++) {
             uint32_t x[M][4], w[N / 2][4];
             load_x(x, stage, lane_x, 0, k);
-            load_w(w, stage, lane_w, 0, k);
+            load_w(w, first, lane_w, 0, k);
             multiply_terms(total, x, w, both);
         }
     } else {
@@ -257,7 +322,7 @@ __device__ __forceinline__ void multiply_stage(Sums &total, uint32_t stage, int 
         for (int k = 0; k < STEPS; k++) {
             uint32_t x[TERMS][M][4], w[TERMS][N / 2][4];
 #pragma unroll
-            for (int t = 0; t < TERMS; t++) load_x(x[t], stage, lane_x, t, k), load_w(w[t], stage, lane_w, t, k);
+            for (int t = 0; t < TERMS; t++) load_x(x[t], stage, lane_x, t, k), load_w(w[t], first, lane_w, t, k);
 #pragma unroll
             for (int sum = TERMS - 1; sum > 0; sum--)
 #pragma unroll
@@ -267,7 +332,7 @@ __device__ __forceinline__ void multiply_stage(Sums &total, uint32_t stage, int 
         for (int k = 0; k < STEPS; k++) {
             uint32_t x[M][4], w[N / 2][4];
             load_x(x, stage, lane_x, 0, k);
-            load_w(w, stage, lane_w, 0, k);
+            load_w(w, first, lane_w, 0, k);
             multiply_terms(part, x, w, both);
         }
 #pragma unroll
@@ -299,16 +364,15 @@ template <bool SIGNS> __device__ __forceinline__ float logit_of(
 }
 
 /* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
- * apart. By THREADS threads; sync() is a barrier of them. */
+ * apart; that has `bytes`, LEAST_BYTES or more. By THREADS threads; sync() is a barrier of them. */
 template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const rfi_cuda_fold &p,
-    unsigned char *shared, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    unsigned char *shared, int bytes, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
     const int warp = thread / 32, lane = thread % 32, warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
               warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
     const int lane_x = place_of(warp_row + lane % 16, lane / 16),
               lane_w = place_of(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
     const bool any = warp_row < rows, both = warp_row + 16 < rows;
     const int *list = notes.list + first;
-    const uint32_t stages = rfi_shared_address(shared);
     if (thread < COLUMNS) {
         const int64_t column = column0 + thread;
         notes.w_scale[thread] = p.w.scale && column < p.out_features ? p.w.scale[column] : 1;
@@ -316,23 +380,35 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
     }
     if (thread < ROWS) notes.infinities[thread] = 0;
     XPiece<SIGNS> x(p, list, rows, thread);
-    WPieces<SIGNS> w(column0, thread);
-    const int64_t mine = thread % PIECES * 8; /* of K, in a stage */
-    Sums total = {};
-    x.load(mine, p.in_features);
-    w.load(p, mine);
-    sync(); /* the notes are there, and what lay in the stages is read */
-    int at = 0;
-    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH, at ^= STAGE) {
-        x.put(shared + at);
-        w.put(p, shared + at, notes, k0 + mine, thread);
-        sync(); /* this stage is written, and the one before it, written next, is read by all */
-        if (k0 + DEPTH < p.in_features) {
-            x.load(k0 + DEPTH + mine, p.in_features);
-            w.load(p, k0 + DEPTH + mine);
+    const WPieces<SIGNS> w(p, column0, thread);
+    const Room room = room_of<SIGNS>(bytes, w.terms);
+    unsigned char *const raw = shared + room.buffers * room.buffer + thread * 16;
+    int64_t next = thread % PIECES * 8; /* column of this thread's piece of the next stage to be asked for */
+    const auto load = [&](int slot) {
+        if (next - thread % PIECES * 8 < p.in_features) {
+            x.load(raw + slot * room.raw, next, p.in_features);
+            w.load(p, raw + slot * room.raw, next);
         }
-        if (any) multiply_stage<SIGNS>(total, stages + at, lane_x, lane_w, both);
+        rfi_copy_commit();
+        next += DEPTH;
+    };
+    Sums total = {};
+    sync(); /* the notes are there, and what lay in this memory is read */
+    for (int slot = 0; slot < room.stages; slot++) load(slot);
+    int slot = 0, buffer = 0;
+    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
+        wait_for_oldest(room.stages); /* a thread reads what it has asked for itself: no barrier */
+        unsigned char *const stage = shared + buffer;
+        x.put(stage, raw + slot * room.raw);
+        w.put(p, stage, raw + slot * room.raw, notes, k0 + thread % PIECES * 8, thread);
+        sync(); /* the stage is written; the one before it is read by all where there are two */
+        load(slot);
+        if (++slot == room.stages) slot = 0;
+        if (any) multiply_stage<SIGNS>(total, rfi_shared_address(stage), lane_x, lane_w, both);
+        if (room.buffers == 1) sync(); /* the stage is read */
+        else buffer = room.buffer - buffer;
     }
+    rfi_copy_wait<0>();
     if (SIGNS && x.infinities) atomicAdd(&notes.infinities[thread / PIECES], x.infinities);
     sync(); /* the last stage is read: the tile takes its place */
     float *tile = (float *)shared;
@@ -354,8 +430,8 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
 }
 
 /* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
-template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared, Notes &notes, int thread,
-    unsigned block, unsigned blocks, Sync sync) {
+template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared, int bytes, Notes &notes,
+    int thread, unsigned block, unsigned blocks, Sync sync) {
     const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
     for (int64_t window = 0; window < p.batch; window += WINDOW)
 #pragma unroll 1
@@ -365,8 +441,8 @@ template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned c
             for (int64_t i = block; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
-                if (kind == INFINITE) multiply<true>(p, shared, notes, first, rows, column0, thread, sync);
-                else multiply<false>(p, shared, notes, first, rows, column0, thread, sync);
+                if (kind == INFINITE) multiply<true>(p, shared, bytes, notes, first, rows, column0, thread, sync);
+                else multiply<false>(p, shared, bytes, notes, first, rows, column0, thread, sync);
                 rfi_fold_tile(
                     p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
                 sync(); /* the tile is read, its states are written */

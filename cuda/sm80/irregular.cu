@@ -9,6 +9,13 @@ namespace tile = irregular_tile;
 
 constexpr int BLOCKS = 256; /* at most: as many as most devices run at a time, and few enough to be gone at once */
 
+constexpr int BYTES = 176 * 1024; /* of shared memory, where a device has that: two stages and four on their way */
+
+__host__ __device__ inline int bytes_of(const rfi_cuda_fold &p) {
+    const int most = (p.shared_per_block - (int)sizeof(tile::Notes)) / 128 * 128;
+    return most < tile::LEAST_BYTES ? tile::LEAST_BYTES : most < BYTES ? most : BYTES;
+}
+
 /* How many rows are flagged is known to the device alone: mostly there are none. */
 __global__ void __launch_bounds__(tile::THREADS) fold_irregular(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -17,8 +24,9 @@ __global__ void __launch_bounds__(tile::THREADS) fold_irregular(const __grid_con
     bool flagged = false;
     for (int64_t row = threadIdx.x; row < p.batch; row += tile::THREADS) flagged |= p.irregular[row];
     if (!__syncthreads_or(flagged)) return;
-    tile::Notes &notes = *(tile::Notes *)(shared + tile::SHARED);
-    tile::compute(p, shared, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); });
+    const int bytes = bytes_of(p);
+    tile::Notes &notes = *(tile::Notes *)(shared + bytes);
+    tile::compute(p, shared, bytes, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); });
 }
 
 } // namespace
@@ -27,5 +35,5 @@ cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stre
     const int64_t tiles = rfi_tiles(fold->out_features, tile::COLUMNS) * rfi_tiles(fold->batch, tile::ROWS);
     if (fold->batch > INT32_MAX) return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_irregular, fold, dim3((unsigned)(tiles < BLOCKS ? tiles : BLOCKS)), tile::THREADS,
-        tile::SHARED + sizeof(tile::Notes), stream, fold->overlaps);
+        bytes_of(*fold) + sizeof(tile::Notes), stream, fold->overlaps);
 }

@@ -39,17 +39,18 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
-/* What compute_irregular takes of the ring. */
-constexpr int IRREGULAR_BYTES = (int)(irregular_tile::SHARED + sizeof(irregular_tile::Notes));
+/* What compute_irregular takes of the ring at least. */
+constexpr int IRREGULAR_BYTES = irregular_tile::LEAST_BYTES + (int)sizeof(irregular_tile::Notes);
 
 /* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
- * finish merges the states. `shared` is memory that nothing uses any more, `barrier` one by name that those threads may
- * use. */
+ * finish merges the states. `shared` is memory that nothing uses any more, `bytes` of it, `barrier` one by name that
+ * those threads may use. */
 template <int TOTALS> static __device__ __noinline__ void compute_irregular(
-    const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
+    const rfi_cuda_fold &f, uint8_t *shared, int bytes, int thread, int barrier) {
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
-    irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + irregular_tile::SHARED);
-    irregular_tile::compute(f, shared, notes, thread, blockIdx.x, gridDim.x, sync);
+    bytes -= (int)sizeof(irregular_tile::Notes);
+    irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + bytes);
+    irregular_tile::compute(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync);
     if (f.chain.reduction == RF_OP_NONE) return;
     if (thread == 0) notes.counts[0] = draw(f.irregular_ticket, gridDim.x);
     sync();
