@@ -120,7 +120,8 @@ static rf_status row_input_info(void *s) {
 static rf_status count_ways(void *s) {
     rf_model *model = created("linear(3, 2) | sum");
     OK(rf_model_load_weights(model, w, b, NULL, 0));
-    rf_status status = rf_model_count_ways(model, &(rf_forward_args){.size = sizeof args, .x = x, .batch = 1}, s);
+    const rf_forward_args args = {.size = sizeof args, .x = x, .batch = 1};
+    rf_status status = rf_model_count_ways(model, &args, s);
     rf_model_destroy(model);
     return status;
 }
