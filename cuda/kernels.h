@@ -181,7 +181,8 @@ typedef struct rfi_cuda_split {
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
-    int32_t w_infinite; /* W has infinities, and x is strict and not dense: a row with an infinity is irregular */
+    int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an infinity
+                           is irregular */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio

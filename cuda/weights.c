@@ -339,7 +339,7 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     else if (p->findings.wide || (int64_t)lost * 64 > plan->out_features) p->w_terms = 3;
     else if (p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
     p->w_infinite = p->w_terms && p->findings.infinite;
-    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated || p->w_infinite;
+    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
     return RF_OK;
 }

@@ -16,17 +16,16 @@
 namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int ROWS = 64, COLUMNS = 128; /* of a tile */
+constexpr int ROWS = 128, COLUMNS = 128; /* of a tile */
 constexpr int TILE_LD = COLUMNS + 4;
 constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a stage */
 constexpr int TERMS = 3;
 constexpr int X_TERM = ROWS * ROW_BYTES, W_TERM = COLUMNS * ROW_BYTES, STAGE = TERMS * (X_TERM + W_TERM);
-constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
-constexpr int W_STEPS = COLUMNS * PIECES / THREADS;
+constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+constexpr int X_STEPS = ROWS * PIECES / THREADS, W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
 constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
 constexpr int UP = 76; /* x is scaled to a largest magnitude of 2^90: that of the terms of binary16, and so much more */
 static_assert(UP == 76, "the inverse is in logit_of");
-static_assert(ROWS * PIECES == THREADS, "a piece of x a thread");
 static_assert(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) == WARPS, "warps cover the tile");
 
 /* What a block knows of a tile besides its values, in shared memory, and what rows there are. */
@@ -37,9 +36,9 @@ struct Notes {
     int list[WINDOW], counts[WARPS];
 };
 constexpr int TILE_BYTES = (int)sizeof(float) * ROWS * TILE_LD;
-/* What is needed at least: two stages on their way of what takes most, of finite rows two terms of W. */
-constexpr int LEAST_BYTES = STAGE + 2 * THREADS * 16 * (2 + W_STEPS * 2);
-static_assert(LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + 2 * THREADS * 16 * (2 + W_STEPS * 3),
+/* What is needed at least: a stage, and one on its way, of what takes most, of finite rows two terms of W. */
+constexpr int LEAST_BYTES = STAGE + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 2);
+static_assert(LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 3),
     "the tile, and rows with infinities beside three terms of W");
 
 /* The rows of x that are computed in one way: see Notes, and rfi_cuda_rows for what a scale says. */
@@ -118,8 +117,8 @@ constexpr int MOST_STAGES = 4;
 template <bool SIGNS> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
     Room room;
     room.buffer = (SIGNS ? 1 : TERMS) * (X_TERM + W_TERM);
-    room.raw = THREADS * 16 * (2 + W_STEPS * w_terms);
-    room.buffers = bytes >= 2 * room.buffer + 3 * room.raw ? 2 : 1;
+    room.raw = THREADS * 16 * (X_STEPS * 2 + W_STEPS * w_terms);
+    room.buffers = bytes >= 2 * (room.buffer + room.raw) ? 2 : 1;
     room.stages = min((bytes - room.buffers * room.buffer) / room.raw, MOST_STAGES);
     return room;
 }
@@ -134,58 +133,71 @@ __device__ __forceinline__ void wait_for_oldest(int stages) {
     }
 }
 
-/* A thread's piece of x of a stage. */
-template <bool SIGNS> struct XPiece {
+/* A thread's pieces of x of a stage. Rows that are not there are left as they are: nobody reads what comes of them. */
+template <bool SIGNS> struct XPieces {
     pieces::operand from;
-    int64_t row;
-    bool there;
-    float a, b;     /* what it is scaled with: a power of two, in two factors */
-    int infinities; /* so far, of this thread's pieces of the row */
-    int place;      /* in a stage */
+    int64_t row[X_STEPS];         /* -1: not there */
+    float a[X_STEPS], b[X_STEPS]; /* what it is scaled with: a power of two, in two factors */
+    int infinities[X_STEPS];      /* so far, of this thread's pieces of the row */
+    int place;                    /* of the first in a stage */
 
-    __device__ __forceinline__ XPiece(const rfi_cuda_fold &p, const int *list, int rows, int thread)
-        : from(pieces::operand_of<float>(p.x_stored)), row(0), there(thread / PIECES < rows), a(1), b(1), infinities(0),
-          place(place_of(thread / PIECES, thread % PIECES)) {
-        if (!there) return;
-        row = list[thread / PIECES];
-        if (SIGNS) return;
-        const int exponent = UP - ilogbf(p.x.scale[row]), second = max(exponent - 127, 0);
-        a = __int_as_float((exponent - second + 127) << 23);
-        b = __int_as_float((second + 127) << 23);
+    __device__ __forceinline__ XPieces(const rfi_cuda_fold &p, const int *list, int rows, int thread)
+        : from(pieces::operand_of<float>(p.x_stored)), place(place_of(thread / PIECES, thread % PIECES)) {
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++) {
+            const int r = (s * THREADS + thread) / PIECES;
+            row[s] = r < rows ? list[r] : -1;
+            a[s] = b[s] = 1;
+            infinities[s] = 0;
+            if (SIGNS || row[s] < 0) continue;
+            const int exponent = UP - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
+            a[s] = __int_as_float((exponent - second + 127) << 23);
+            b[s] = __int_as_float((second + 127) << 23);
+        }
     }
     /* To the thread's place in a raw stage. */
     __device__ __forceinline__ void load(unsigned char *raw, int64_t k, int64_t end) const {
-        if (from.in_pieces && (!there || k + 8 <= end)) {
-            const bool narrow = from.whole != pieces::VALUES;
-            const unsigned char *at =
-                (const unsigned char *)from.rows.data + (there ? row * from.rows.ld + k : 0) * (narrow ? 2 : 4);
-            rfi_copy_async_16(rfi_shared_address(raw), at, there ? 16 : 0);
-            if (!narrow) rfi_copy_async_16(rfi_shared_address(raw + THREADS * 16), at + 16, there ? 16 : 0);
-            return;
+        const bool narrow = from.whole != pieces::VALUES;
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
+            if (row[s] < 0) continue;
+            if (from.in_pieces && k + 8 <= end) {
+                const unsigned char *at =
+                    (const unsigned char *)from.rows.data + (row[s] * from.rows.ld + k) * (narrow ? 2 : 4);
+                rfi_copy_async_16(rfi_shared_address(raw), at, 16);
+                if (!narrow) rfi_copy_async_16(rfi_shared_address(raw + THREADS * 16), at + 16, 16);
+                continue;
+            }
+            pieces::piece<1> piece;
+            pieces::load_piece<float>(piece, from, true, row[s], k, end);
+            *(uint4 *)raw = piece.raw[0];
+            *(uint4 *)(raw + THREADS * 16) = piece.raw[1];
         }
-        pieces::piece<1> piece;
-        pieces::load_piece<float>(piece, from, there, row, k, end);
-        *(uint4 *)raw = piece.raw[0];
-        *(uint4 *)(raw + THREADS * 16) = piece.raw[1];
     }
     __device__ __forceinline__ void put(unsigned char *stage, const unsigned char *raw) {
-        float v[8];
-        const pieces::piece<1> piece = {{*(const uint4 *)raw, *(const uint4 *)(raw + THREADS * 16)}};
-        pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
-        if (SIGNS) {
-            Words signs = {};
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const uint32_t bits = __float_as_uint(v[i]);
-                if ((bits & 0x7fffffff) != 0x7f800000) continue;
-                infinities++;
-                signs.w[i / 2] |= (bits >> 16 & 0x8000 | 0x3f80) << i % 2 * 16;
+        for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
+            if (row[s] < 0) continue;
+            /* The steps' rows are a multiple of eight apart: they are permuted alike. */
+            unsigned char *to = stage + place + s * (THREADS / PIECES) * ROW_BYTES;
+            float v[8];
+            const pieces::piece<1> piece = {{*(const uint4 *)raw, *(const uint4 *)(raw + THREADS * 16)}};
+            pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
+            if (SIGNS) {
+                Words signs = {};
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const uint32_t bits = __float_as_uint(v[i]);
+                    if ((bits & 0x7fffffff) != 0x7f800000) continue;
+                    infinities[s]++;
+                    signs.w[i / 2] |= (bits >> 16 & 0x8000 | 0x3f80) << i % 2 * 16;
+                }
+                *(uint4 *)to = pack(signs);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = v[i] * a[s] * b[s];
+                put_terms<X_TERM>(to, v);
             }
-            *(uint4 *)(stage + place) = pack(signs);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = v[i] * a * b;
-            put_terms<X_TERM>(stage + place, v);
         }
     }
 };
@@ -227,7 +239,7 @@ template <bool SIGNS> struct WPieces {
             for (int t = 0; t < TERMS; t++) {
                 if (t >= terms) break;
                 const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
-                rfi_copy_async_16(rfi_shared_address(raw + (2 + s * terms + t) * THREADS * 16),
+                rfi_copy_async_16(rfi_shared_address(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16),
                     (const uint16_t *)term + at, reads ? 16 : 0);
             }
         }
@@ -242,8 +254,8 @@ template <bool SIGNS> struct WPieces {
             uint4 term[TERMS];
 #pragma unroll
             for (int t = 0; t < TERMS; t++)
-                term[t] =
-                    t < terms ? *(const uint4 *)(raw + (2 + s * terms + t) * THREADS * 16) : make_uint4(0, 0, 0, 0);
+                term[t] = t < terms ? *(const uint4 *)(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16)
+                                    : make_uint4(0, 0, 0, 0);
             const Words high = words_of(term[0]), low = words_of(term[1]), least = words_of(term[2]);
             if (notes.w_scale[column] == INFINITY) note_place(notes, high, column, k);
             if (SIGNS) {
@@ -281,66 +293,61 @@ template <bool SIGNS> struct WPieces {
 
 typedef float Sums[M][N][4];
 
-/* Fragments of 16 of K: of one term of x, of one of W. */
-__device__ __forceinline__ void load_x(uint32_t (&x)[M][4], uint32_t stage, int lane_x, int term, int k16) {
+constexpr int PAIR = 2; /* tiles of 16 rows, and of 8 columns, whose products are taken together */
+static_assert(M % PAIR == 0 && N % PAIR == 0, "whole pairs");
+
+/* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
+__device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
 #pragma unroll
-    for (int m = 0; m < M; m++)
-        rfi_load_matrices(x[m], stage + term * X_TERM + m * 16 * ROW_BYTES + (lane_x ^ k16 << 5));
+    for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * ROW_BYTES);
 }
-__device__ __forceinline__ void load_w(uint32_t (&w)[N / 2][4], uint32_t first, int lane_w, int term, int k16) {
+__device__ __forceinline__ void multiply_pair(
+    float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
 #pragma unroll
-    for (int n = 0; n < N / 2; n++)
-        rfi_load_matrices(w[n], first + term * W_TERM + n * 16 * ROW_BYTES + (lane_w ^ k16 << 5));
-}
-__device__ __forceinline__ void multiply_terms(
-    Sums &sum, const uint32_t (&x)[M][4], const uint32_t (&w)[N / 2][4], bool both) {
+    for (int m = 0; m < PAIR; m++)
 #pragma unroll
-    for (int m = 0; m < M; m++)
-        if (m == 0 || both)
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[n / 2][n % 2 * 2], w[n / 2][n % 2 * 2 + 1]);
+        for (int n = 0; n < PAIR; n++) rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
 }
 
-/* total += a stage; `both`: the second 16 rows of the warp's are there, too. Six products are summed up by themselves,
- * the small ones first, see rfi_unbiased; of signs any sum is exact. */
-template <bool SIGNS>
-__device__ __forceinline__ void multiply_stage(Sums &total, uint32_t stage, int lane_x, int lane_w, bool both) {
-    constexpr int STEPS = DEPTH / 16;
-    const uint32_t first = stage + WPieces<SIGNS>::FIRST; /* of W */
-    if constexpr (SIGNS) {
+/* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
+ * first, see rfi_unbiased; of signs any sum is exact. `x` and `w` are where the lane's first fragments lie. */
+template <bool SIGNS> __device__ __forceinline__ void multiply_stage(Sums &total, uint32_t x, uint32_t w, int pairs) {
+    constexpr int STEPS = DEPTH / 16, BIG = SIGNS ? 1 : TERMS;
 #pragma unroll
-        for (int k = 0; k < STEPS; k++) {
-            uint32_t x[M][4], w[N / 2][4];
-            load_x(x, stage, lane_x, 0, k);
-            load_w(w, first, lane_w, 0, k);
-            multiply_terms(total, x, w, both);
+    for (int m = 0; m < M / PAIR; m++) {
+        if (m >= pairs) break;
+        const uint32_t x_pair = x + m * PAIR * 16 * ROW_BYTES;
+#pragma unroll
+        for (int n = 0; n < N / PAIR; n++) {
+            const uint32_t w_pair = w + n * PAIR * 8 * ROW_BYTES;
+            float part[PAIR][PAIR][4] = {};
+            uint32_t a[BIG][PAIR][4], b[BIG][4];
+            if (!SIGNS)
+#pragma unroll
+                for (int k = 0; k < STEPS; k++) {
+#pragma unroll
+                    for (int t = 0; t < BIG; t++) {
+                        load_x(a[t], x_pair + t * X_TERM, k);
+                        rfi_load_matrices(b[t], (w_pair ^ k << 5) + t * W_TERM);
+                    }
+#pragma unroll
+                    for (int sum = BIG - 1; sum > 0; sum--)
+#pragma unroll
+                        for (int i = sum; i >= 0; i--) multiply_pair(part, a[i], b[sum - i]);
+                }
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                load_x(a[0], x_pair, k);
+                rfi_load_matrices(b[0], w_pair ^ k << 5);
+                multiply_pair(part, a[0], b[0]);
+            }
+#pragma unroll
+            for (int i = 0; i < PAIR; i++)
+#pragma unroll
+                for (int j = 0; j < PAIR; j++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) total[m * PAIR + i][n * PAIR + j][c] += part[i][j][c];
         }
-    } else {
-        Sums part = {};
-#pragma unroll
-        for (int k = 0; k < STEPS; k++) {
-            uint32_t x[TERMS][M][4], w[TERMS][N / 2][4];
-#pragma unroll
-            for (int t = 0; t < TERMS; t++) load_x(x[t], stage, lane_x, t, k), load_w(w[t], first, lane_w, t, k);
-#pragma unroll
-            for (int sum = TERMS - 1; sum > 0; sum--)
-#pragma unroll
-                for (int i = sum; i >= 0; i--) multiply_terms(part, x[i], w[sum - i], both);
-        }
-#pragma unroll
-        for (int k = 0; k < STEPS; k++) {
-            uint32_t x[M][4], w[N / 2][4];
-            load_x(x, stage, lane_x, 0, k);
-            load_w(w, first, lane_w, 0, k);
-            multiply_terms(part, x, w, both);
-        }
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) total[m][n][i] += part[m][n][i];
     }
 }
 
@@ -370,8 +377,8 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
     const int warp = thread / 32, lane = thread % 32, warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
               warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
     const int lane_x = place_of(warp_row + lane % 16, lane / 16),
-              lane_w = place_of(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    const bool any = warp_row < rows, both = warp_row + 16 < rows;
+              lane_w = WPieces<SIGNS>::FIRST + place_of(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int pairs = (rows - warp_row + PAIR * 16 - 1) / (PAIR * 16);
     const int *list = notes.list + first;
     if (thread < COLUMNS) {
         const int64_t column = column0 + thread;
@@ -379,38 +386,59 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
         notes.place[thread] = -1;
     }
     if (thread < ROWS) notes.infinities[thread] = 0;
-    XPiece<SIGNS> x(p, list, rows, thread);
+    XPieces<SIGNS> x(p, list, rows, thread);
     const WPieces<SIGNS> w(p, column0, thread);
     const Room room = room_of<SIGNS>(bytes, w.terms);
     unsigned char *const raw = shared + room.buffers * room.buffer + thread * 16;
-    int64_t next = thread % PIECES * 8; /* column of this thread's piece of the next stage to be asked for */
-    const auto load = [&](int slot) {
-        if (next - thread % PIECES * 8 < p.in_features) {
-            x.load(raw + slot * room.raw, next, p.in_features);
-            w.load(p, raw + slot * room.raw, next);
+    int64_t asked = 0, k = thread % PIECES * 8; /* columns of which raw stages are asked for; of the piece to be put */
+    int slot = 0;                               /* of that */
+    const auto load = [&](int to) {
+        if (asked < p.in_features) {
+            x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.in_features);
+            w.load(p, raw + to * room.raw, asked + thread % PIECES * 8);
         }
         rfi_copy_commit();
-        next += DEPTH;
+        asked += DEPTH;
+    };
+    /* The next stage to a buffer; a thread reads what it has asked for itself: no barrier. */
+    const auto put = [&](int buffer) {
+        wait_for_oldest(room.stages);
+        x.put(shared + buffer, raw + slot * room.raw);
+        w.put(p, shared + buffer, raw + slot * room.raw, notes, k, thread);
+        load(slot);
+        if (++slot == room.stages) slot = 0;
+        k += DEPTH;
     };
     Sums total = {};
     sync(); /* the notes are there, and what lay in this memory is read */
-    for (int slot = 0; slot < room.stages; slot++) load(slot);
-    int slot = 0, buffer = 0;
+    for (int i = 0; i < room.stages; i++) load(i);
+    put(0);
+    sync(); /* the first stage is written */
+    const bool single = room.buffers == 1;
+    const int other = single ? 0 : room.buffer;
+    int buffer = 0;
+    /* Of the two warps that share a scheduler one brings the next stage while the other multiplies this one. */
+    const bool early = !single && warp >= WARPS / 2;
     for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
-        wait_for_oldest(room.stages); /* a thread reads what it has asked for itself: no barrier */
-        unsigned char *const stage = shared + buffer;
-        x.put(stage, raw + slot * room.raw);
-        w.put(p, stage, raw + slot * room.raw, notes, k0 + thread % PIECES * 8, thread);
-        sync(); /* the stage is written; the one before it is read by all where there are two */
-        load(slot);
-        if (++slot == room.stages) slot = 0;
-        if (any) multiply_stage<SIGNS>(total, rfi_shared_address(stage), lane_x, lane_w, both);
-        if (room.buffers == 1) sync(); /* the stage is read */
-        else buffer = room.buffer - buffer;
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            if (half != early) {
+                if (k0 + DEPTH < p.in_features) put(other - buffer);
+            } else {
+                const uint32_t stage = rfi_shared_address(shared) + buffer;
+                multiply_stage<SIGNS>(total, stage + lane_x, stage + lane_w, pairs);
+            }
+            if (single && half == 0) sync(); /* the stage is read */
+        }
+        sync(); /* the next stage is written, and this one is read */
+        buffer = other - buffer;
     }
     rfi_copy_wait<0>();
-    if (SIGNS && x.infinities) atomicAdd(&notes.infinities[thread / PIECES], x.infinities);
-    sync(); /* the last stage is read: the tile takes its place */
+    if (SIGNS)
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++)
+            if (x.infinities[s]) atomicAdd(&notes.infinities[(s * THREADS + thread) / PIECES], x.infinities[s]);
+    sync(); /* all infinities are counted: the tile takes the stages' place */
     float *tile = (float *)shared;
 #pragma unroll
     for (int m = 0; m < M; m++)

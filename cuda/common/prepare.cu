@@ -152,8 +152,8 @@ __device__ __forceinline__ void store_terms(const rfi_cuda_split &p, int64_t at,
 }
 
 /* A value of W that is not zero has a term that is not: infinity times it must not become NaN. Likewise one of x that
- * W's infinities may meet: where there is a second level, that has it, or the row is irregular. `v` is what the terms
- * leave of the scaled values. */
+ * W's infinities may meet, but for rows of two levels: there the second has it, or the row is irregular. `v` is what
+ * the terms leave of the scaled values. */
 template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)[WIDTH], uint2 (&term)[TERMS]) {
     uint16_t *last = (uint16_t *)&term[TERMS - 1];
     const uint16_t *first = (const uint16_t *)&term[0];
@@ -162,9 +162,9 @@ template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)
         if (v[j] != 0 && !((first[j] | last[j]) & 0x7fff)) last[j] = v[j] < 0 ? 0x8001 : 1;
 }
 
-/* SINGLE: scale.b is 1, as it nearly always is. Returns how many values are poor. */
+/* SINGLE: scale.b is 1, as it nearly always is. `keeps`: see keep_signs. Returns how many values are poor. */
 template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int write_terms(
-    const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype) {
+    const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype, bool keeps) {
     float v[WIDTH], least = INFINITY;
     uint2 term[TERMS];
 #pragma unroll
@@ -179,7 +179,7 @@ template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int writ
         for (int j = 0; j < WIDTH; j++) poor += stored[j] != 0 && fabsf(v[j]) < below;
     }
     to_terms<TERMS, BF16>(v, term);
-    if (BF16 ? p.w_infinite : least < 0x1p-23f && !p.levels.ratio) keep_signs<TERMS>(v, term);
+    if (keeps && (BF16 || least < 0x1p-23f)) keep_signs<TERMS>(v, term);
     store_terms<TERMS>(p, at, term);
     return poor;
 }
@@ -301,7 +301,7 @@ template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
     });
     poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
     if (!p.dense)
-        *irregular |= p.strict
+        *irregular |= p.strict || p.w_infinite
             ? poor > 0
             : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
     return top > 0 ? down : 0;
@@ -346,6 +346,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     float row_scale = scalbnf(1.0f, -exponent), ratio = 0;
     int poor = 0;
     bool irregular = false;
+    const bool keeps = p.w_infinite || (!BF16 && !p.levels.ratio);
     if (!(top < INFINITY)) {
         int64_t place = -1;
         row_scale = find_infinity(walk, scratch, &place, &irregular);
@@ -368,11 +369,11 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
         }
     } else if (scale.b == 1)
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
-            poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype);
+            poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
         });
     else
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
-            poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype);
+            poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
         });
     if (!BF16 && p.levels.ratio && __syncthreads_or(poor > 0)) {
         float counted = 0;
@@ -383,8 +384,13 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
         const auto add = [](float x, float y) { return x + y; };
         const float all_poor = block_all<WARPS>((float)poor, scratch, add);
         counted = block_all<WARPS>(counted, scratch, add);
-        if (p.strict || all_poor * FEW_POOR > counted)
+        if (p.strict || all_poor * FEW_POOR > counted) {
+            if (keeps)
+                walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+                    write_terms<TERMS, BF16, false>(p, to + i - mine, v, scale, dtype, false);
+                });
             ratio = write_rest<TERMS, FEW>(walk, scratch, to, scale, counted, &irregular);
+        }
     }
     if (p.levels.wide && row == p.rows - 1)
         for (int64_t i = p.rows + threadIdx.x; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;

@@ -9,7 +9,7 @@ namespace tile = irregular_tile;
 
 constexpr int BLOCKS = 256; /* at most: as many as most devices run at a time, and few enough to be gone at once */
 
-constexpr int BYTES = 176 * 1024; /* of shared memory, where a device has that: two stages and four on their way */
+constexpr int BYTES = 200 * 1024; /* of shared memory, where a device has that: two stages and three on their way */
 
 __host__ __device__ inline int bytes_of(const rfi_cuda_fold &p) {
     const int most = (p.shared_per_block - (int)sizeof(tile::Notes)) / 128 * 128;
