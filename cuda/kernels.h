@@ -181,16 +181,20 @@ typedef struct rfi_cuda_split {
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
-    int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an infinity
-                           is irregular */
+    int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
+                           infinity is irregular */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
                                NULL: a row has one level, whatever that loses */
     uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the
-                               stored values; NULL: nobody asks */
+                               stored values; NULL: nobody asks. Such a row with infinities has in place of its terms
+                               their number and, if these are no more than RFI_FEW_INFINITIES, the places as ints, twice
+                               the column and 1 for one below zero */
     rfi_cuda_clear clear;
 } rfi_cuda_split;
+
+#define RFI_FEW_INFINITIES 15
 
 /* What W is like, counted before it is prepared. See doc/kernels/accuracy.md. */
 typedef struct rfi_cuda_findings {

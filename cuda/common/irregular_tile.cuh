@@ -5,8 +5,8 @@
  * A finite row is brought to three bfloat16 terms on its way to shared memory, and W's values, whatever terms they are
  * kept in, to three more: six products, and the range of float32. Of a row with infinities only these count, and only
  * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities
- * where all of them pull to one side, and smaller where the logit is NaN. The sum of a row depends on the row and W
- * alone, not on what else is in the tile. */
+ * where all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
+ * alone. The sum of a row depends on the row and W alone, not on what else is in the tile. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 #define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 
@@ -16,12 +16,12 @@
 namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int ROWS = 128, COLUMNS = 128; /* of a tile */
+constexpr int ROWS = 64, COLUMNS = 128; /* of a tile */
 constexpr int TILE_LD = COLUMNS + 4;
 constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a stage */
 constexpr int TERMS = 3;
 constexpr int X_TERM = ROWS * ROW_BYTES, W_TERM = COLUMNS * ROW_BYTES, STAGE = TERMS * (X_TERM + W_TERM);
-constexpr int WARP_ROWS = 64, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
 constexpr int X_STEPS = ROWS * PIECES / THREADS, W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
 constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
 constexpr int UP = 76; /* x is scaled to a largest magnitude of 2^90: that of the terms of binary16, and so much more */
@@ -41,11 +41,17 @@ constexpr int LEAST_BYTES = STAGE + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 2);
 static_assert(LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 3),
     "the tile, and rows with infinities beside three terms of W");
 
-/* The rows of x that are computed in one way: see Notes, and rfi_cuda_rows for what a scale says. */
-enum Kind { FINITE, INFINITE, ALL };
+/* The rows of x that are computed in one way. A scale says whether they are finite; where the infinities of others are,
+ * in place of their terms: see rfi_cuda_split. */
+enum Kind { FINITE, FEW, MANY, ALL };
 
+__device__ __forceinline__ const int *infinities_of(const rfi_cuda_fold &p, int64_t row) {
+    return (const int *)((const uint16_t *)p.x.data + row * p.x.ld);
+}
 __device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind kind) {
-    return p.irregular[row] && (kind == ALL || (p.x.scale[row] == INFINITY) == (kind == INFINITE));
+    if (!p.irregular[row] || kind == ALL) return p.irregular[row];
+    if (p.x.scale[row] != INFINITY) return kind == FINITE;
+    return kind == (infinities_of(p, row)[0] > RFI_FEW_INFINITIES ? MANY : FEW);
 }
 
 /* The flagged rows of a kind among the WINDOW from row `first` on, in their order, which is the same in every block.
@@ -92,8 +98,22 @@ struct Words {
 __device__ __forceinline__ Words words_of(const uint4 &v) { return {{v.x, v.y, v.z, v.w}}; }
 __device__ __forceinline__ uint4 pack(const Words &v) { return make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
 
+/* By address: of a pointer that it gets the compiler does not know that it is to shared memory. */
+__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "r"(from)
+        : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, const uint4 &v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+        : "memory");
+}
+
 /* Eight values to three bfloat16 terms each, to `to` and TERM bytes further on. */
-template <int TERM> __device__ __forceinline__ void put_terms(unsigned char *to, float (&v)[8]) {
+template <int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
 #pragma unroll
     for (int t = 0; t < TERMS; t++) {
         Words term;
@@ -104,7 +124,7 @@ template <int TERM> __device__ __forceinline__ void put_terms(unsigned char *to,
             const float2 back = rfi_widen<__nv_bfloat16>(term.w[i]);
             v[2 * i] -= back.x, v[2 * i + 1] -= back.y;
         }
-        *(uint4 *)(to + t * TERM) = pack(term);
+        store_shared(to + t * TERM, pack(term));
     }
 }
 
@@ -156,7 +176,7 @@ template <bool SIGNS> struct XPieces {
         }
     }
     /* To the thread's place in a raw stage. */
-    __device__ __forceinline__ void load(unsigned char *raw, int64_t k, int64_t end) const {
+    __device__ __forceinline__ void load(uint32_t raw, int64_t k, int64_t end) const {
         const bool narrow = from.whole != pieces::VALUES;
 #pragma unroll
         for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
@@ -164,36 +184,46 @@ template <bool SIGNS> struct XPieces {
             if (from.in_pieces && k + 8 <= end) {
                 const unsigned char *at =
                     (const unsigned char *)from.rows.data + (row[s] * from.rows.ld + k) * (narrow ? 2 : 4);
-                rfi_copy_async_16(rfi_shared_address(raw), at, 16);
-                if (!narrow) rfi_copy_async_16(rfi_shared_address(raw + THREADS * 16), at + 16, 16);
+                rfi_copy_async_16(raw, at, 16);
+                if (!narrow) rfi_copy_async_16(raw + THREADS * 16, at + 16, 16);
                 continue;
             }
             pieces::piece<1> piece;
             pieces::load_piece<float>(piece, from, true, row[s], k, end);
-            *(uint4 *)raw = piece.raw[0];
-            *(uint4 *)(raw + THREADS * 16) = piece.raw[1];
+            store_shared(raw, piece.raw[0]);
+            store_shared(raw + THREADS * 16, piece.raw[1]);
         }
     }
-    __device__ __forceinline__ void put(unsigned char *stage, const unsigned char *raw) {
+    /* Of two values in 16 bits the signs of those that are infinite: -1, 0 or 1. Those of float32 by their upper
+     * halves, for there is no NaN. */
+    static __device__ __forceinline__ uint32_t signs_of(uint32_t two, uint32_t infinity, int &infinities) {
+        const uint32_t there = __vcmpeq2(two & infinity, infinity);
+        infinities += __popc(there) / 16;
+        return (two & 0x80008000 | 0x3f803f80) & there;
+    }
+    __device__ __forceinline__ void put(uint32_t stage, uint32_t raw) {
+        const bool narrow = from.whole != pieces::VALUES;
 #pragma unroll
         for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
             if (row[s] < 0) continue;
             /* The steps' rows are a multiple of eight apart: they are permuted alike. */
-            unsigned char *to = stage + place + s * (THREADS / PIECES) * ROW_BYTES;
-            float v[8];
-            const pieces::piece<1> piece = {{*(const uint4 *)raw, *(const uint4 *)(raw + THREADS * 16)}};
-            pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
+            const uint32_t to = stage + place + s * (THREADS / PIECES) * ROW_BYTES;
+            const pieces::piece<1> piece = {{load_shared(raw), load_shared(raw + THREADS * 16)}};
             if (SIGNS) {
-                Words signs = {};
+                const uint32_t infinity = from.rows.dtype == RF_FLOAT16 ? 0x7c007c00 : 0x7f807f80;
+                const Words low = words_of(piece.raw[0]), high = words_of(piece.raw[1]);
+                Words signs;
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const uint32_t bits = __float_as_uint(v[i]);
-                    if ((bits & 0x7fffffff) != 0x7f800000) continue;
-                    infinities[s]++;
-                    signs.w[i / 2] |= (bits >> 16 & 0x8000 | 0x3f80) << i % 2 * 16;
+                for (int i = 0; i < 4; i++) {
+                    const Words &half = i < 2 ? low : high;
+                    signs.w[i] =
+                        signs_of(narrow ? low.w[i] : __byte_perm(half.w[i % 2 * 2], half.w[i % 2 * 2 + 1], 0x7632),
+                            infinity, infinities[s]);
                 }
-                *(uint4 *)to = pack(signs);
+                store_shared(to, pack(signs));
             } else {
+                float v[8];
+                pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] = v[i] * a[s] * b[s];
                 put_terms<X_TERM>(to, v);
@@ -208,7 +238,7 @@ template <bool SIGNS> struct WPieces {
     int terms;
     int64_t end;           /* pieces from here on are zeros */
     int64_t base[W_STEPS]; /* of the row, in values */
-    bool there[W_STEPS];
+    bool there[W_STEPS], infinite[W_STEPS];
     int64_t panel_step; /* from a panel to the next */
     int shift, mask, turn[W_STEPS];
 
@@ -223,13 +253,14 @@ template <bool SIGNS> struct WPieces {
         for (int s = 0; s < W_STEPS; s++) {
             const int64_t row = column0 + (s * THREADS + thread) / PIECES;
             there[s] = row < p.out_features;
+            infinite[s] = there[s] && p.w.scale && p.w.scale[row] == INFINITY;
             base[s] = panel ? rfi_place(panel, p.w.ld, row, 0) : row * p.w.ld;
             turn[s] = panel ? (int)(base[s] & mask) : 0; /* where the row's first piece lies */
             base[s] -= turn[s];
         }
     }
     /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
-    __device__ __forceinline__ void load(const rfi_cuda_fold &p, unsigned char *raw, int64_t k) const {
+    __device__ __forceinline__ void load(const rfi_cuda_fold &p, uint32_t raw, int64_t k) const {
         const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
 #pragma unroll
         for (int s = 0; s < W_STEPS; s++) {
@@ -239,25 +270,25 @@ template <bool SIGNS> struct WPieces {
             for (int t = 0; t < TERMS; t++) {
                 if (t >= terms) break;
                 const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
-                rfi_copy_async_16(rfi_shared_address(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16),
-                    (const uint16_t *)term + at, reads ? 16 : 0);
+                rfi_copy_async_16(
+                    raw + (2 * X_STEPS + s * terms + t) * THREADS * 16, (const uint16_t *)term + at, reads ? 16 : 0);
             }
         }
     }
-    __device__ __forceinline__ void put(const rfi_cuda_fold &p, unsigned char *stage, const unsigned char *raw,
-        Notes &notes, int64_t k, int thread) const {
+    __device__ __forceinline__ void put(
+        const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, Notes &notes, int64_t k, int thread) const {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
         for (int s = 0; s < W_STEPS; s++) {
             const int column = (s * THREADS + thread) / PIECES;
-            unsigned char *to = stage + FIRST + place_of(column, thread % PIECES);
+            const uint32_t to = stage + FIRST + place_of(column, thread % PIECES);
             uint4 term[TERMS];
 #pragma unroll
             for (int t = 0; t < TERMS; t++)
-                term[t] = t < terms ? *(const uint4 *)(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16)
+                term[t] = t < terms ? load_shared(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16)
                                     : make_uint4(0, 0, 0, 0);
             const Words high = words_of(term[0]), low = words_of(term[1]), least = words_of(term[2]);
-            if (notes.w_scale[column] == INFINITY) note_place(notes, high, column, k);
+            if (infinite[s]) note_place(notes, high, column, k);
             if (SIGNS) {
                 /* A value that is not zero has a term that is not, or, in a row with an infinity, a second one of -0;
                  * the first has its sign in any case. */
@@ -267,10 +298,10 @@ template <bool SIGNS> struct WPieces {
                     const uint32_t there = __vcmpne2(high.w[i] & 0x7fff7fff | low.w[i] | least.w[i], 0);
                     signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
                 }
-                *(uint4 *)to = pack(signs);
+                store_shared(to, pack(signs));
             } else if (bfloat16) {
 #pragma unroll
-                for (int t = 0; t < TERMS; t++) *(uint4 *)(to + t * W_TERM) = term[t];
+                for (int t = 0; t < TERMS; t++) store_shared(to + t * W_TERM, term[t]);
             } else {
                 float v[8], more[8];
                 pieces::widen(v, term[0], false);
@@ -389,7 +420,7 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
     XPieces<SIGNS> x(p, list, rows, thread);
     const WPieces<SIGNS> w(p, column0, thread);
     const Room room = room_of<SIGNS>(bytes, w.terms);
-    unsigned char *const raw = shared + room.buffers * room.buffer + thread * 16;
+    const uint32_t stages = rfi_shared_address(shared), raw = stages + room.buffers * room.buffer + thread * 16;
     int64_t asked = 0, k = thread % PIECES * 8; /* columns of which raw stages are asked for; of the piece to be put */
     int slot = 0;                               /* of that */
     const auto load = [&](int to) {
@@ -403,8 +434,8 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
     /* The next stage to a buffer; a thread reads what it has asked for itself: no barrier. */
     const auto put = [&](int buffer) {
         wait_for_oldest(room.stages);
-        x.put(shared + buffer, raw + slot * room.raw);
-        w.put(p, shared + buffer, raw + slot * room.raw, notes, k, thread);
+        x.put(stages + buffer, raw + slot * room.raw);
+        w.put(p, stages + buffer, raw + slot * room.raw, notes, k, thread);
         load(slot);
         if (++slot == room.stages) slot = 0;
         k += DEPTH;
@@ -425,7 +456,7 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
             if (half != early) {
                 if (k0 + DEPTH < p.in_features) put(other - buffer);
             } else {
-                const uint32_t stage = rfi_shared_address(shared) + buffer;
+                const uint32_t stage = stages + buffer;
                 multiply_stage<SIGNS>(total, stage + lane_x, stage + lane_w, pairs);
             }
             if (single && half == 0) sync(); /* the stage is read */
@@ -457,20 +488,82 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
     sync(); /* the tile is written */
 }
 
+/* The same for rows with few infinities: what the columns of W are at their places. False where the tile has an
+ * infinite column. */
+template <class Sync> __device__ __forceinline__ bool look_up(
+    const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    constexpr int AT_ONCE = 8,
+                  STEP = THREADS / COLUMNS; /* rows of a thread whose latencies overlap, and from one to the next */
+    const int c = thread % COLUMNS;
+    const int64_t column = column0 + c;
+    const bool there = column < p.out_features;
+    if (thread == 0) notes.counts[0] = 0;
+    sync(); /* that is there, and what lay in this memory is read */
+    if (there && p.w.scale && p.w.scale[column] == INFINITY) notes.counts[0] = 1;
+    sync(); /* all have looked */
+    if (notes.counts[0]) return false;
+    const int panel = p.w.panel;
+    const int64_t start = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
+    const int mask = panel - 1, turn = panel ? (int)(start & mask) : 0, shift = panel ? 31 - __clz(panel) : 0;
+    const int64_t panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+    const uint16_t *const high = (const uint16_t *)p.w.data, *const low = (const uint16_t *)p.w.low,
+                          *const least = (const uint16_t *)p.w.least;
+    for (int r0 = thread / COLUMNS; r0 < rows; r0 += AT_ONCE * STEP) {
+        const int *at[AT_ONCE];
+        int count[AT_ONCE], most = 0, seen[AT_ONCE] = {}; /* by bits: up, down, NaN */
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int r = r0 + i * STEP;
+            at[i] = infinities_of(p, notes.list[first + min(r, rows - 1)]);
+            count[i] = there && r < rows ? at[i][0] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) most = max(most, count[i]);
+        for (int q = 1; q <= most; q++) {
+            int64_t from[AT_ONCE];
+            int place[AT_ONCE];
+            uint32_t value[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) place[i] = q <= count[i] ? at[i][q] : -1;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int k = max(place[i], 0) >> 1;
+                from[i] = panel ? start - turn + (k >> shift) * panel_step + (k & mask ^ turn) : start + k;
+                value[i] = there ? high[from[i]] : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (place[i] < 0) continue;
+                uint32_t rest = value[i] & 0x7fff;
+                if (!rest && low) rest = low[from[i]];
+                if (!rest && least) rest = least[from[i]];
+                seen[i] |= !rest ? 4 : (value[i] >> 15 ^ place[i]) & 1 ? 2 : 1;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (r0 + i * STEP < rows)
+                tile[(r0 + i * STEP) * TILE_LD + c] = seen[i] == 1 ? INFINITY : seen[i] == 2 ? -INFINITY : NAN;
+    }
+    sync(); /* the tile is written */
+    return true;
+}
+
 /* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
 template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared, int bytes, Notes &notes,
     int thread, unsigned block, unsigned blocks, Sync sync) {
     const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
     for (int64_t window = 0; window < p.batch; window += WINDOW)
 #pragma unroll 1
-        for (int kind = FINITE; kind <= INFINITE; kind++) {
+        for (int kind = FINITE; kind <= MANY; kind++) {
             const int count = list_rows(p, (Kind)kind, window, notes, thread, sync);
             const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
-                if (kind == INFINITE) multiply<true>(p, shared, bytes, notes, first, rows, column0, thread, sync);
-                else multiply<false>(p, shared, bytes, notes, first, rows, column0, thread, sync);
+                if (kind == FINITE) multiply<false>(p, shared, bytes, notes, first, rows, column0, thread, sync);
+                else if (kind == MANY || !look_up(p, (float *)shared, notes, first, rows, column0, thread, sync))
+                    multiply<true>(p, shared, bytes, notes, first, rows, column0, thread, sync);
                 rfi_fold_tile(
                     p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
                 sync(); /* the tile is read, its states are written */

@@ -265,6 +265,23 @@ template <bool FEW> __device__ __forceinline__ float find_infinity(
     return nans > 0 ? NAN : INFINITY;
 }
 
+/* Their number and, of the first RFI_FEW_INFINITIES that are met, the places, to `list`. */
+template <bool FEW> __device__ __forceinline__ void list_infinities(const row_walk<FEW> &walk, int *list) {
+    __shared__ int count;
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads(); /* that is there, and the terms are written that lie in this place */
+    walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            if (fabsf(v[j]) == INFINITY) {
+                const int at = atomicAdd(&count, 1);
+                if (at < RFI_FEW_INFINITIES) list[1 + at] = (int)(i + j) << 1 | (v[j] < 0);
+            }
+    });
+    __syncthreads(); /* all are counted */
+    if (threadIdx.x == 0) list[0] = count;
+}
+
 /* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left.
  * *irregular: even so the row loses too much. */
 template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
@@ -367,6 +384,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
             if (TERMS > 1) term[TERMS > 1] = *(const uint2 *)second;
             store_terms<TERMS>(p, to + (i - mine) * apart, term);
         }
+        if (irregular) list_infinities(walk, (int *)((uint16_t *)p.high + to - mine));
     } else if (scale.b == 1)
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
             poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
@@ -400,6 +418,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     p.scale[row] = row_scale;
     if (p.irregular) p.irregular[row] = irregular;
     if (!p.levels.ratio) return;
+    if (irregular) ratio = 0; /* nobody wants the product */
     p.levels.ratio[row] = ratio;
     p.levels.wide[row] = ratio != 0;
 }
