@@ -175,7 +175,8 @@ def test_a_row_does_not_depend_on_others(batch: int) -> None:
     x[1::3] = spread(30.0, rng, *x[1::3].shape).clip(-1e38, 1e38).astype(np.float32)
     with Case("linear | logsumexp", x, w, b).model("cuda", batch_invariant=True) as model:
         whole = model(x)
-        assert model.count_ways(x).irregular_rows > 80
+        ways = model.count_ways(x)
+        assert ways.irregular_rows > batch // 2 or not ways.x_terms  # hopper_small promises no invariance
         for first, last in ((0, 1), (1, 9), (5, 70), (64, 140)):
             assert same_bits(model(x[first:last]), whole[first:last])
         order = rng.permutation(len(x))

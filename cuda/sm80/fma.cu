@@ -6,20 +6,11 @@
 
 namespace {
 
-/* Stages of 16 columns, converted as they are loaded: a thread holds little, and several blocks share a multiprocessor.
- */
-constexpr int ROWS = 64, COLUMNS = 128, TILE_LD = COLUMNS + 4;
+/* Stages of 16 columns, converted as they are loaded: a thread holds little, and two blocks share a multiprocessor. */
+constexpr int THREADS = 256, ROWS = 64, COLUMNS = 128, TILE_LD = COLUMNS + 4;
 constexpr int DEPTH = 16;
-constexpr int THREAD_ROWS = 8, GROUP = 4; /* of a tile; a thread's columns are groups of neighbours */
-constexpr int STEP = 4;                   /* values of one row that a thread loads at a time */
-
-/* In float32 a thread has two groups of columns, half a tile apart: a value from shared memory is multiplied eight
- * times. In float64 the sums would take twice the registers that there are. */
-template <class T> struct shape {
-    static constexpr int groups = sizeof(T) == 4 ? 2 : 1, across = COLUMNS / GROUP / groups; /* threads side by side */
-    static constexpr int threads = ROWS / THREAD_ROWS * across, loaded = threads / (DEPTH / STEP); /* rows at once */
-    static constexpr int x_steps = ROWS / loaded, w_steps = COLUMNS / loaded;
-};
+constexpr int THREAD_ROWS = 8, THREAD_COLUMNS = 4; /* of a tile: 8 x 32 threads */
+constexpr int STEP = 4;                            /* values of one row that a thread loads at a time */
 
 template <class T> struct stage {
     T x[DEPTH][ROWS + 4], w[DEPTH][COLUMNS + 4]; /* k-major, so that a thread's rows and columns are neighbours */
@@ -43,65 +34,52 @@ template <class T> __device__ __forceinline__ void load_step(
 }
 
 template <class T> struct loads {
-    T x[shape<T>::x_steps][STEP], w[shape<T>::w_steps][STEP];
+    T x[STEP], w[2][STEP];
 };
 
 template <class T> __device__ __forceinline__ void load(
-    loads<T> &v, const rfi_cuda_fold &p, int64_t row0, int rows, int64_t column0, int64_t k0) {
-    typedef shape<T> S;
-    const int row = threadIdx.x / (DEPTH / STEP);
-    const int64_t k = k0 + threadIdx.x % (DEPTH / STEP) * STEP;
-#pragma unroll
-    for (int s = 0; s < S::x_steps; s++)
-        load_step(v.x[s], p.x, row + s * S::loaded < rows, row0 + row + s * S::loaded, k, p.in_features);
-#pragma unroll
-    for (int s = 0; s < S::w_steps; s++) {
-        const int64_t column = column0 + row + s * S::loaded;
-        load_step(v.w[s], p.w, column < p.out_features, column, k, p.in_features);
-    }
+    loads<T> &v, const rfi_cuda_fold &p, int64_t x_row, bool x_there, int64_t column0, int64_t k0) {
+    const int64_t k = k0 + threadIdx.x % 4 * STEP, column = column0 + threadIdx.x / 4;
+    load_step(v.x, p.x, x_there, x_row, k, p.in_features);
+    load_step(v.w[0], p.w, column < p.out_features, column, k, p.in_features);
+    load_step(v.w[1], p.w, column + 64 < p.out_features, column + 64, k, p.in_features);
 }
 
 template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<T> &v) {
-    typedef shape<T> S;
-    const int row = threadIdx.x / (DEPTH / STEP), k = threadIdx.x % (DEPTH / STEP) * STEP;
+    const int k = threadIdx.x % 4 * STEP, row = threadIdx.x / 4;
 #pragma unroll
     for (int i = 0; i < STEP; i++) {
-#pragma unroll
-        for (int n = 0; n < S::x_steps; n++) s.x[k + i][row + n * S::loaded] = v.x[n][i];
-#pragma unroll
-        for (int n = 0; n < S::w_steps; n++) s.w[k + i][row + n * S::loaded] = v.w[n][i];
+        s.x[k + i][row] = v.x[i];
+        s.w[k + i][row] = v.w[0][i];
+        s.w[k + i][row + 64] = v.w[1][i];
     }
 }
 
 /* Logits without bias of a tile, to shared memory. */
 template <class T>
 __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t row0, int rows, int64_t column0) {
-    typedef shape<T> S;
     stage<T> &s = *(stage<T> *)shared;
-    const int tr = threadIdx.x / S::across * THREAD_ROWS, tc = threadIdx.x % S::across * GROUP;
-    T sum[THREAD_ROWS][S::groups][GROUP] = {};
+    const int tr = threadIdx.x / 32 * THREAD_ROWS, tc = threadIdx.x % 32 * THREAD_COLUMNS, index = threadIdx.x / 4;
+    const bool there = index < rows;
+    T sum[THREAD_ROWS][THREAD_COLUMNS] = {};
     loads<T> next;
-    load(next, p, row0, rows, column0, 0);
+    load(next, p, row0 + index, there, column0, 0);
     for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
         __syncthreads(); /* the stage is read */
         put(s, next);
         __syncthreads(); /* the stage is written */
-        if (k0 + DEPTH < p.in_features) load(next, p, row0, rows, column0, k0 + DEPTH);
+        if (k0 + DEPTH < p.in_features) load(next, p, row0 + index, there, column0, k0 + DEPTH);
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            T a[THREAD_ROWS], b[S::groups][GROUP];
+            T a[THREAD_ROWS], b[THREAD_COLUMNS];
 #pragma unroll
             for (int i = 0; i < THREAD_ROWS; i++) a[i] = s.x[k][tr + i];
 #pragma unroll
-            for (int g = 0; g < S::groups; g++)
-#pragma unroll
-                for (int j = 0; j < GROUP; j++) b[g][j] = s.w[k][tc + g * (COLUMNS / S::groups) + j];
+            for (int j = 0; j < THREAD_COLUMNS; j++) b[j] = s.w[k][tc + j];
 #pragma unroll
             for (int i = 0; i < THREAD_ROWS; i++)
 #pragma unroll
-                for (int g = 0; g < S::groups; g++)
-#pragma unroll
-                    for (int j = 0; j < GROUP; j++) sum[i][g][j] = fma(a[i], b[g][j], sum[i][g][j]);
+                for (int j = 0; j < THREAD_COLUMNS; j++) sum[i][j] = fma(a[i], b[j], sum[i][j]);
         }
     }
     __syncthreads(); /* the last stage is read: the tile takes its place */
@@ -109,15 +87,11 @@ __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t 
 #pragma unroll
     for (int i = 0; i < THREAD_ROWS; i++)
 #pragma unroll
-        for (int g = 0; g < S::groups; g++)
-#pragma unroll
-            for (int j = 0; j < GROUP; j++)
-                tile[(tr + i) * TILE_LD + tc + g * (COLUMNS / S::groups) + j] = sum[i][g][j];
+        for (int j = 0; j < THREAD_COLUMNS; j++) tile[(tr + i) * TILE_LD + tc + j] = sum[i][j];
     __syncthreads(); /* the tile is written */
 }
 
-template <class T> __global__ void __launch_bounds__(shape<T>::threads)
-    fold_fma(const __grid_constant__ rfi_cuda_fold p) {
+template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __grid_constant__ rfi_cuda_fold p) {
     extern __shared__ __align__(16) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
@@ -130,8 +104,8 @@ template <class T> __global__ void __launch_bounds__(shape<T>::threads)
 template <class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
     int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
     if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
-    return rfi_launch(fold_fma<T>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), shape<T>::threads,
-        shared_bytes<T>(), stream);
+    return rfi_launch(
+        fold_fma<T>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, shared_bytes<T>(), stream);
 }
 
 } // namespace
