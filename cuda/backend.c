@@ -104,6 +104,7 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         .x_dtype = x_dtype,
         .w_dtype = spec->weight_dtype,
         .w_terms = w_terms,
+        .w_infinite = prepared && prepared->w_infinite,
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
         .reduction = pass->reduction,
@@ -122,8 +123,8 @@ static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
             p->findings.wide);
-    else if (p->findings.infinite && !p->w_terms && p->w.dtype == RF_FLOAT32)
-        snprintf(text, size, "; W as it is stored, for %u rows of it have infinities", p->findings.infinite);
+    else if (p->findings.many && !p->w_terms && p->w.dtype == RF_FLOAT32)
+        snprintf(text, size, "; W as it is stored, for %u rows of it have several infinities", p->findings.many);
     else if (p->w_nonfinite)
         snprintf(text, size, "; x of other types than W's by plain multiply-adds, for %u rows of W are not finite",
             p->findings.nonfinite);
@@ -230,5 +231,6 @@ const rfi_backend rfi_backend_cuda = {
     .merge = rfi_cuda_merge,
     .take_memory = rfi_cuda_take_memory,
     .give_back = rfi_cuda_give_back,
+    .count_ways = rfi_cuda_count_ways,
     .estimate = estimate,
 };

@@ -2,6 +2,8 @@
 /* Forward: brings what the call has in host memory, or among other rows, to the device, and results back. */
 #include "run.h"
 
+#include <stdlib.h>
+
 #include "answers.h"
 #include "device.h"
 #include "dtype.h"
@@ -272,6 +274,89 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     }
     release(staging, call, &status);
     release(own, call, &status);
+    rfi_cuda_leave(before);
+    return status;
+}
+
+/* Brings a piece of x to terms and adds up what its rows are flagged with; `flags` has room for two of each row. */
+static rf_status count_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece, uint8_t *flags, rf_ways *ways) {
+    const rfi_cuda_clear clear = {.w_borrowed = 1};
+    const int tile_rows = r->l->passes[0].choice.tile_rows;
+    const size_t rows = (size_t)piece->rows;
+    cudaStream_t stream = r->call->stream;
+    rfi_cuda_fold fold = {.x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype}};
+    rf_status status = rfi_cuda_bring_to_terms(r, 0, piece, &clear, &fold);
+    if (!status)
+        status = rfi_cuda_status(
+            cudaMemcpyAsync(flags, fold.irregular, rows, cudaMemcpyDeviceToHost, stream), "reading the rows' flags");
+    if (!status && fold.levels.wide)
+        status = rfi_cuda_status(cudaMemcpyAsync(flags + rows, fold.levels.wide, rows, cudaMemcpyDeviceToHost, stream),
+            "reading the rows' levels");
+    rf_status drained = rfi_cuda_status(cudaStreamSynchronize(stream), "preparing x");
+    if (status || drained) return status ? status : drained;
+    int64_t last = -1;
+    for (int64_t i = 0; i < piece->rows; i++) {
+        ways->irregular_rows += flags[i];
+        if (!fold.levels.wide || !flags[piece->rows + i]) continue;
+        ways->two_level_rows++;
+        if (i / tile_rows != last) ways->two_level_tiles++;
+        last = i / tile_rows;
+    }
+    ways->tiles += (piece->rows + tile_rows - 1) / tile_rows;
+    return RF_OK;
+}
+
+/* The call with x alone: its results are nowhere. */
+static rf_status count_rows(const rfi_cuda_running *r, rf_ways *ways) {
+    const rfi_forward *call = r->call;
+    const rfi_cuda_stage s = rfi_cuda_lay_out_stage(r->spec, call, r->l->rows);
+    uint8_t *flags = malloc(2 * (size_t)s.rows);
+    if (!flags) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the flags of %lld rows", (long long)s.rows);
+    void *own = NULL, *staging = NULL;
+    rf_status status = RF_OK;
+    if (!call->workspace) status = allocate(r->p, r->l->total, call, "memory for a workspace", &own);
+    if (!status) status = allocate(r->p, s.total, call, "memory for host rows on the device", &staging);
+    rfi_cuda_running there = *r;
+    there.workspace = own ? own : call->workspace;
+    for (int64_t first = 0; first < call->batch && !status; first += s.rows) {
+        rfi_cuda_piece piece = {
+            .x = (const char *)call->x + (size_t)(first * call->ldx) * rfi_dtype_size(call->x_dtype),
+            .first = first,
+            .rows = call->batch - first < s.rows ? call->batch - first : s.rows,
+            .ldx = call->ldx,
+        };
+        if (call->x_memory == RF_MEMORY_HOST) status = bring_x(&there, (char *)staging + s.x, &piece);
+        if (!status) status = count_piece(&there, &piece, flags, ways);
+    }
+    release(staging, call, &status);
+    release(own, call, &status);
+    free(flags);
+    return status;
+}
+
+rf_status rfi_cuda_count_ways(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways) {
+    const rfi_cuda_prepared *p = prepared;
+    if (p->collapsed || !p->passes.count) return RF_OK;
+    rfi_output nowhere[RFI_MAX_OUTPUTS] = {{0}};
+    rfi_row_values none[RF_MAX_OPS] = {{0}};
+    for (int i = 0; i < spec->plan.num_outputs; i++) nowhere[i].memory = RF_MEMORY_DEVICE;
+    for (int i = 0; i < spec->plan.num_rows; i++) none[i].memory = RF_MEMORY_DEVICE;
+    rfi_forward x_alone = *call;
+    x_alone.outputs = nowhere;
+    x_alone.rows = none;
+    int before;
+    rf_status status = rfi_cuda_enter(p->device, &before);
+    if (status) return status;
+    rfi_cuda_call_layout l;
+    rfi_cuda_lay_out(spec, p, &x_alone, &l);
+    ways->weight_terms = p->w_terms;
+    if (l.passes[0].choice.uses_terms) {
+        ways->x_terms = l.passes[0].problem.x_terms;
+        const rfi_cuda_running r = {spec, p, &l, &x_alone, NULL};
+        if (call->x_memory == RF_MEMORY_DEVICE) status = rfi_cuda_check_pointer("x", call->x, p->device);
+        if (!status) status = rfi_cuda_check_pointer("workspace", call->workspace, p->device);
+        if (!status) status = count_rows(&r, ways);
+    }
     rfi_cuda_leave(before);
     return status;
 }

@@ -301,8 +301,12 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     if (status) return status;
     rfi_cuda_passes_of(&spec->plan, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
-    for (int wide = 0; wide <= (tame > 0); wide++) {
-        plain.w_terms = wide ? 3 : tame;
+    static const struct {
+        int terms, infinite; /* 0: as tame values are kept */
+    } forms[] = {{0, 0}, {3, 0}, {2, 1}, {3, 1}};
+    for (int i = 0; i < (tame ? 4 : 1); i++) {
+        plain.w_terms = forms[i].terms ? forms[i].terms : tame;
+        plain.w_infinite = forms[i].infinite;
         plain.w.panel = 0;
         const size_t rows = most_workspace(spec, &plain, call);
         const rfi_cuda_problem problem =

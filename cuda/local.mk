@@ -15,6 +15,7 @@ cuda_cu = \
 	cuda/common/shards.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
+	cuda/sm80/irregular.cu \
 	cuda/sm80/mma.cu \
 	cuda/sm80/mma_f64.cu \
 	cuda/sm80/stream.cu
@@ -40,7 +41,7 @@ cuda_h = \
 	cuda/run.h \
 	cuda/shards.h \
 	cuda/common/epilogue.cuh \
-	cuda/common/fma_tile.cuh \
+	cuda/common/irregular_tile.cuh \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \
 	cuda/common/primitives.cuh \

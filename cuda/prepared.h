@@ -17,12 +17,13 @@ typedef struct rfi_cuda_program {
 typedef struct rfi_cuda_prepared {
     int device;
     rfi_cuda_figures figures;
-    int32_t overlaps; /* see rfi_cuda_overlaps */
-    int forced;       /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
-    int w_terms;      /* 0 if W is kept as it is stored */
-    int w_nonfinite;  /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
-                         infinity is NaN */
-    int strict;       /* no value of x may be lost: see rfi_cuda_split */
+    int32_t overlaps;  /* see rfi_cuda_overlaps */
+    int forced;        /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
+    int w_terms;       /* 0 if W is kept as it is stored */
+    int w_nonfinite;   /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
+                          infinity is NaN */
+    int w_infinite;    /* W is in terms, of which some stand for infinities */
+    int strict, dense; /* what of x may be lost: see rfi_cuda_split */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;
     size_t weight_bytes, columns_bytes, sums_bytes; /* of what is owned */
@@ -66,5 +67,6 @@ void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory);
 
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
+rf_status rfi_cuda_count_ways(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways);
 
 #endif

@@ -22,56 +22,60 @@ static rfi_cuda_clear clear_of(const rfi_cuda_layout *l, char *workspace, const 
         .w_borrowed = fold->w_borrowed};
 }
 
-/* Clears the tickets and prepares x. */
-rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
-    const rfi_cuda_prepared *p = r->p;
+/* x in terms, which becomes the fold's, and words cleared. */
+rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece,
+    const rfi_cuda_clear *clear, rfi_cuda_fold *fold) {
     const rfi_cuda_layout *l = &r->l->passes[pass];
     char *const workspace = r->workspace;
+    const int terms = l->problem.x_terms;
+    rfi_cuda_split split = {
+        .data = piece->x,
+        .rows = piece->rows,
+        .columns = l->problem.in_features,
+        .ld = piece->ldx,
+        .dtype = l->problem.x_dtype,
+        .terms = terms,
+        .term_dtype = l->problem.term_dtype,
+        .high = workspace + l->terms[0],
+        .low = terms > 1 ? workspace + l->terms[1] : NULL,
+        .least = terms > 2 ? workspace + l->terms[2] : NULL,
+        .ld_terms = l->depth * l->levels,
+        .depth = l->depth,
+        .strict = r->p->strict,
+        .dense = r->p->dense,
+        .w_infinite = r->p->w_infinite,
+        .scale = (float *)(workspace + l->scale),
+        .irregular = (uint8_t *)(workspace + l->flag),
+        .clear = *clear,
+    };
+    if (l->levels == 2)
+        split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
+    fold->irregular = split.irregular;
+    fold->levels = split.levels;
+    fold->x_stored = fold->x;
+    fold->x = (rfi_cuda_rows){.data = split.high,
+        .low = split.low,
+        .least = split.least,
+        .scale = split.scale,
+        .ld = split.ld_terms,
+        .dtype = split.term_dtype,
+        .level = l->levels == 2 ? l->depth : 0};
+    return rfi_cuda_status(rfi_cuda_launch_split(&split, r->call->stream), "preparing x");
+}
+
+/* Clears the tickets and prepares x. */
+rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
     cudaStream_t stream = r->call->stream;
-    const rfi_cuda_clear clear = clear_of(l, workspace, fold);
-    if (l->choice.uses_terms) {
-        const int terms = l->problem.x_terms;
-        rfi_cuda_split split = {
-            .data = piece->x,
-            .rows = piece->rows,
-            .columns = l->problem.in_features,
-            .ld = piece->ldx,
-            .dtype = l->problem.x_dtype,
-            .terms = terms,
-            .term_dtype = l->problem.term_dtype,
-            .high = workspace + l->terms[0],
-            .low = terms > 1 ? workspace + l->terms[1] : NULL,
-            .least = terms > 2 ? workspace + l->terms[2] : NULL,
-            .ld_terms = l->depth * l->levels,
-            .depth = l->depth,
-            .strict = p->strict,
-            .scale = (float *)(workspace + l->scale),
-            .irregular = (uint8_t *)(workspace + l->flag),
-            .clear = clear,
-        };
-        if (l->levels == 2)
-            split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
-        rf_status status = rfi_cuda_status(rfi_cuda_launch_split(&split, stream), "preparing x");
-        if (status) return status;
-        fold->irregular = split.irregular;
-        fold->levels = split.levels;
-        fold->x_stored = fold->x;
-        fold->x = (rfi_cuda_rows){.data = split.high,
-            .low = split.low,
-            .least = split.least,
-            .scale = split.scale,
-            .ld = split.ld_terms,
-            .dtype = split.term_dtype,
-            .level = l->levels == 2 ? l->depth : 0};
-        return status;
-    }
+    const rfi_cuda_clear clear = clear_of(l, r->workspace, fold);
+    if (l->choice.uses_terms) return rfi_cuda_bring_to_terms(r, pass, piece, &clear, fold);
     rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
     size_t item = rfi_dtype_size(l->problem.x_dtype);
     if (!status && l->choice.aligned_x &&
         !rfi_cuda_in_pieces(piece->x, piece->ldx, l->problem.in_features, item, piece->padded)) {
         rfi_cuda_copy copy = {
             .from = piece->x,
-            .to = workspace + l->copy,
+            .to = r->workspace + l->copy,
             .rows = piece->rows,
             .columns = l->problem.in_features,
             .ld_from = piece->ldx,
@@ -89,11 +93,8 @@ rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cud
 rf_status rfi_cuda_launch_fold(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
     const rfi_cuda_layout *l = &r->l->passes[pass];
     rf_status status = RF_OK;
-    if (l->choice.uses_terms && !l->choice.irregular) {
-        rfi_cuda_fold stored = *fold;
-        stored.x = fold->x_stored;
-        status = rfi_cuda_status(rfi_cuda_fold_irregular(&stored, r->call->stream), "computing irregular rows");
-    }
+    if (l->choice.uses_terms && !l->choice.irregular)
+        status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, r->call->stream), "computing irregular rows");
     return status ? status
                   : rfi_cuda_status(launchers[l->choice.kernel](fold, r->call->stream), "launching the kernel");
 }

@@ -316,8 +316,10 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 enum {
-    LENIENT_DEPTH = 512
-}; /* with fewer columns no value of x is lost: there are not enough others that one could do without */
+    LENIENT_DEPTH = 512,  /* with fewer columns no value of x is lost: there are not enough others that one could do
+                             without */
+    DENSE_DEPTH = 1 << 20 /* with more, what two levels leave adds up */
+};
 
 /* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
@@ -331,10 +333,13 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     if (!status) status = count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost);
     leave_scratch(&s, weights);
     if (status) return status;
-    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
-    else if (p->findings.infinite) p->w_terms = 0;
+    else if (p->findings.many) p->w_terms = 0;
     else if (p->findings.wide || (int64_t)lost * 64 > plan->out_features) p->w_terms = 3;
+    else if (p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
+    p->w_infinite = p->w_terms && p->findings.infinite;
+    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
+    p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
     return RF_OK;
 }
 
@@ -342,7 +347,7 @@ static rf_status keep_weights(
     rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int keep_form) {
     rf_status status = RF_OK;
     if (!keep_form) {
-        p->w_terms = 0;
+        p->w_terms = p->w_nonfinite = p->w_infinite = 0;
         if (spec->plan.out_features && !p->collapsed) status = choose_terms(p, spec, weights);
     }
     if (status) return status;

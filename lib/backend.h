@@ -141,6 +141,9 @@ typedef struct rfi_backend {
     /* Memory of the model's device for one call, in the order of `stream`. NULL, both, where there is no device. */
     rf_status (*take_memory)(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
     void (*give_back)(const rfi_spec *spec, void *stream, void *memory);
+    /* Which ways the rows of a call take; of that x, workspace and stream alone are there. batch > 0; *ways is zeros
+     * but for `rows`. NULL: all take the same. */
+    rf_status (*count_ways)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways);
     /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
 } rfi_backend;

@@ -546,6 +546,13 @@ rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *
     return status ? status : workspace_size(model, &forward, bytes);
 }
 
+/* What a call says of x alone. */
+static rf_status take_checked_x(const rf_model *model, const rf_forward_args *args, call *c) {
+    rf_status status = take_x(model, args, c);
+    if (!status) status = check_types(model, &c->forward);
+    return status ? status : check_memory(model, &x_names, c->forward.x_memory);
+}
+
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *given, size_t *bytes) {
     RFI_GUARDED;
     rf_forward_args own, *args = &own;
@@ -556,12 +563,33 @@ rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_arg
     const void *const x = args->x;
     /* Any address that is not NULL stands for x where there is none. */
     if (!x) args->x = &own;
-    status = take_x(model, args, &c);
-    if (!status) status = check_types(model, &c.forward);
-    if (!status) status = check_memory(model, &x_names, c.forward.x_memory);
+    status = take_checked_x(model, args, &c);
     c.forward.x = x;
     c.forward.wanted = args->rows;
     double states; /* stands for those of the call */
     c.forward.states = args->states ? &states : NULL;
     return status ? status : workspace_size(model, &c.forward, bytes);
+}
+
+rf_status rf_model_count_ways(const rf_model *model, const rf_forward_args *given, rf_ways *ways) {
+    RFI_GUARDED;
+    rf_forward_args own, *args = &own;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (!status) status = rfi_sized_check("ways", "rf_ways", ways, sizeof *ways);
+    if (!status) status = check_ready(model, args->batch);
+    if (status) return status;
+    call c = {.batch = args->batch,
+        .forward = {
+            .batch = args->batch,
+            .workspace = args->workspace,
+            .workspace_size = args->workspace_size,
+            .stream = args->stream,
+        }};
+    status = take_checked_x(model, args, &c);
+    if (!status) status = check_workspace(model, &c.forward);
+    rf_ways found = {.rows = args->batch};
+    if (!status && args->batch && model->backend->count_ways)
+        status = model->backend->count_ways(&model->spec, model->prepared, &c.forward, &found);
+    if (!status) rfi_sized_write(ways, &found, sizeof found);
+    return status;
 }

@@ -491,6 +491,24 @@ rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *c
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *args, size_t *bytes);
 
+/* Which ways the values of x and W take, see doc/kernels/accuracy.md: a GPU multiplies float32, and mixed types, as terms of 16 bits, and what
+ * these do not represent takes longer. Elsewhere, and where x is multiplied as it is stored, all numbers but `rows` are 0. */
+typedef struct rf_ways {
+    size_t size;             /* sizeof(rf_ways) */
+    int64_t rows;            /* of x */
+    int64_t two_level_rows;  /* whose values are so far apart that they take terms of two levels: twice the products, for all rows of their tile */
+    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still. Computed by themselves, from x as it came */
+    int64_t tiles;           /* of rows, as the kernel has them */
+    int64_t two_level_tiles; /* with a row of two levels */
+    int32_t x_terms;         /* that a value of x is brought to */
+    int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored */
+} rf_ways;
+
+/* Counts the ways that the rows of a call take, without computing its results: a diagnostic, which waits for the stream. Of `args` it looks at
+ * what rf_model_workspace_size_ex looks at, but for the lists of rows, and at x's values, the workspace and the stream. RF_NOT_LOADED,
+ * RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL, RF_OUT_OF_MEMORY, RF_DEVICE_ERROR. */
+rf_status rf_model_count_ways(const rf_model *model, const rf_forward_args *args, rf_ways *ways);
+
 typedef struct rf_model_info {
     size_t size;             /* sizeof(rf_model_info) */
     const char *backend;     /* static storage */

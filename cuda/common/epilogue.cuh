@@ -8,8 +8,10 @@
 #include "common/states.cuh"
 
 /* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the
- * way. A scale that is NaN is not lost. */
-static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) { return a < b ? v * a * b : v * b * a; }
+ * way. One that is infinite comes first: a sum that is not zero must not become so. A scale that is NaN is not lost. */
+static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) {
+    return (a < b) != (fmaxf(a, b) == INFINITY) ? v * a * b : v * b * a;
+}
 
 /* A step whose parameter is a row input, on values of that row: one of those that take a vector, too. */
 template <class T, int COUNT>

@@ -461,7 +461,10 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (f.tickets) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    if (*sh.irregular) compute_irregular<C::TOTALS>(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
+    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
+    if (*sh.irregular)
+        compute_irregular<C::TOTALS>(
+            f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 
 template <class C>

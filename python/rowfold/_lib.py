@@ -347,6 +347,21 @@ class ModelInfo(Structure):
     ]
 
 
+class Ways(Structure):
+    """rf_ways."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("rows", c_int64),
+        ("two_level_rows", c_int64),
+        ("irregular_rows", c_int64),
+        ("tiles", c_int64),
+        ("two_level_tiles", c_int64),
+        ("x_terms", c_int32),
+        ("weight_terms", c_int32),
+    ]
+
+
 class ResultInfo(Structure):
     """rf_result_info."""
 
@@ -456,6 +471,7 @@ FUNCTIONS = (
     Function("rf_shard_columns", Status, (c_int64, c_int64, c_int64, POINTER(c_int64), POINTER(c_int64))),
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
     Function("rf_model_workspace_size_ex", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(c_size_t))),
+    Function("rf_model_count_ways", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(Ways))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),
     Function("rf_model_result_info", Status, (ModelPointer, c_size_t, POINTER(ResultInfo))),
     Function("rf_model_row_input_info", Status, (ModelPointer, c_size_t, POINTER(RowInputInfo))),

@@ -19,7 +19,7 @@ from . import _lib, arguments, arrays, files, npz, rows
 from ._lib import DType, Memory, load
 from .calls import TensorCalls
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoadedError
-from .handle import Handle, ModelInfo
+from .handle import Handle, ModelInfo, Ways
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
 from .shards import States, StatesInfo, native_part, part_matrix, states_info
@@ -671,6 +671,19 @@ class Model:
         return done[0] if len(done) == 1 else self._tuple(*done)
 
     @staticmethod
+    def _args_of(given: arrays.Matrix) -> _lib.ForwardArgs:
+        """The arguments of a call but for what it gives."""
+        return _lib.ForwardArgs(
+            size=ctypes.sizeof(_lib.ForwardArgs),
+            x=given.pointer,
+            batch=given.batch,
+            ldx=given.ld,
+            x_dtype=given.dtype,
+            x_memory=given.memory,
+            stream=given.stream,
+        )
+
+    @staticmethod
     def _give_results(args: _lib.ForwardArgs, results: list[arrays.Matrix]) -> None:
         size = ctypes.sizeof(_lib.Result)
         args.results = (_lib.Result * len(results))(
@@ -814,15 +827,7 @@ class Model:
         values: dict[str, tuple[arrays.Matrix, int]],
         listed: arrays.Matrix | None,
     ) -> None:
-        args = _lib.ForwardArgs(
-            size=ctypes.sizeof(_lib.ForwardArgs),
-            x=given.pointer,
-            batch=given.batch,
-            ldx=given.ld,
-            x_dtype=given.dtype,
-            x_memory=given.memory,
-            stream=given.stream,
-        )
+        args = self._args_of(given)
         if self._plain:
             (y,) = results
             args.y, args.ldy, args.y_dtype, args.y_memory = y.pointer, y.ld, y.dtype, y.memory
@@ -872,6 +877,19 @@ class Model:
     def workspace_size(self, batch: int) -> int:
         """Bytes of working memory that one call with ``batch`` rows takes and frees. Raises NotLoadedError."""
         return self._open().workspace_size(arguments.integer(batch, "batch", 64))
+
+    def count_ways(self, x: Any) -> Ways:
+        """Which ways the rows of ``x`` take on a GPU, by their values and W's: a diagnostic, which computes no result.
+
+        A call takes longer where rows need terms of two levels, or cannot be represented by terms at all. Waits for
+        the stream. Raises what a call with ``x`` raises.
+        """
+        handle = self._open()
+        kind = kind_of(x, "x")
+        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
+        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
+        self._check_device("x", given)
+        return handle.count_ways(self._args_of(given))
 
     @overload
     def explain(self, batch: int = ..., format: Literal["text"] = ...) -> str: ...
