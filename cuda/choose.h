@@ -33,6 +33,7 @@ typedef struct rfi_cuda_figures {
 typedef enum rfi_cuda_states {
     RFI_CUDA_PAIRS,         /* a peak and a sum; or there is none, and the result is (batch, N) */
     RFI_CUDA_ANSWER_STATES, /* that of RFI_CUDA_ANSWERS, or of what else reads row inputs and can be read from it */
+    RFI_CUDA_SEARCH_STATES, /* likewise, with what goes beside the fold: see rfi_cuda_fold */
     RFI_CUDA_OTHER_STATES   /* which the kernels of sm_90a have no registers for */
 } rfi_cuda_states;
 

@@ -178,7 +178,8 @@ typedef struct rfi_cuda_fold {
                            and does not change */
     int32_t keeps_states; /* partial states of all columns are read behind the launch */
     rfi_cuda_chain chain;
-    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone. */
+    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by that for few rows and by
+     * those that are made for it. */
     rfi_cuda_before before[2];
     rfi_cuda_squares squares;
     const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
@@ -325,6 +326,10 @@ cudaError_t rfi_cuda_fold_sm90_64x64(const rfi_cuda_fold *fold, cudaStream_t str
 cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* The same with what goes beside the fold, `before` and `squares`. */
+cudaError_t rfi_cuda_fold_sm90_searches_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_searches_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

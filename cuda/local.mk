@@ -27,6 +27,8 @@ cuda_sm90_cu = \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
 	cuda/sm90/fold_64x64.cu \
+	cuda/sm90/searches_128x256.cu \
+	cuda/sm90/searches_64x128.cu \
 	cuda/sm90/small.cu
 cuda_h = \
 	cuda/affine.h \

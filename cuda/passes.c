@@ -64,7 +64,9 @@ static void settle(const rfi_plan *plan, rfi_cuda_pass *pass) {
         pass->keeps_states || pass->column >= 0 ||
         (is_answer(pass->reduction) && (pass->num_branches > 1 || rows || !is_plain(pass->reduction)))) {
         pass->reduction = RFI_CUDA_ANSWERS;
-        pass->states = RFI_CUDA_ANSWER_STATES;
+        pass->states = pass->searched || pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS
+            ? RFI_CUDA_SEARCH_STATES
+            : RFI_CUDA_ANSWER_STATES;
     }
 }
 

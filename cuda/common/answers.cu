@@ -22,33 +22,51 @@ template <class T> __device__ __forceinline__ bool comes_before(const ranked<T> 
     return rfi_comes_before(p.value, p.column, q.value, q.column);
 }
 
-template <class T> __device__ __forceinline__ ranked<T> best_of_warp(ranked<T> mine) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const ranked<T> other = {__shfl_xor_sync(~0u, mine.value, step), __shfl_xor_sync(~0u, mine.column, step)};
-        if (comes_before(other, mine)) mine = other;
-    }
-    return mine;
-}
+constexpr int KEPT = 1024; /* columns */
 
-/* The first k of `count` columns, item(i) the i-th, by a warp: put(n, column) gets them in their order, less than k
- * where there are less. No two of them are the same column, so which lane holds which does not matter. */
-template <class T, class Item, class Put>
-__device__ __forceinline__ void select_first(int64_t count, int k, Item item, Put put) {
-    const int lane = threadIdx.x % 32;
-    ranked<T> last = {0, -1}, mine = {0, -1};
-    for (int n = 0; n < k; n++) {
-        if (!n || mine.column == last.column) { /* this lane's next */
-            mine.column = -1;
-            for (int64_t i = lane; i < count; i += 32) {
-                const ranked<T> one = item(i);
-                if ((last.column < 0 || comes_before(last, one)) && comes_before(one, mine)) mine = one;
-            }
+/* The first k of `count` columns, item(i) the i-th, by a block: put(n, column) gets each from one thread, less than k
+ * where there are less. What no more than k - 1 threads have better ones than is a bound; those that are not behind it
+ * are few, and each counts the others before it. No two are the same column, so which thread holds which does not
+ * matter. */
+template <class T, class Item, class Put> __device__ void select_first(int64_t count, int k, Item item, Put put) {
+    __shared__ ranked<T> best[THREADS], kept[KEPT], bound;
+    __shared__ int num_kept;
+    ranked<T> mine = {0, -1};
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
+        const ranked<T> one = item(i);
+        if (comes_before(one, mine)) mine = one;
+    }
+    best[threadIdx.x] = mine;
+    if (threadIdx.x == 0) num_kept = 0, bound.column = -1;
+    __syncthreads();
+    int before = 0;
+    for (int i = 0; i < THREADS && mine.column >= 0; i++) before += comes_before(best[i], mine);
+    if (mine.column >= 0 && before == k - 1) bound = mine;
+    __syncthreads();
+    const auto counts = [&](const ranked<T> &one) {
+        return one.column >= 0 && (bound.column < 0 || !comes_before(bound, one));
+    };
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
+        const ranked<T> one = item(i);
+        if (!counts(one)) continue;
+        const int at = atomicAdd(&num_kept, 1);
+        if (at < KEPT) kept[at] = one;
+    }
+    __syncthreads();
+    if (num_kept <= KEPT) {
+        for (int j = threadIdx.x; j < num_kept; j += THREADS) {
+            int place = 0;
+            for (int i = 0; i < num_kept; i++) place += comes_before(kept[i], kept[j]);
+            if (place < k) put(place, kept[j]);
         }
-        __syncwarp();
-        last = best_of_warp(mine);
-        if (last.column < 0) break;
-        put(n, last);
+        return;
+    }
+    for (int64_t j = threadIdx.x; j < count; j += THREADS) {
+        const ranked<T> one = item(j);
+        if (!counts(one)) continue;
+        int64_t place = 0;
+        for (int64_t i = 0; i < count; i++) place += comes_before(item(i), one);
+        if (place < k) put((int)place, one);
     }
 }
 
@@ -61,30 +79,33 @@ template <class T> __device__ __forceinline__ ranked<T> best_of_state(const rfi_
     return {s.m, (int32_t)rfi_typed<T>::column_of(word)};
 }
 
-/* A warp a row. No more than k - 1 blocks of columns have a best one that comes before the k-th best of all blocks, and
- * so the first k columns lie in k blocks, none of them behind that one. */
+/* A block a row. No more than k - 1 blocks of columns have a best one that comes before the k-th best of all blocks,
+ * and so the first k columns lie in k blocks, none of them behind that one. */
 template <class T> __global__ void __launch_bounds__(THREADS) bound_by_peaks(const __grid_constant__ rfi_cuda_bound b) {
-    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= b.batch) return;
+    const int64_t row = blockIdx.x;
+    T *const value = (T *)b.values + row;
     if (b.wanted && b.counts[row] >= (unsigned)b.top && b.counts[row] <= b.room) {
-        if (threadIdx.x % 32) return;
-        ((T *)b.values)[row] = (T)NAN;
+        if (threadIdx.x) return;
+        *value = (T)NAN;
         b.columns[row] = 0;
         return;
     }
     const int unit = b.irregular && b.irregular[row] ? RFI_FOLD_COLUMNS : b.fold_columns;
     const int64_t states = (b.out_features + unit - 1) / unit, first = row * b.num_partials;
-    ranked<T> kth = {-(T)INFINITY, INT32_MAX - 1};
+    if (threadIdx.x == 0) { /* with fewer blocks all columns come before */
+        *value = -(T)INFINITY;
+        b.columns[row] = INT32_MAX;
+        if (b.wanted) *b.wanted = 1;
+    }
+    __syncthreads(); /* the count is read, and what may be written once more is written */
+    if (threadIdx.x == 0) b.counts[row] = 0;
     select_first<T>(
         states, b.top, [&](int64_t i) { return best_of_state<T>(b, first + i); },
         [&](int n, const ranked<T> &one) {
-            if (n == b.top - 1) kth = one;
+            if (n < b.top - 1) return;
+            *value = one.value;
+            b.columns[row] = one.column + 1; /* it is one of them itself */
         });
-    if (threadIdx.x % 32) return;
-    ((T *)b.values)[row] = kth.value;
-    b.columns[row] = kth.column + 1; /* it is one of them itself */
-    b.counts[row] = 0;
-    if (b.wanted) *b.wanted = 1;
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) bound_by_pick(const __grid_constant__ rfi_cuda_bound b) {
@@ -122,16 +143,14 @@ template <class T> __global__ void __launch_bounds__(THREADS)
         ((T *)d.to_vectors)[v * d.rows + row] = ((const T *)d.vectors)[v * d.out_features + from];
 }
 
-/* A warp a row. */
+/* A block a row. */
 template <class T> __global__ void __launch_bounds__(THREADS) store_top(const __grid_constant__ rfi_cuda_found f) {
-    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= f.batch) return;
-    const int64_t first = row * f.search.room, count = min((int64_t)f.search.counts[row], f.search.room);
+    const int64_t row = blockIdx.x, first = row * f.search.room,
+                  count = min((int64_t)f.search.counts[row], f.search.room);
     select_first<T>(
         count, f.top,
         [&](int64_t i) { return ranked<T>{((const T *)f.search.found)[first + i], f.search.found_columns[first + i]}; },
         [&](int n, const ranked<T> &one) {
-            if (threadIdx.x % 32) return;
             rfi_store_as<T>(f.y, f.y_dtype, row * f.ldy + n, one.value);
             f.indices[row * f.ld_indices + n] = one.column;
         });
@@ -275,7 +294,7 @@ cudaError_t rfi_cuda_launch_bound(const rfi_cuda_bound *bound, cudaStream_t stre
     const bool wide = bound->dtype == RF_FLOAT64;
     if (!bound->top)
         return launch_rows(wide ? bound_by_pick<double> : bound_by_pick<float>, bound, bound->batch, THREADS, stream);
-    return launch_rows(wide ? bound_by_peaks<double> : bound_by_peaks<float>, bound, bound->batch, WARPS, stream);
+    return launch_rows(wide ? bound_by_peaks<double> : bound_by_peaks<float>, bound, bound->batch, 1, stream);
 }
 
 cudaError_t rfi_cuda_launch_diagonal(const rfi_cuda_diagonal *diagonal, cudaStream_t stream) {
@@ -286,7 +305,7 @@ cudaError_t rfi_cuda_launch_diagonal(const rfi_cuda_diagonal *diagonal, cudaStre
 cudaError_t rfi_cuda_launch_found(const rfi_cuda_found *found, cudaStream_t stream) {
     if (!found->top) return launch_rows(store_ranks, found, found->batch, THREADS, stream);
     return launch_rows(
-        found->dtype == RF_FLOAT64 ? store_top<double> : store_top<float>, found, found->batch, WARPS, stream);
+        found->dtype == RF_FLOAT64 ? store_top<double> : store_top<float>, found, found->batch, 1, stream);
 }
 
 cudaError_t rfi_cuda_launch_centre(const rfi_cuda_spread *spread, cudaStream_t stream) {

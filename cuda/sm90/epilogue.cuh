@@ -207,49 +207,50 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column, int width,
     const State<rfi_answers::TOTALS> (&state)[2]) {
     constexpr int WORDS = (N / 2 + 31) / 32;
+    const int lane = threadIdx.x % 4; /* of those that share the rows */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int64_t at = row + 8 * r;
         const bool there = at < f.batch && !is_irregular(f, at);
         const float z = there ? ((const float *)b.values)[at] : NAN;
         const int q = there ? places_before<N>(b.columns[at] - column) : 0;
+        const bool looks = (z == z || q) && !(state[r].m < z && state[r].t[0] == state[r].t[0]);
+        if (!__any_sync(~0u, looks)) continue;
         uint32_t found[WORDS] = {};
-        if ((z == z || q) && !(state[r].m < z && state[r].t[0] == state[r].t[0])) {
-            const int width_places = RAGGED ? places_before<N>(width) : N / 2;
+        unsigned before = 0;
+        const int places = !looks ? 0 : RAGGED ? places_before<N>(width) : N / 2;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            if (i < places && rfi_comes_before(v[i / 2 * 4 + 2 * r + i % 2], i, z, q)) found[i / 32] |= 1u << i % 32;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) before += __popc(found[w]);
+        const unsigned mine = before;
+        unsigned all = before;
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            const unsigned other = __shfl_up_sync(~0u, before, step, 4);
+            if (lane >= step) before += other;
+            all += __shfl_xor_sync(~0u, all, step);
+        }
+        unsigned to = 0;
+        if (lane == 0 && all) to = atomicAdd(b.counts + at, all);
+        if (!b.found || !__any_sync(~0u, all)) continue;
+        to = __shfl_sync(~0u, to, 0, 4) + before - mine;
+        if (mine && to + mine <= b.room) {
+            float *value = (float *)b.found + at * b.room + to;
+            int32_t *place = b.found_columns + at * b.room + to;
 #pragma unroll
             for (int i = 0; i < N / 2; i++)
-                if ((!RAGGED || i < width_places) && rfi_comes_before(v[i / 2 * 4 + 2 * r + i % 2], i, z, q))
-                    found[i / 32] |= 1u << i % 32;
+                if (found[i / 32] >> i % 32 & 1) {
+                    *value++ = v[i / 2 * 4 + 2 * r + i % 2];
+                    *place++ = (int32_t)column + i / 2 * 8 + i % 2;
+                }
         }
-        if (!b.found) {
-            unsigned count = 0;
-#pragma unroll
-            for (int w = 0; w < WORDS; w++) count += __popc(found[w]);
-            count += __shfl_xor_sync(~0u, count, 1);
-            count += __shfl_xor_sync(~0u, count, 2);
-            if (threadIdx.x % 4 == 0 && count) atomicAdd(b.counts + at, count);
-            continue;
-        }
-#pragma unroll
-        for (int w = 0; w < WORDS; w++)
-#pragma unroll 1
-            for (; found[w]; found[w] &= found[w] - 1) {
-                const int place = w * 32 + __ffs((int)found[w]) - 1;
-                float value = 0;
-#pragma unroll
-                for (int i = w * 32; i < min(w * 32 + 32, N / 2); i++)
-                    if (place == i) value = v[i / 2 * 4 + 2 * r + i % 2];
-                const unsigned to = atomicAdd(b.counts + at, 1u);
-                if (to >= b.room) continue;
-                ((float *)b.found)[at * b.room + to] = value;
-                b.found_columns[at * b.room + to] = (int32_t)column + place / 2 * 8 + place % 2;
-            }
     }
 }
 
 /* The distances of a thread's columns, and their squares. A unit is one thread's, whatever that adds one after the
- * other.
- */
+ * other. */
 template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width) {
     const rfi_cuda_squares &s = f.squares;
@@ -324,7 +325,7 @@ template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_colu
     }
 }
 
-template <bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
+template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, State<TOTALS> (&state)[2]) {
     with_reduction<TOTALS>(
         f.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
@@ -333,6 +334,8 @@ template <bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_c
             pick_column(f, v, row, column, 0);
             pick_column(f, v, row + 8, column, 1);
         }
+    }
+    if constexpr (SEARCHES) {
 #pragma unroll 1
         for (int i = 0; i < 2; i++)
             if (f.before[i].values) find_before<RAGGED>(f, f.before[i], v, row, column, width, state);
@@ -551,7 +554,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         scale_and_shift<C>(f, total, 0, table, row_scale);
         if (f.chain.affine_saves) apply_affine<C, true>(f, total, table);
         else apply_affine<C, false>(f, total, table);
-        fold_columns<false>(f, total, row, column, 0, state);
+        fold_columns<C::SEARCHES, false>(f, total, row, column, 0, state);
         return;
     }
 #pragma unroll 1
@@ -562,8 +565,8 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         apply_steps<C>(f, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<false>(f, v, row, from, 0, state);
-        else fold_columns<true>(f, v, row, from, (int)max(f.out_features - from, (int64_t)0), state);
+        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
+        else fold_columns<C::SEARCHES, true>(f, v, row, from, (int)max(f.out_features - from, (int64_t)0), state);
     }
 }
 

@@ -304,7 +304,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
-    if constexpr (C::ROW_INPUTS) {
+    if constexpr (C::SEARCHES) {
         if (!rfi_is_wanted(p.fold)) return;
     }
     extern __shared__ uint8_t raw[];
