@@ -82,12 +82,12 @@ def _score(arguments: argparse.Namespace, others: columns.Columns | None) -> int
     ranked = {"ranked": lambda values: np.where(values["target"] == ignored, 0, values["target"])}
     stream = Stream(arguments, {"target": source}, ranked if ranks else None, others)
     with stream.model() as model:
-        summary = Summary(ignored)
+        summary = Summary(ignored, ranks)
         dtypes = {result.name: np.dtype(result.dtype) for result in model.info.results}
         results = [
             Named("logprob", stream.lead, dtypes["logprob"]),
             Named("greedy", stream.lead, np.dtype(np.bool_)),
-            Named("rank", stream.lead, dtypes["rank"]),
+            *([Named("rank", stream.lead, dtypes["rank"])] if ranks else []),
             Named("entropy", stream.lead, dtypes["entropy"]),
         ]
         stream.run(model, results, summary.part)
@@ -98,7 +98,7 @@ def _score(arguments: argparse.Namespace, others: columns.Columns | None) -> int
     return 0
 
 
-def _chain(arguments: argparse.Namespace) -> str:
+def _chain(arguments: argparse.Namespace, ranks: bool) -> str:
     steps = ["linear"]
     if arguments.logit_scale is not None:
         steps.append(f"mul({arguments.logit_scale!r})")
@@ -106,29 +106,33 @@ def _chain(arguments: argparse.Namespace) -> str:
         steps.append(f"softcap({arguments.softcap!r})")
     if arguments.temperature is not None:
         steps.append(f"div({arguments.temperature!r})")
-    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), rank(#ranked), entropy"])
+    place = "rank(#ranked)" if ranks else "argmax"
+    return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), {place}, entropy"])
 
 
 class Summary:
     """What is told of all rows that are scored."""
 
-    def __init__(self, ignored: int) -> None:
-        self.ignored = ignored
+    def __init__(self, ignored: int, ranks: bool) -> None:
+        self.ignored, self.ranks = ignored, ranks
         self.rows = self.tokens = self.greedy = 0
         self.logprob = self.entropy = 0.0
 
     def part(self, results: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
         """What is written of some rows, which are counted."""
-        (logprob, rank, entropy), target = results, values["target"]
+        (logprob, place, entropy), target = results, values["target"]
         scored = target != self.ignored
-        rank[~scored] = -1
-        greedy = rank == 0
+        if self.ranks:
+            place[~scored] = -1
+            greedy = place == 0
+        else:
+            greedy = (place == target.reshape(place.shape)) & scored.reshape(place.shape)
         self.rows += len(target)
         self.tokens += int(scored.sum())
         self.greedy += int(greedy.sum())
         self.logprob += float(logprob.sum(dtype=np.float64))
         self.entropy += float(entropy[scored].sum(dtype=np.float64))
-        return logprob, greedy, rank, entropy
+        return (logprob, greedy, place, entropy) if self.ranks else (logprob, greedy, entropy)
 
     def figures(self) -> dict[str, Any]:
         """The summary as numbers."""
