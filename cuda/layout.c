@@ -141,15 +141,10 @@ static void lay_out_known(
     pthread_mutex_unlock(&known->mutex);
 }
 
-/* What the search of a branch has room for: as many as may come before its bound, see common/answers.cu. */
-static int64_t room_of(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_layout *pass) {
-    return least((int64_t)branch->top * pass->choice.fold_columns, plan->out_features);
-}
-
 static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const rfi_cuda_layout *pass, int64_t rows,
     size_t *total, rfi_cuda_search_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype);
-    place->room = room_of(&spec->plan, branch, pass);
+    place->room = rfi_cuda_room_of(&spec->plan, branch->top, pass->choice.fold_columns);
     place->values = take(total, rows, item);
     place->columns = take(total, rows, sizeof(int32_t));
     place->counts = take(total, rows, sizeof(unsigned));
@@ -190,7 +185,9 @@ static int64_t rows_at_once(
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
-            bytes += room_of(&spec->plan, &spec->plan.branches[pass->branches[b]], &l->passes[i]) * item;
+            bytes += rfi_cuda_room_of(
+                         &spec->plan, spec->plan.branches[pass->branches[b]].top, l->passes[i].choice.fold_columns) *
+                item;
     }
     int64_t rows = FOUND_BYTES / (bytes + 1);
     if (rows >= STAGE_ROWS) rows = rows / STAGE_ROWS * STAGE_ROWS;

@@ -35,7 +35,10 @@ enum {
     CHUNK = 2048,    /* rows: of so many a large tile is computed with all multiprocessors */
     CHUNK_PART = 8,  /* of the columns, at most */
     SAMPLE_PART = 4, /* likewise */
-    LEAST_BLOCKS = 8
+    LEAST_BLOCKS = 8,
+    SAMPLE_UNIT = 256, /* columns of whole tiles */
+    ROOM_FOR_ONE = 32  /* times the samples that all columns are: the best of one sample has 62 columns before it in the
+                          mean, seldom ten times that */
 };
 
 /* Is the column that it asks for known ahead, whatever the batch? */
@@ -133,10 +136,18 @@ int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass) {
     return -1;
 }
 
-/* Half as many blocks again as columns: what comes before their k-th is then few hundred columns of a row. */
-int64_t rfi_cuda_sample_of(int k, int fold_columns) {
-    const int64_t blocks = k + k * 5 / 8;
-    return (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * fold_columns;
+/* More than half as many blocks again as columns, and so many columns that a list of k blocks has room for several
+ * times what mostly comes before the bound, which is one and a half times k for each sample that all columns are. */
+int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, int fold_columns) {
+    const int64_t blocks = k + k * 5 / 8, least_columns = 4 * plan->out_features / fold_columns,
+                  columns = (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * fold_columns;
+    return round_up(columns > least_columns ? columns : least_columns, SAMPLE_UNIT);
+}
+
+int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, int fold_columns) {
+    const int64_t sampled = ROOM_FOR_ONE * ceil_div(plan->out_features, rfi_cuda_sample_of(plan, k, fold_columns)),
+                  blocks = (int64_t)k * fold_columns;
+    return k ? least(blocks > sampled ? blocks : sampled, plan->out_features) : 0;
 }
 
 rfi_cuda_ahead rfi_cuda_ahead_of(
@@ -147,7 +158,7 @@ rfi_cuda_ahead rfi_cuda_ahead_of(
         const rfi_branch *branch = &plan->branches[passes->at[s].branches[i]];
         const int rows = reads_rows(&plan->trunk) || reads_rows(&branch->pre);
         const int64_t chunk = rows ? batch : least(batch, CHUNK),
-                      sample = rfi_cuda_sample_of(branch->top, fold_columns);
+                      sample = rfi_cuda_sample_of(plan, branch->top, fold_columns);
         if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
             ahead.behind++;
         else if (!branch->top) ahead.chunk = chunk;

@@ -54,8 +54,10 @@ typedef struct rfi_cuda_ahead {
     int behind;
 } rfi_cuda_ahead;
 
-/* The sample that topk(k) wants. Both of `fold_columns` as the kernel has it. */
-int64_t rfi_cuda_sample_of(int k, int fold_columns);
+/* The sample that topk(k) wants, and how many columns of a row its list has room for: as many as may come before the
+ * k-th largest of all blocks, at least. Both of `fold_columns` as the kernel has it. */
+int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, int fold_columns);
+int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, int fold_columns);
 rfi_cuda_ahead rfi_cuda_ahead_of(
     const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, int fold_columns, int64_t batch);
 

@@ -32,7 +32,8 @@ static int is_ahead(const rfi_cuda_running *r, int pass, int branch) {
     const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
     const int top = r->spec->plan.branches[branch].top;
     /* A sample is as large as the largest k wants it that has one. */
-    return top ? ahead->sample >= rfi_cuda_sample_of(top, r->l->passes[pass].choice.fold_columns) : ahead->chunk > 0;
+    return top ? ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, r->l->passes[pass].choice.fold_columns)
+               : ahead->chunk > 0;
 }
 
 /* A bound for a search, by what is known of the first `columns` columns, while that is in its place. `wanted`: one

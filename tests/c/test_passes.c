@@ -80,6 +80,8 @@ int main(void) {
     CHECK(passes.count == 2 && passes.at[0].column == 0, "with many columns a rank is asked ahead of any pass");
     rfi_cuda_ahead ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192);
     CHECK(ahead.chunk == 2048 && ahead.sample == 32 * 256 && !ahead.behind, "2048 rows and 32 blocks ahead");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, 64, 8).sample == 8192, "enough that a list of 20 blocks of 64 has room");
+    CHECK(rfi_cuda_room_of(&plan, 20, 256) == 5120 && rfi_cuda_room_of(&plan, 1, 256) == 32 * 63, "room of the lists");
     CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, 256, 5).chunk == 5, "no more rows than there are");
     take_wide("linear | rank(#t), topk(64)", 20000);
     ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192);
