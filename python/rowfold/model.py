@@ -661,7 +661,8 @@ class Model:
                 for part, (matrix, _) in zip(parts, read)
             )
         )
-        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, stream=read[0][0].stream)
+        streams = [m.stream for m, _ in (*read, *values.values()) if m.stream is not None]
+        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, stream=next(iter(streams), None))
         self._give_results(args, [matrix for _, matrix in made])
         self._give_row_values(args, values, batch)
         handle.library.rf_states_merge(handle.pointer, native, len(parts), ctypes.byref(args))
