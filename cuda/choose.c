@@ -47,7 +47,7 @@ static int in_16_bit(const rfi_cuda_problem *p) {
 }
 
 static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
+    return p->out_features && in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
 }
 
 /* Large tiles: stages of three terms a side take more. */

@@ -93,6 +93,13 @@ def steps(draw: st.DrawFn, behind: bool, most: int, rows: tuple[str, ...] = ()) 
 
 INDICES = ("argmax", "argmin")
 WAVES = tuple(name for name, row in oracle.OPS.items() if row.host)
+
+
+def runs_on(backend: str, case: Case) -> bool:
+    """Whether the backend has all operators of a case."""
+    return not backend.startswith("cuda") or not any(name in case.chain.replace("(", " ").split() for name in WAVES)
+
+
 EMPTY_OK = st.sampled_from(["sum", "mean", "logsumexp"])
 MORE = ("pick", "logprob", "rank", "gather", "topk")  # with columns of each row, or several results
 SPREAD = ("var", "std", "norm")  # SPREADS has them with their parameters

@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, flat, same_bits
-from hypothesis import given, reject
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
-from strategies import tree_cases
+from strategies import runs_on, tree_cases
 
 SIMPLIFY = st.sampled_from(["none", "exact", "algebraic"])
 
 
 @given(case=tree_cases(), simplify=SIMPLIFY, threads=st.integers(1, 3))
 def test_any_tree(backend: str, case: Case, simplify: str, threads: int) -> None:
+    assume(runs_on(backend, case))
     case.check_results(case.run(backend, simplify=simplify, threads=threads), backend, f"with {simplify}")
 
 
 @given(case=tree_cases(data=datasets.FINITE), simplify=SIMPLIFY)
 def test_finite_data(backend: str, case: Case, simplify: str) -> None:
     """Without infinities and NaN, where most results are numbers."""
+    assume(runs_on(backend, case))
     case.check_results(case.run(backend, simplify=simplify), backend, f"with {simplify}")
 
 
@@ -46,6 +48,7 @@ def test_a_result_has_the_bits_that_it_has_alone(backend: str, case: Case, data:
 @given(case=tree_cases(), data=st.data())
 def test_wanted_rows_are_those_of_the_whole(backend: str, case: Case, data: st.DataObject) -> None:
     """Any rows in any order, on any number of threads, as if x and the row inputs had been indexed first."""
+    assume(runs_on(backend, case))
     batch = len(case.x)
     wanted = data.draw(st.lists(st.integers(0, batch - 1), max_size=9)) if batch else []
     threads = data.draw(st.integers(1, 4))
