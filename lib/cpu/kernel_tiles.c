@@ -2,7 +2,7 @@
 /* The order in which tiles add products of bfloat16, by multiply-adds: what Intel's manual says of TDPBF16PS. A step
  * takes RFI_CPU_TILE_DEPTH inputs. The products of the upper halves of its pairs are one sum from zero on, in their
  * order, those of the lower halves another; the two are added, and that to the sum of the steps before, which begins
- * with zero in every block. A block of 256 inputs has 8 steps, so no product passes through more than 25 roundings, and
+ * with zero in every chunk. A chunk of 512 inputs has 16 steps, so no product passes through more than 33 roundings and
  * most of them are of small sums.
  *
  * Nothing is flushed here, so this is right for all values, and has the tiles' bits where they flush nothing. */
