@@ -133,20 +133,20 @@ def test_pairs_have_the_bits_of_values(shape: tuple[int, int, int], x_dtype: str
 
 
 def added_by_steps(x: Array, w: Array) -> Array:
-    """Logits as tiles add them: steps of 32 inputs, of which the even and the odd are a sum each, and blocks of 256.
+    """Logits as tiles add them: steps of 32 inputs, of which the even and the odd are a sum each, and chunks of 512.
 
     Products have 16 bits. Where exponents differ little, a sum of one and a float has no more than float64 holds, so it
     is rounded once.
     """
     total = np.zeros((len(x), len(w)), np.float32)
-    for block in range(0, x.shape[1], 256):
-        in_block = np.zeros_like(total)
-        for step in range(block, min(block + 256, x.shape[1]), 32):
+    for chunk in range(0, x.shape[1], 512):
+        in_chunk = np.zeros_like(total)
+        for step in range(chunk, min(chunk + 512, x.shape[1]), 32):
             halves = [np.zeros_like(total), np.zeros_like(total)]
-            for k in range(step, min(step + 32, x.shape[1])):
+            for k in range(step, min(step + 32, chunk + 512, x.shape[1])):
                 halves[k % 2] = (halves[k % 2] + np.multiply.outer(x[:, k], w[:, k])).astype(np.float32)
-            in_block += halves[0] + halves[1]
-        total += in_block
+            in_chunk += halves[0] + halves[1]
+        total += in_chunk
     return total
 
 

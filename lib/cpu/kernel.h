@@ -31,8 +31,7 @@ enum {
     RFI_CPU_TILE = 16,                           /* rows of a tile, and pairs of a row */
     RFI_CPU_TILE_DEPTH = 32,                     /* inputs that a step of tiles takes */
     RFI_CPU_TILE_ROWS = 32,                      /* rows of a sliver of tiles */
-    RFI_CPU_TILE_BLOCK = 128,                    /* rows of a task's block, for tiles, */
-    RFI_CPU_TILE_SUM = 256,                      /* and inputs whose products they add up at a time */
+    RFI_CPU_TILE_BLOCK = 128,                    /* rows of a task's block, for tiles */
     RFI_CPU_NARROW = 48,                         /* columns of a layer up to which it is computed in dot products, */
     RFI_CPU_NARROW_SHORT = 16, /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes
                                   cost more than panels */
@@ -48,7 +47,7 @@ enum {
 /* `rows` rows of x times one chunk of one panel, or a block of that chunk: out = (in + x w) + bias. Values are of the
  * compute type, w of the table's weight type. */
 typedef struct rfi_cpu_sliver {
-    int64_t rows, depth;
+    int64_t depth;
     const void *x;    /* (rows, depth), RFI_CPU_X_LD elements apart */
     const void *w;    /* (depth, panel), aligned to RFI_CPU_ALIGN */
     const void *in;   /* (rows, panel): zeros (ld_in = 0) with the first block, then out itself */
@@ -61,6 +60,14 @@ typedef struct rfi_cpu_sliver {
 } rfi_cpu_sliver;
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
+
+/* X(1) X(2) ... X(RFI_CPU_TILE_ROWS) */
+#define RFI_CPU_EACH_TILE_ROWS(X)                                                                                     \
+    X(1)                                                                                                              \
+    X(2)                                                                                                              \
+    X(3)                                                                                                              \
+    X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23) \
+        X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
 
 /* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
  * chunk of inputs. */
@@ -89,8 +96,7 @@ typedef struct rfi_cpu_pairs {
     int max_rows;   /* rows a sliver of pairs may have */
     int rows_step;  /* slivers but the last have whole multiples of so many; x has rows up to one, of any contents */
     int block_rows; /* rows in a task's block */
-    int block;      /* inputs whose products are added up at a time, all slivers of a panel before the next; 0: as the
-                       table's other kernels do */
+    int whole;      /* a chunk is one block: the order of its sums bounds how long they grow */
     double rate;    /* of its products to that of multiply-adds in float */
     /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart, with zeros up to a multiple of RFI_CPU_TILE_DEPTH inputs. */
     const rfi_cpu_multiply *multiply;

@@ -36,8 +36,8 @@ static inline __attribute__((always_inline)) void step(const uint32_t *x, const 
     _tile_dpbf16ps(SUM_11, X_1, W_1);
 }
 
-/* `tiles` of rows, 1 or 2. */
-static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int tiles) {
+/* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
+static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int tiles) {
     enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
     float sums[RFI_CPU_TILE_ROWS][PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     const uint32_t *x = s->x, *w = s->w;
@@ -71,19 +71,26 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
         _tile_stored(SUM_11, &sums[RFI_CPU_TILE][LANES], SUM_BYTES);
     }
     const __m512 bias_0 = _mm512_loadu_ps(bias), bias_1 = _mm512_loadu_ps(bias + LANES);
-    for (int64_t i = 0; i < s->rows; i++, in += s->ld_in, out += s->ld_out) {
+    for (int i = 0; i < rows; i++, in += s->ld_in, out += s->ld_out) {
         _mm512_storeu_ps(out, _mm512_loadu_ps(in) + _mm512_load_ps(&sums[i][0]) + bias_0);
         _mm512_storeu_ps(out + LANES, _mm512_loadu_ps(in + LANES) + _mm512_load_ps(&sums[i][LANES]) + bias_1);
     }
 }
 
-static void multiply_one_tile(const rfi_cpu_sliver *s) { multiply(s, 1); }
-static void multiply_two_tiles(const rfi_cpu_sliver *s) { multiply(s, 2); }
+static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 1); }
+static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 2); }
 
-static const rfi_cpu_multiply table[] = {
-    [0 ... RFI_CPU_TILE - 1] = multiply_one_tile,
-    [RFI_CPU_TILE... RFI_CPU_TILE_ROWS - 1] = multiply_two_tiles,
-};
+#define ONE(rows)                                             \
+    static void multiply_##rows(const rfi_cpu_sliver *s) {    \
+        if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows); \
+        else multiply_two_tiles(s, rows);                     \
+    }
+RFI_CPU_EACH_TILE_ROWS(ONE)
+#undef ONE
+
+#define ONE(rows) multiply_##rows,
+static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
+#undef ONE
 
 /* All tiles whole. As LDTILECFG reads it. */
 static void begin(void) {
@@ -109,7 +116,7 @@ const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .max_rows = RFI_CPU_TILE_ROWS,
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
-    .block = RFI_CPU_TILE_SUM,
+    .whole = 1,
     .rate = 4, /* doc/kernels/cpu.md 19 */
     .multiply = table,
     .multiply_any = rfi_cpu_tiles_multiply,
@@ -145,14 +152,8 @@ int rfi_cpu_tiles_as_documented_amx_bf16(void) {
         x[(3 * i + 1) * RFI_CPU_PAIRS_LD + 5 * i] = (uint32_t)special[i] << (i & 1 ? 16 : 0);
         w[5 * i * PANEL + 4 * i] = (uint32_t)special[(i + 3) % 8] << (i & 1 ? 0 : 16);
     }
-    rfi_cpu_sliver s = {.rows = ROWS,
-        .depth = DEPTH,
-        .x = x,
-        .w = w,
-        .in = zeros,
-        .bias = zeros,
-        .ld_out = PANEL,
-        .ahead = (const char *)w};
+    rfi_cpu_sliver s = {
+        .depth = DEPTH, .x = x, .w = w, .in = zeros, .bias = zeros, .ld_out = PANEL, .ahead = (const char *)w};
     s.out = plain;
     rfi_cpu_tiles_multiply[ROWS - 1](&s);
     s.out = tiles;

@@ -71,24 +71,31 @@ static inline __attribute__((always_inline)) void multiply_rows(
         }
 }
 
-static void multiply(const rfi_cpu_sliver *s) {
-    int64_t first = 0;
-    for (; first + ROWS <= s->rows; first += ROWS) multiply_rows(s, first, ROWS);
-    switch (s->rows - first) {
+static void multiply(const rfi_cpu_sliver *s, int rows) {
+    int first = 0;
+    for (; first + ROWS <= rows; first += ROWS) multiply_rows(s, first, ROWS);
+    switch (rows - first) {
     case 1: multiply_rows(s, first, 1); break;
     case 2: multiply_rows(s, first, 2); break;
     case 3: multiply_rows(s, first, 3); break;
     }
 }
 
-const rfi_cpu_multiply rfi_cpu_tiles_multiply[] = {[0 ... RFI_CPU_TILE_ROWS - 1] = multiply};
+#define ONE(rows) \
+    static void multiply_##rows(const rfi_cpu_sliver *s) { multiply(s, rows); }
+RFI_CPU_EACH_TILE_ROWS(ONE)
+#undef ONE
+
+#define ONE(rows) multiply_##rows,
+const rfi_cpu_multiply rfi_cpu_tiles_multiply[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
+#undef ONE
 
 const rfi_cpu_pairs rfi_cpu_pairs_avx512_tiles = {
     .name = "multiply-adds in the order of tiles",
     .max_rows = RFI_CPU_TILE_ROWS,
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
-    .block = RFI_CPU_TILE_SUM,
+    .whole = 1,
     .rate = 0.7,
     .multiply = rfi_cpu_tiles_multiply,
     .multiply_any = rfi_cpu_tiles_multiply,

@@ -116,7 +116,6 @@ typedef struct factors {
     size_t x_row, x_item, w_item;
     int64_t slivers, rows_step; /* the tile's rows come in so many, whole multiples of rows_step but for the last */
     int64_t block;              /* inputs of a chunk whose products are added up at a time */
-    int by_block;               /* all slivers of one before the next */
 } factors;
 
 /* Every way for x of one type adds the same products in the same order and rounds each sum alike, so that a row's bits
@@ -145,8 +144,7 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
         f.x_item = sizeof(uint32_t) / 2;
         f.slivers = ceil_div(t->rows, p->pairs->max_rows);
         f.rows_step = p->pairs->rows_step;
-        f.by_block = p->pairs->block > 0;
-        if (f.by_block) f.block = p->pairs->block;
+        if (p->pairs->whole) f.block = RFI_CPU_DEPTH;
         return f;
     }
     if (!at->widened) widen_x(run, t, at);
@@ -162,39 +160,42 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
 /* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
  * idle. */
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
-    const rfi_cpu_prepared *p = run->prepared;
-    const rfi_cpu_kernel *kernel = p->kernel;
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const factors f = factors_of(run, t, at);
     const int64_t c_ld = run->blocking.c_ld, slivers = f.slivers, block = f.block;
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
     int last = at->k + at->depth == run->spec->plan.in_features;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
-    const int ahead_lines = (int)ceil_div(lines, slivers * turns);
-    const int64_t blocks = most(1, ceil_div(at->depth, block)), outer = f.by_block ? blocks : slivers,
-                  inner = f.by_block ? slivers : blocks;
-    for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < inner; i++) {
-            const int64_t s = f.by_block ? i : o, k = (f.by_block ? o : i) * block;
-            const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
-                          end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows);
-            char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
-            const int from_zero = !at->k && !k, to_end = last && k + block >= at->depth;
-            const char *ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN;
-            const rfi_cpu_sliver sliver = {
-                .rows = end - first,
-                .depth = least(block, at->depth - k),
-                .x = f.x + (size_t)first * f.x_row + (size_t)k * f.x_item,
-                .w = f.w + (size_t)k * f.w_item,
-                .in = from_zero ? (const char *)zeros : c,
-                .ld_in = from_zero ? 0 : c_ld,
-                .bias = to_end ? (const char *)p->bias + (size_t)at->column * t->value : (const char *)zeros,
-                .out = c,
-                .ld_out = c_ld,
-                .ahead = ahead + k / RFI_CPU_STEP * ahead_lines * RFI_CPU_ALIGN,
-                .ahead_lines = ahead_lines,
-            };
-            f.multiply[end - first - 1](&sliver);
+    for (int64_t s = 0; s < slivers; s++) {
+        const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
+                      end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
+        char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
+        const char *bias =
+            last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
+        rfi_cpu_sliver sliver = {
+            .depth = least(block, at->depth),
+            .x = f.x + (size_t)first * f.x_row,
+            .w = f.w,
+            .in = at->k ? c : (const char *)zeros,
+            .ld_in = at->k ? c_ld : 0,
+            .bias = at->depth <= block ? bias : (const char *)zeros,
+            .out = c,
+            .ld_out = c_ld,
+            .ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
+            .ahead_lines = (int)ceil_div(lines, slivers * turns),
+        };
+        f.multiply[rows - 1](&sliver);
+        for (int64_t k = block; k < at->depth; k += block) {
+            sliver.depth = least(block, at->depth - k);
+            sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
+            sliver.w = (const char *)sliver.w + (size_t)block * f.w_item;
+            sliver.in = c;
+            sliver.ld_in = c_ld;
+            sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_lines * RFI_CPU_ALIGN;
+            if (k + block >= at->depth) sliver.bias = bias;
+            f.multiply[rows - 1](&sliver);
         }
+    }
 }
 
 static void begin_products(const rfi_cpu_run *run) {
