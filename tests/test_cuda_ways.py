@@ -142,6 +142,27 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
         _check(x, w, b, chain, x_dtype=x_dtype)
 
 
+def test_columns_gathered_beside_infinities() -> None:
+    """What a dot product makes of the terms of such a row: the infinity alone, and the signs of what it meets."""
+    x, w, _ = _tame(40)
+    w[::3, 7] = np.inf
+    w[1, 9] = -np.inf
+    w[::4, 11] = 0
+    x[::5, 7] = 0
+    x[3, 11] = np.inf
+    x[4, [9, 11]] = -np.inf, np.inf
+    x[6, 12] = np.nan
+    asked = np.tile(np.arange(len(w)), (len(x), 1))
+    with rowfold.Model("linear | gather(#asked)", dtype="float32", backend="cuda").load_weights(w) as model:
+        y = model(x, asked=asked)
+    with np.errstate(invalid="ignore"):
+        wanted = (x[:, None].astype(np.float64) * w.astype(np.float64)).sum(-1)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
+    np.testing.assert_array_equal(y[np.isinf(y)], wanted[np.isinf(wanted)])
+    there = np.isfinite(wanted)
+    np.testing.assert_allclose(y[there], wanted[there], rtol=0, atol=1e-3)
+
+
 def test_an_infinity_of_w_under_tf32(batch: int) -> None:
     x, w, b = _tame(batch)
     w[5, 9] = -np.inf

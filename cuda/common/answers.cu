@@ -203,6 +203,22 @@ template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(cons
     }
 }
 
+/* A lane's part of the product of a row of x, as it is stored, with a row of W that has an infinity: whatever is finite
+ * does not count. The terms of such a row are that infinity's sign, and zeros that say what the others were, for an
+ * infinite x meets them (doc/kernels/accuracy.md). */
+template <class T> __device__ T meet_infinity(const rfi_cuda_fold &f, int64_t row, int64_t column, int lane) {
+    const T little = (T)0x1p-100f; /* finite x times this is finite, however many are added */
+    T sum = 0;
+    for (int64_t k = lane; k < f.in_features; k += 32) {
+        const int64_t at = f.w.panel ? rfi_place(f.w.panel, f.w.ld, column, k) : column * f.w.ld + k;
+        const T first = rfi_load_as<T>(f.w.data, f.w.dtype, at),
+                second = f.w.low ? rfi_load_as<T>(f.w.low, f.w.dtype, at) : (T)0;
+        const T w = first != 0 ? copysign((T)INFINITY, first) : signbit(second) ? copysign(little, first) : (T)0;
+        sum = fma(rfi_load_as<T>(f.x.data, f.x.dtype, row * f.x.ld + k), w, sum);
+    }
+    return sum;
+}
+
 /* A warp a column: the lanes share out K by pieces. */
 template <class T> __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ rfi_cuda_gather g) {
     using namespace pieces;
@@ -220,7 +236,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) gather(const __gri
         const operand x = operand_of<T>(f.x), w = operand_of<T>(f.w);
         const T scale = f.w.scale ? (T)f.w.scale[column] : (T)1;
         T sum = 0;
-        for (int64_t k = lane * PIECE<T>; k < f.in_features; k += 32 * PIECE<T>) {
+        const bool infinite = isinf(scale);
+        if (infinite) sum = meet_infinity<T>(f, row, column, lane);
+        for (int64_t k = infinite ? f.in_features : lane * PIECE<T>; k < f.in_features; k += 32 * PIECE<T>) {
             piece<1> x_piece;
             piece<sizeof(T) == 4 ? 3 : 1> w_piece;
             const form x_form = load_piece<T>(x_piece, x, true, row, k, f.in_features),
