@@ -62,13 +62,11 @@ typedef struct rfi_cpu_sliver {
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
 
 /* X(1) X(2) ... X(RFI_CPU_TILE_ROWS) */
-#define RFI_CPU_EACH_TILE_ROWS(X)                                                                                      \
-    X(1)                                                                                                               \
-    X(2)                                                                                                               \
-    X(3)                                                                                                               \
-    X(4)                                                                                                               \
-    X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) \
-        X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
+/* clang-format off */
+#define RFI_CPU_EACH_TILE_ROWS(X) \
+    X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
+    X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
+/* clang-format on */
 
 /* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
  * chunk of inputs. */
