@@ -160,7 +160,7 @@ typedef struct rfi_cuda_fold {
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;        /* for each row of tiles one, and one for each group; zero before the launch; NULL without
                                  a reduction */
-    int32_t groups; /* of partial states: see rfi_finish_rows; 0: few. 1 where the kernel for few rows keeps them all */
+    int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
     unsigned *next_tile; /* counts the tiles that the kernels of sm_90a have drawn, zero before the launch; NULL: each
                             block has a fixed share of them */
     rfi_cuda_levels levels;     /* of x */

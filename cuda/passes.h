@@ -23,7 +23,7 @@ typedef struct rfi_cuda_pass {
     int32_t reduction;                          /* as in rfi_cuda_chain */
     int column;                                 /* index into plan.rows of the columns that its rows ask for, or -1 */
     int searched;     /* how many branches are searched for behind it: see RFI_CUDA_MOST_BOUNDS */
-    int keeps_states; /* partial states are where a search begins */
+    int keeps_states; /* as in rfi_cuda_fold: a search begins with them */
     rfi_cuda_states states;
 } rfi_cuda_pass;
 

@@ -72,7 +72,7 @@ def near(got, right, backend):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
     if chain not in chains_of(backend):
-        pytest.skip("no CUDA kernel computes var")
+        pytest.skip("no CUDA kernel writes partial states of var")
     n = 4700
     W, b, vectors, rng = layer(n, dtype=dtype)
     x = rng.normal(size=(2, 2, K)).astype(dtype)
@@ -94,7 +94,7 @@ def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
 @pytest.mark.parametrize("chain", [CHAINS[1], CHAINS[3]])
 def test_shards_that_begin_anywhere_give_right_results(backend, chain):
     if chain not in chains_of(backend):
-        pytest.skip("no CUDA kernel computes var")
+        pytest.skip("no CUDA kernel writes partial states of var")
     W, b, vectors, rng = layer(1000)
     x = rng.normal(size=(3, K)).astype(np.float32)
     whole = model_of(chain, W, b, vectors, backend)
