@@ -27,6 +27,10 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
+/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, up to as
+ * many as there are groups for: measured on 9.0. */
+static const double SPLIT_SECONDS = 4e-6, STATE_SECONDS = 0.12e-6;
+
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
 
@@ -107,21 +111,24 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
-    int parts;      /* shares out K where there are few tiles */
+    int parts;      /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
     int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
+    double start;   /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
 } family;
 
 #ifdef RFI_BUILD_SM90
 #include "sm90/family.h"
 #endif
 static const family MMA = {.unit = MMA16, .terms = 1};
-static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1};
-static const family FEW = {.unit = FMA32, .parts = 1, .shares = 1};
-static const family FMA = {.unit = FMA32};
-static const family MMA_F64 = {.unit = MMA64, .parts = 1, .shares = 1};
-static const family FEW_F64 = {.unit = FMA64, .parts = 1, .shares = 1};
-static const family FMA_F64 = {.unit = FMA64};
+static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1, .start = 4e-6};
+static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .start = 2e-6};
+static const family FEW_SHORT = {.unit = FMA32, .parts = 3, .shares = 1, .start = 2e-6};
+static const family FMA = {.unit = FMA32, .start = 3e-6};
+static const family MMA_F64 = {.unit = MMA64, .parts = 2, .shares = 1, .start = 3e-6};
+static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .start = 2e-6};
+static const family FEW_F64_SHORT = {.unit = FMA64, .parts = 2, .shares = 1, .start = 2e-6};
+static const family FMA_F64 = {.unit = FMA64, .start = 3e-6};
 
 static const struct kernel {
     const char *name;
@@ -163,10 +170,10 @@ static const double FEED = 70e9;
 
 /* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
 static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
-    enum { BLOCKS = 2, MOST = 48, LEAST_STAGES = 2 };
+    enum { MOST = 48, LEAST_STAGES = 2 };
     const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
-    double parts = kernels[kernel].family->parts ? BLOCKS * f->multiprocessors / blocks : 1;
+    double parts = kernels[kernel].family->parts ? kernels[kernel].family->parts * f->multiprocessors / blocks : 1;
     if (parts > MOST) parts = MOST;
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
@@ -207,6 +214,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
         .irregular = shared->irregular,
+        .wide = p->compute_dtype == RF_FLOAT64,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
@@ -246,9 +254,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
             : copies  ? batch * COPIED_ROW
                       : 0);
     const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns);
-    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6;
+    const double states = tiles(p->out_features, 64);
+    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < 64 ? states : 64) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
-        launches * LAUNCH_SECONDS;
+        launches * LAUNCH_SECONDS + shared->start + (splits > 1 ? SPLIT_SECONDS : 0);
 }
 
 void rfi_cuda_choose(

@@ -65,6 +65,7 @@ typedef struct rfi_cuda_choice {
     const char *name;
     int tile_rows, tile_columns, fold_columns;
     int irregular;       /* computes flagged rows itself: see rfi_cuda_fold */
+    int wide;            /* computes in double */
     int grouped;         /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
     int uses_terms;      /* reads x in terms: it must be prepared */
     int aligned_x;       /* reads x as it is stored, in 16-byte pieces */

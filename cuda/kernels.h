@@ -20,9 +20,10 @@ extern "C" {
 #define RFI_FOLD_COLUMNS 64
 
 /* Blocks side by side along the columns whose states a portable kernel combines first, where a row of tiles has more
- * than RFI_UNGROUPED_BLOCKS: one block would have many to combine while all others are done. */
+ * than twice as many: one block would have many to combine while all others are done. In double a factor takes many
+ * instructions. */
 #define RFI_GROUP_BLOCKS 32
-#define RFI_UNGROUPED_BLOCKS 64
+#define RFI_GROUP_BLOCKS_F64 8
 
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
@@ -305,8 +306,10 @@ cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream)
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Few tiles: see sm80/few_tiles.cu. Those of 8 columns are for as many features at most. */
+cudaError_t rfi_cuda_fold_few_8x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 

@@ -201,6 +201,17 @@ template <class T> struct alignas(16) four {
     T v[4];
 };
 
+/* Not inlined: the steps are compiled once for all that finish rows. */
+template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
+    rfi_store_number(p, row, v);
+}
+
+/* Whether one state is all that there is of a row, nothing else reads it and no other kernel brings any: the block that
+ * folds the row finishes it. */
+static __device__ __forceinline__ bool rfi_is_alone(const rfi_cuda_fold &p) {
+    return p.out_features <= RFI_FOLD_COLUMNS && p.tickets && !p.keeps_states && !p.columns && !p.irregular;
+}
+
 /* Where the states of a tile go, unless a kernel says otherwise. */
 struct rfi_to_partials {
     template <class T, int N> __device__ __forceinline__ void operator()(
@@ -273,6 +284,20 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
                 typedef decltype(of) R;
                 rfi_state_of<T, R::TOTALS> s[AT_ONCE];
                 rfi_fold_chunk<R, LANES>(v, valid, column, s);
+                if constexpr (std::is_same<Put, rfi_to_partials>::value) {
+                    if (rfi_is_alone(p)) {
+                        const auto store = [](const rfi_cuda_fold &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); };
+#pragma unroll
+                        for (int a = 0; a < AT_ONCE; a++) {
+                            rfi_state_of<T, R::TOTALS> all; /* joined as others are that are not alone */
+                            rfi_empty_state<R>(all);
+                            rfi_join_states<R>(all, {s[a]});
+                            if (lane == 0 && row[a] >= 0 && step % slabs == 0)
+                                rfi_finish_state<R>(p, row[a], all, store);
+                        }
+                        return;
+                    }
+                }
 #pragma unroll
                 for (int a = 0; a < AT_ONCE; a++)
                     if (lane == 0 && row[a] >= 0) put(p, row[a], column0 / RFI_FOLD_COLUMNS + step % slabs, s[a]);
@@ -285,11 +310,6 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
             for (int c = 0; c < COLS; c++)
                 if (row[a] >= 0 && valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row[a] * p.ldy + column(c), v[a][c]);
     }
-}
-
-/* Not inlined: the steps are compiled once for all that finish rows. */
-template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
-    rfi_store_number(p, row, v);
 }
 
 /* States side by side, of rows [first, first + rows): `count` of them from number `from` of the row on. What they come
@@ -306,7 +326,7 @@ template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
 
 template <class R, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
     const rfi_cuda_fold &p, const rfi_neighbours &of, int64_t row) {
-    constexpr int N = R::TOTALS, CHUNK = 4;
+    constexpr int N = R::TOTALS, CHUNK = sizeof(T) == 8 && N == 1 ? 8 : 4;
     const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
@@ -419,18 +439,20 @@ static __device__ __forceinline__ bool rfi_is_last(unsigned *ticket, unsigned ho
 
 /* Called by each of the `blocks` that share rows [first, first + rows), the `block`-th in the order of the columns,
  * once its partial states are written. The last combines them; where they are many (p.groups), the last of a group of
- * RFI_GROUP_BLOCKS combines those of the group, and the last of the groups what these come to. `row_tile` is the number
- * of the rows' tile. */
+ * blocks combines those of the group, and the last of the groups what these come to. `row_tile` is the number of the
+ * rows' tile. */
 template <class T> static __device__ void rfi_finish_rows(
     const rfi_cuda_fold &p, unsigned row_tile, unsigned block, unsigned blocks, int64_t first, int rows) {
+    if (rfi_is_alone(p)) return;
+    constexpr unsigned GROUP_BLOCKS = sizeof(T) == 8 ? RFI_GROUP_BLOCKS_F64 : RFI_GROUP_BLOCKS;
     const int64_t states = p.out_features > RFI_FOLD_COLUMNS ? rfi_tiles(p.out_features, RFI_FOLD_COLUMNS) : 1;
     unsigned *tickets = p.tickets + (int64_t)row_tile * (p.groups + 1);
     rfi_neighbours of = {first, rows, 0, states, -1};
     if (blocks == 1) {
         __syncthreads(); /* its states are written */
     } else if (p.groups) {
-        const unsigned group = block / RFI_GROUP_BLOCKS, from = group * RFI_GROUP_BLOCKS,
-                       holders = min(blocks - from, (unsigned)RFI_GROUP_BLOCKS);
+        const unsigned group = block / GROUP_BLOCKS, from = group * GROUP_BLOCKS,
+                       holders = min(blocks - from, GROUP_BLOCKS);
         if (!rfi_is_last(tickets + group, holders)) return;
         const int64_t a_block = rfi_tiles(states, blocks); /* states */
         of.from = from * a_block, of.count = min(holders * a_block, states - of.from), of.to = states + group;

@@ -74,8 +74,10 @@ template <class S, class T> __device__ __forceinline__ void add_teams(
     __syncthreads(); /* the tile is written */
 }
 
-/* Of many rows a thread has many loads on their way, and no second block the registers. */
-template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : 2)
+/* Of many rows a thread has many loads on their way, and no second block the registers; of few it has one, and more
+ * blocks hide how long that takes. */
+template <class S, class T>
+__global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : S::rows < 32 && sizeof(T) == 4 ? 3 : 2)
     fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
     if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -113,8 +115,9 @@ template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows >
     }
     T *const tile = (T *)shared;
     add_teams<S>(tile, sum, team, row, column);
-    if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD)) return;
-    constexpr int AT_ONCE = sizeof(T) == 4 ? S::rows / 32 : 1; /* a warp then takes all its rows together */
+    if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD, rows)) return;
+    /* A warp then takes all its rows together, of double two turns. */
+    constexpr int AT_ONCE = S::rows <= 32 ? 1 : S::rows / (sizeof(T) == 4 ? 32 : 64);
     rfi_fold_tile<T, AT_ONCE>(p, (const T *)tile, TILE_LD, row0, rows, column0, RFI_FOLD_COLUMNS);
     if (p.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
@@ -133,11 +136,17 @@ template <class S, class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaSt
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<32, 64>, float>(fold, stream);
 }
+cudaError_t rfi_cuda_fold_few_8x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return launch<shape<8, 64>, float>(fold, stream);
+}
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, float>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<32, 64>, double>(fold, stream);
+}
+cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return launch<shape<8, 64>, double>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, double>(fold, stream);
