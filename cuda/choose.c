@@ -29,7 +29,7 @@ static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the
 
 /* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, up to as
  * many as there are groups for: measured on 9.0. */
-static const double SPLIT_SECONDS = 4e-6, STATE_SECONDS = 0.12e-6;
+static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.12e-6;
 
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
@@ -123,11 +123,9 @@ typedef struct family {
 static const family MMA = {.unit = MMA16, .terms = 1};
 static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1, .start = 4e-6};
 static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .start = 2e-6};
-static const family FEW_SHORT = {.unit = FMA32, .parts = 3, .shares = 1, .start = 2e-6};
 static const family FMA = {.unit = FMA32, .start = 3e-6};
 static const family MMA_F64 = {.unit = MMA64, .parts = 2, .shares = 1, .start = 3e-6};
 static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .start = 2e-6};
-static const family FEW_F64_SHORT = {.unit = FMA64, .parts = 2, .shares = 1, .start = 2e-6};
 static const family FMA_F64 = {.unit = FMA64, .start = 3e-6};
 
 static const struct kernel {
@@ -164,9 +162,9 @@ static int computed_rows(const struct kernel *k, int64_t batch) {
     return rows;
 }
 
-/* Bytes that reach one multiprocessor in a second, from the second-level cache. Measured on 9.0 where a block had a
- * tile to itself: 65 to 70 GB/s, by bulk copies as well as with plain loads. */
-static const double FEED = 70e9;
+/* Bytes that reach one multiprocessor in a second, from the second-level cache. Measured on 9.0: 65 to 70 GB/s where it
+ * copies and does nothing else, by bulk copies as well as with plain loads. What fits the times of kernels is less. */
+static const double FEED = 60e9;
 
 /* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
 static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
@@ -247,7 +245,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const size_t x_size = item(p->x_dtype);
     if ((shared->unit == FMA32 || shared->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
         arithmetic = larger(arithmetic, rounds * (rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
-    double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
+    const double merged_rows = batch < rows ? batch : rows;
+    double merge = splits > 1 ? splits * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
         c->uses_terms ? batch * PREPARED_ROW

@@ -286,7 +286,9 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
                 rfi_fold_chunk<R, LANES>(v, valid, column, s);
                 if constexpr (std::is_same<Put, rfi_to_partials>::value) {
                     if (rfi_is_alone(p)) {
-                        const auto store = [](const rfi_cuda_fold &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); };
+                        const auto store = [](const rfi_cuda_fold &p, int64_t row, T v) {
+                            rfi_finish_row<T>(p, row, v);
+                        };
 #pragma unroll
                         for (int a = 0; a < AT_ONCE; a++) {
                             rfi_state_of<T, R::TOTALS> all; /* joined as others are that are not alone */

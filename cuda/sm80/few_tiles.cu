@@ -74,10 +74,8 @@ template <class S, class T> __device__ __forceinline__ void add_teams(
     __syncthreads(); /* the tile is written */
 }
 
-/* Of many rows a thread has many loads on their way, and no second block the registers; of few it has one, and more
- * blocks hide how long that takes. */
-template <class S, class T>
-__global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : S::rows < 32 && sizeof(T) == 4 ? 3 : 2)
+/* Of many rows a thread has many loads on their way, and no second block the registers. */
+template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : 2)
     fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
     if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -136,14 +134,8 @@ template <class S, class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaSt
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<32, 64>, float>(fold, stream);
 }
-cudaError_t rfi_cuda_fold_few_8x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return launch<shape<8, 64>, float>(fold, stream);
-}
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, float>(fold, stream);
-}
-cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return launch<shape<32, 64>, double>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<8, 64>, double>(fold, stream);

@@ -225,6 +225,31 @@ static void test_infinities_of_weights(void) {
         }
 }
 
+#ifdef RFI_BUILD_SM90
+/* Where another kernel was measured to take 1.3 times as long and more. */
+static void test_measured(void) {
+    static const struct {
+        rf_dtype dtype;
+        int64_t batch, k, n;
+        const char *kernel;
+    } expected[] = {
+        {RF_FLOAT32, 704, 7808, 64, "few_32x64"},
+        {RF_FLOAT32, 6, 2, 19200, "fma_64x128"},
+        {RF_FLOAT64, 6989, 20, 880, "mma_f64_64x64"},
+        {RF_FLOAT64, 64, 8528, 128, "few_f64_8x64"},
+        {RF_BFLOAT16, 145, 4480, 64, "few_32x64"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        const rf_dtype dtype = expected[i].dtype;
+        rfi_cuda_problem p = problem_of(expected[i].batch, expected[i].k, expected[i].n, dtype, dtype, RF_MATH_F32);
+        p.w_panel = rfi_cuda_weight_panel(&p, &hopper, -1);
+        const rfi_cuda_choice c = choose(&p, &hopper, -1);
+        CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
+            (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
+    }
+}
+#endif
+
 static void test_parts(void) {
     const int kernel = rfi_cuda_kernel_find("few_32x64");
     for (int64_t depth = 1; depth < 100000; depth = depth * 3 / 2 + 1)
@@ -260,6 +285,7 @@ int main(void) {
 #ifdef RFI_BUILD_SM90
     test_few_rows();
     test_blocks();
+    test_measured();
 #endif
     test_forced();
     test_infinities_of_weights();
