@@ -340,8 +340,7 @@ __device__ __forceinline__ State<1> combine(const rfi_cuda_fold &f, const State<
     return state[0];
 }
 
-/* As finish_tile of epilogue.cuh, in the first block. Little code, for what runs once a launch is fetched from memory:
- * hundreds of instructions take longer than what they do. */
+/* As finish_tile of epilogue.cuh, in the first block. */
 template <class E> __device__ __forceinline__ void finish_joined(
     const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<E> &sh) {
     constexpr int LANES = 4;
