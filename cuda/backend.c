@@ -50,14 +50,12 @@ static int current_device(void) {
     return device;
 }
 
-static int is_host_reduction(int32_t kind) { return (rfi_reduction_flags(kind) & RFI_RF_HOST) != 0; }
-
-/* Behind a reduction another one is a step, over the one column that there is. */
-static rf_status check_reductions(const rfi_branch *branch) {
-    int32_t kind = branch->reduction;
-    for (int i = 0; i < branch->post.count && !is_host_reduction(kind); i++) kind = branch->post.at[i].kind;
-    if (is_host_reduction(kind))
-        return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s", rfi_op_find(kind)->name);
+static rf_status check_steps(const rfi_steps *steps) {
+    for (int i = 0; i < steps->count; i++) {
+        const rfi_op_desc *op = rfi_op_find(steps->at[i].kind);
+        if (op->flags & RFI_OPF_HOST)
+            return rfi_error(RF_UNSUPPORTED, "no CUDA kernel computes %s; device \"cpu\" does", op->name);
+    }
     return RF_OK;
 }
 
@@ -72,16 +70,16 @@ static rf_status supports(const rfi_spec *spec) {
     if (major < OLDEST_MAJOR)
         return rfi_error(RF_UNSUPPORTED, "CUDA device %d has compute capability %d.x; expected %d.0 or newer", device,
             major, OLDEST_MAJOR);
-    if (rfi_plan_is_shard(&spec->plan))
-        return rfi_error(RF_UNSUPPORTED,
-            "the model holds columns %lld to %lld of %lld; the CUDA kernels write no partial states",
-            (long long)spec->plan.columns.first, (long long)(spec->plan.columns.first + spec->plan.columns.count) - 1,
-            (long long)spec->plan.columns.total);
     if (spec->plan.out_features > MAX_FEATURES)
         return rfi_error(RF_UNSUPPORTED, "out_features is %lld; the CUDA kernels go to %d",
             (long long)spec->plan.out_features, MAX_FEATURES);
-    /* What is left has one output for each branch, of its index. */
-    for (int b = 0; b < spec->plan.num_branches && !status; b++) status = check_reductions(&spec->plan.branches[b]);
+    status = check_steps(&spec->plan.trunk);
+    for (int b = 0; b < spec->plan.num_branches && !status; b++) {
+        status = check_steps(&spec->plan.branches[b].pre);
+        if (!status) status = check_steps(&spec->plan.branches[b].post);
+    }
+    if (status) return status;
+    if (rfi_plan_is_shard(&spec->plan)) status = rfi_cuda_check_states(&spec->plan);
     if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, &passes);
@@ -100,11 +98,13 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
     rfi_cuda_problem problem = {
         .batch = batch,
         .in_features = spec->plan.in_features,
-        .out_features = spec->plan.out_features,
+        /* Of a shard those of the layer: which kernel folds a group of columns must not depend on the others. */
+        .out_features = spec->plan.num_folds ? spec->plan.columns.total : spec->plan.out_features,
         .compute_dtype = spec->compute_dtype,
         .x_dtype = x_dtype,
         .w_dtype = spec->weight_dtype,
         .w_terms = w_terms,
+        .w_infinite = prepared && prepared->w_infinite,
         .w_panel = prepared ? prepared->w.panel : 0,
         .num_vectors = spec->plan.num_vectors,
         .reduction = pass->reduction,
@@ -123,11 +123,17 @@ static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
             p->findings.wide);
-    else if (p->findings.infinite && !p->w_terms && p->w.dtype == RF_FLOAT32)
-        snprintf(text, size, "; W as it is stored, for %u rows of it have infinities", p->findings.infinite);
+    else if (p->findings.many && !p->w_terms && p->w.dtype == RF_FLOAT32)
+        snprintf(text, size, "; W as it is stored, for %u rows of it have several infinities", p->findings.many);
     else if (p->w_nonfinite)
         snprintf(text, size, "; x of other types than W's by plain multiply-adds, for %u rows of W are not finite",
             p->findings.nonfinite);
+}
+
+static int plan_gathers(const rfi_plan *plan) {
+    for (int b = 0; b < plan->num_branches; b++)
+        if (plan->branches[b].gathers) return 1;
+    return 0;
 }
 
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
@@ -146,13 +152,28 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         panel = rfi_cuda_weight_panel(&hardest, &figures, forced);
     }
     rfi_cuda_choice c = {0}, one;
-    for (int i = passes.count - 1; i >= 0; i--) {
+    int count = 0; /* of passes over all of W */
+    int64_t columns = 0;
+    for (int i = passes.count ? passes.count - 1 : 0; i >= 0; i--) {
         rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
         if (!p) problem.w_panel = panel;
         rfi_cuda_choose(&problem, &figures, forced, &one);
+        if (problem.out_features != spec->plan.out_features) {
+            problem.out_features = spec->plan.out_features;
+            rfi_cuda_choose(&problem, &figures, (int)one.kernel, &one);
+        }
+        rfi_cuda_ahead ahead = {.behind = 1};
+        if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
+            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
+        columns += ahead.sample + ahead.chunk;
+        count += ahead.behind > 0;
+        const double part =
+            (double)(ahead.sample + ahead.chunk) / (double)(problem.out_features + 1) + (ahead.behind > 0);
+        one.seconds *= part, one.flops *= part, one.bytes *= part;
         one.seconds += c.seconds, one.flops += c.flops, one.bytes += c.bytes;
         c = one; /* of the first pass, but for the sums */
     }
+    if (!passes.count) c.seconds = c.flops = c.bytes = 0; /* how many columns are gathered, each call says */
     *out = (rfi_estimate){
         .flops_per_second = c.flops_per_second,
         .bytes_per_second = c.bytes_per_second,
@@ -167,14 +188,21 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         out->fused_seconds = out->bytes / (0.9 * c.bytes_per_second) + 3e-6;
     }
     if (out->collapsed) snprintf(out->kernel, sizeof out->kernel, "collapse, one dot product a row");
+    else if (!passes.count) snprintf(out->kernel, sizeof out->kernel, "a dot product for each column that is gathered");
     else {
         int used = snprintf(
             out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
         if (c.splits > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K in %d parts", c.splits);
-        if (passes.count > 1)
+        if (count > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
-                ", the first of %d passes: not all results can be read from one state", passes.count);
+                ", the first of %d passes: not all results can be read from one state", count);
+        if (columns)
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                "; %lld columns ahead of the pass, for rank and topk", (long long)columns);
+        if (plan_gathers(&spec->plan))
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
+                "; a dot product for each column that is gathered");
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
@@ -200,5 +228,9 @@ const rfi_backend rfi_backend_cuda = {
     .update = rfi_cuda_update,
     .workspace_size = rfi_cuda_workspace_size,
     .forward = rfi_cuda_forward,
+    .merge = rfi_cuda_merge,
+    .take_memory = rfi_cuda_take_memory,
+    .give_back = rfi_cuda_give_back,
+    .count_ways = rfi_cuda_count_ways,
     .estimate = estimate,
 };

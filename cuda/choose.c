@@ -47,7 +47,7 @@ static int in_16_bit(const rfi_cuda_problem *p) {
 }
 
 static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
+    return p->out_features && in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
 }
 
 /* Large tiles: stages of three terms a side take more. */
@@ -61,25 +61,24 @@ static int runs_mma_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
     return runs_mma(p, f) && p->w_terms <= 1 && p->x_terms <= 1;
 }
 
+/* Whether x as it is stored may be multiplied with W as it is kept. */
+static int takes_stored_x(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return !p->w_infinite ||
+        f->shared_per_block < MMA_SHARED; /* with less no kernel reads terms of x, and one must run */
+}
+
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    (void)f;
-    return p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features && p->compute_dtype == RF_FLOAT32 &&
-        (p->w_terms || is_16_bit(p->w_dtype));
+    return takes_stored_x(p, f) && p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features &&
+        p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
 }
 
-static int runs_few(const rfi_cuda_problem *p, rf_dtype compute_dtype) {
-    return p->compute_dtype == compute_dtype && p->out_features && p->in_features;
+static int runs_few(const rfi_cuda_problem *p, const rfi_cuda_figures *f, rf_dtype compute_dtype) {
+    return takes_stored_x(p, f) && p->compute_dtype == compute_dtype && p->out_features && p->in_features;
 }
 
-static int runs_few_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    (void)f;
-    return runs_few(p, RF_FLOAT32);
-}
+static int runs_few_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_few(p, f, RF_FLOAT32); }
 
-static int runs_few_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    (void)f;
-    return runs_few(p, RF_FLOAT64);
-}
+static int runs_few_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_few(p, f, RF_FLOAT64); }
 
 enum { NARROW = 8 };
 static int runs_few_narrow_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -91,8 +90,7 @@ static int runs_few_narrow_f64(const rfi_cuda_problem *p, const rfi_cuda_figures
 }
 
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    (void)f;
-    return p->compute_dtype == RF_FLOAT32;
+    return takes_stored_x(p, f) && p->compute_dtype == RF_FLOAT32;
 }
 
 static int runs_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {

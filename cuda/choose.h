@@ -36,6 +36,7 @@ typedef struct rfi_cuda_figures {
 typedef enum rfi_cuda_states {
     RFI_CUDA_PAIRS,         /* a peak and a sum; or there is none, and the result is (batch, N) */
     RFI_CUDA_ANSWER_STATES, /* that of RFI_CUDA_ANSWERS, or of what else reads row inputs and can be read from it */
+    RFI_CUDA_SEARCH_STATES, /* likewise, with what goes beside the fold: see rfi_cuda_fold */
     RFI_CUDA_OTHER_STATES   /* which the kernels of sm_90a have no registers for */
 } rfi_cuda_states;
 
@@ -46,6 +47,7 @@ typedef struct rfi_cuda_problem {
     int w_terms;         /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
     int x_terms;         /* and that x is brought to; 0: as it is stored */
     rf_dtype term_dtype; /* of x's */
+    int w_infinite;      /* terms of W stand for infinities: kernels that read x as it is stored give NaN beside them */
     int w_panel;     /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
     int num_vectors; /* per-feature vectors of the chain */
     int reduction;   /* as in rfi_cuda_chain; RF_OP_NONE: the result is (batch, N) */

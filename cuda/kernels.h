@@ -26,6 +26,7 @@ extern "C" {
 
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
+#define RFI_HOST_OP(...)
 #define RFI_OP(id, number, name, params, flags, formula, doc) RFI_CUDA_OP_##id,
 #include "ops.def"
 #undef RFI_OP
@@ -57,7 +58,8 @@ typedef struct rfi_cuda_chain {
  *                            there are fewer terms, `scale` NULL for 1
  * binary16 has one term or two, bfloat16 two or three. A scale is a power of two, so that the product with it is exact,
  * but for rows that are not finite: NaN where a value is NaN; infinity where one value is infinite, whose term is then
- * a power of two with its sign and all others zero.
+ * a power of two with its sign and all others zero. Of W these zeros have the signs of the values in the first term,
+ * and are -0 in the second where the value is not zero: what an infinite x makes of them can be told.
  *
  * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the
  * second begin `level` values behind those of the first.
@@ -112,6 +114,25 @@ typedef struct rfi_cuda_result {
     int32_t first_step, num_steps; /* of the chain's: those behind the reduction */
 } rfi_cuda_result;
 
+/* The columns of a row that come before a bound in a stable descending sort with NaN first: a value and a column. */
+typedef struct rfi_cuda_before {
+    const void *values;     /* (batch) of the compute type; NULL: nobody asks */
+    const int32_t *columns; /* (batch). NaN and 0: no column comes before */
+    unsigned *counts;       /* (batch) how many come before: added to */
+    void *found;            /* (batch, room) of the compute type: what comes before, in any order; NULL: it is counted
+                               alone. What has no room any more is, too */
+    int32_t *found_columns; /* (batch, room) */
+    int64_t room;
+} rfi_cuda_before;
+
+/* What (logit - shift) * factor of a row's columns adds up to, and the squares of that. */
+typedef struct rfi_cuda_squares {
+    const void *shifts, *factors; /* (batch) of the compute type */
+    void *sums; /* (batch, units, 2) of the compute type, zero before the launch: both sums of RFI_FOLD_COLUMNS columns
+                   or more, at the place of the first; NULL: nobody asks */
+    int64_t units;
+} rfi_cuda_squares;
+
 /* One forward, as every fold kernel gets it.
  *
  * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
@@ -142,10 +163,10 @@ typedef struct rfi_cuda_fold {
     int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
     unsigned *next_tile; /* counts the tiles that the kernels of sm_90a have drawn, zero before the launch; NULL: each
                             block has a fixed share of them */
-    rfi_cuda_levels levels;   /* of x */
-    const uint8_t *irregular; /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
-    rfi_cuda_rows x_stored;   /* x as it came, from which a kernel of sm_90a computes flagged rows once it has computed
-                                 the others */
+    rfi_cuda_levels levels;     /* of x */
+    const uint8_t *irregular;   /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
+    rfi_cuda_rows x_stored;     /* x as it came, from which flagged rows are computed: a kernel of sm_90a does so itself
+                                   once it has computed the others */
     unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
     int32_t splits;             /* parts of K, a block each, of the kernels of sm80/few_tiles.cu; of others 1 */
     int64_t split_depth;        /* values of K in a part but for the last */
@@ -155,8 +176,14 @@ typedef struct rfi_cuda_fold {
                            rfi_cuda_overlaps */
     int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
                            and does not change */
+    int32_t keeps_states; /* partial states of all columns are read behind the launch */
     rfi_cuda_chain chain;
-    int32_t num_results; /* of RFI_CUDA_ANSWERS; y is then none of them */
+    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by that for few rows and by
+     * those that are made for it. */
+    rfi_cuda_before before[2];
+    rfi_cuda_squares squares;
+    const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
+    int32_t num_results;    /* of RFI_CUDA_ANSWERS; y is then none of them */
     rfi_cuda_result results[RF_MAX_RESULTS];
 } rfi_cuda_fold;
 
@@ -179,21 +206,30 @@ typedef struct rfi_cuda_split {
     int64_t ld_terms, depth;
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
+    int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
+    int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
+                           infinity is irregular */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
                                NULL: a row has one level, whatever that loses */
     uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the
-                               stored values; NULL: nobody asks */
+                               stored values; NULL: nobody asks. Such a row with infinities has in place of its terms
+                               their number and, if these are no more than RFI_FEW_INFINITIES, the places as ints, twice
+                               the column and 1 for one below zero */
     rfi_cuda_clear clear;
 } rfi_cuda_split;
+
+#define RFI_FEW_INFINITIES 15
 
 /* What W is like, counted before it is prepared. See doc/kernels/accuracy.md. */
 typedef struct rfi_cuda_findings {
     unsigned wide;         /* rows of which terms of binary16 would lose too many values */
     unsigned concentrated; /* rows of which few columns make up most */
     unsigned infinite;     /* rows with an infinity */
+    unsigned many;         /* rows with several, of which terms do not say the places */
     unsigned nonfinite;    /* rows with an infinity or NaN */
+    unsigned sparse;       /* rows with a value far below their largest, or zero */
 } rfi_cuda_findings;
 
 typedef struct rfi_cuda_survey {
@@ -254,8 +290,8 @@ cudaError_t rfi_cuda_launch_pack(const rfi_cuda_pack *pack, cudaStream_t stream)
  * device makes kernels that do not wait for the one in front: they must not be launched to overlap with it. */
 cudaError_t rfi_cuda_overlaps(int32_t *overlaps);
 
-/* The rows flagged in fold->irregular alone, from the stored values of x: their partial states, or their logits to y.
- * Follows the split that flags them. */
+/* The rows flagged in fold->irregular alone, from x_stored and the scales of x: their partial states, or their logits
+ * to y. Follows the split that flags them. */
 cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Fold kernels. Each launcher is valid for what choose.c says of it. */
@@ -291,6 +327,10 @@ cudaError_t rfi_cuda_fold_sm90_64x64(const rfi_cuda_fold *fold, cudaStream_t str
 cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* The same with what goes beside the fold, `before` and `squares`. */
+cudaError_t rfi_cuda_fold_sm90_searches_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_searches_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

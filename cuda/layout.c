@@ -12,10 +12,12 @@
 #include "sizes.h"
 
 enum {
-    STAGE_BYTES = 16 << 20, /* of host rows on the device at a time */
-    STAGE_ROWS = 128,       /* ... rounded to these where more fit */
-    DEPTH_ALIGN = 128,      /* values: a level of x ends on whole stages of every kernel */
-    REMEMBERED = 16         /* shapes */
+    STAGE_BYTES = 16 << 20,  /* of host rows on the device at a time */
+    FOUND_BYTES = 128 << 20, /* of the lists of what is found, likewise */
+    STAGE_ROWS = 128,        /* ... rounded to these where more fit */
+    DEPTH_ALIGN = 128,       /* values: a level of x ends on whole stages of every kernel */
+    WIDEST_TILE = 256,       /* columns */
+    REMEMBERED = 32          /* shapes, each of a pass */
 };
 
 /* The oldest goes where there is no room. */
@@ -37,6 +39,13 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
     return at;
 }
 
+int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
+    const int64_t blocks = (n + choice->tile_columns - 1) / choice->tile_columns;
+    return choice->irregular || blocks <= RFI_UNGROUPED_BLOCKS
+        ? 0
+        : (int32_t)((blocks + RFI_GROUP_BLOCKS - 1) / RFI_GROUP_BLOCKS);
+}
+
 /* What a fold kernel needs. */
 static void lay_out_fold(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
@@ -50,9 +59,7 @@ static void lay_out_fold(
         if (l->num_partials < needed) l->num_partials = needed;
         l->num_tickets = (batch + 63) / 64 * (groups + 1);
     } else {
-        const int64_t blocks = (n + c->tile_columns - 1) / c->tile_columns;
-        if (!c->irregular && blocks > RFI_UNGROUPED_BLOCKS)
-            l->groups = (int32_t)((blocks + RFI_GROUP_BLOCKS - 1) / RFI_GROUP_BLOCKS);
+        l->groups = rfi_cuda_groups(c, n);
         l->num_partials += l->groups; /* behind those of the columns */
         l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows * (l->groups + 1);
     }
@@ -89,13 +96,8 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
     *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
-    if (!p->collapsed) lay_out_fold(spec, pass, shape, l);
-    const int64_t rows = spec->plan.num_rows;
-    if (rows) {
-        l->row_numbers = take(&l->total, shape->batch, rows * (int64_t)rfi_dtype_size(spec->compute_dtype));
-        l->row_columns = take(&l->total, shape->batch, rows * (int64_t)sizeof(int64_t));
-        l->row_given = take(&l->total, shape->batch, rows * (int64_t)sizeof(int64_t));
-    }
+    if (!p->collapsed || shape->states) lay_out_fold(spec, pass, shape, l);
+    if (shape->states) l->unread = take(&l->total, shape->batch, sizeof(double));
     if (pass->column >= 0) l->picked = take(&l->total, shape->batch, (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
@@ -113,10 +115,11 @@ void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts) {
 }
 
 static int same_shape(const rfi_cuda_shape *a, const rfi_cuda_shape *b) {
-    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->copies_x == b->copies_x;
+    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->states == b->states &&
+        a->copies_x == b->copies_x;
 }
 
-void rfi_cuda_lay_out(
+static void lay_out_known(
     const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     rfi_cuda_layouts *known = p->layouts;
     /* A lock that is held is no reason to wait, least of all in a child of fork, where nobody would let go of it:
@@ -138,64 +141,175 @@ void rfi_cuda_lay_out(
     pthread_mutex_unlock(&known->mutex);
 }
 
-rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call, int pass) {
-    const size_t item = rfi_dtype_size(call->x_dtype);
-    const int readable = call->x_memory == RF_MEMORY_HOST /* copied to aligned rows on its way to the device */
-        || (call->x && rfi_cuda_in_pieces(call->x, call->ldx, spec->plan.in_features, item, 0));
-    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, !readable};
+static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const rfi_cuda_layout *pass, int64_t rows,
+    size_t *total, rfi_cuda_search_place *place) {
+    const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype);
+    place->room = rfi_cuda_room_of(&spec->plan, branch->top, pass->choice.fold_columns);
+    place->values = take(total, rows, item);
+    place->columns = take(total, rows, sizeof(int32_t));
+    place->counts = take(total, rows, sizeof(unsigned));
+    place->found = take(total, rows, place->room * item);
+    place->found_columns = take(total, rows, place->room * (int64_t)sizeof(int32_t));
 }
 
-rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call) {
+static void lay_out_spread(const rfi_spec *spec, int64_t rows, size_t *total, rfi_cuda_spread_place *place) {
+    const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype), n = spec->plan.out_features;
+    place->units = round_up(n ? n : 1, WIDEST_TILE) / RFI_FOLD_COLUMNS; /* whole tiles are written */
+    place->centres = take(total, rows, item);
+    place->shifts = take(total, rows, item);
+    place->factors = take(total, rows, item);
+    place->sums = take(total, rows, place->units * 2 * item);
+}
+
+static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_cuda_ahead ahead, int64_t rows,
+    size_t *total, rfi_cuda_ahead_place *place) {
+    const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype), vectors = spec->plan.num_vectors;
+    const int64_t w_item = p->w_terms ? p->w_terms * 2 : (int64_t)rfi_dtype_size(spec->weight_dtype);
+    place->ahead = ahead;
+    place->w =
+        take(total, round_up(ahead.chunk, RFI_BLOCK_ROWS), round_up(spec->plan.in_features, DEPTH_ALIGN) * w_item);
+    place->scale = take(total, ahead.chunk, sizeof(float));
+    place->bias = take(total, ahead.chunk, item);
+    place->vectors = take(total, ahead.chunk, vectors * item);
+    place->columns = take(total, ahead.chunk, sizeof(int64_t));
+    place->picked = take(total, ahead.chunk ? rows : 0, item);
+    place->sample_vectors = take(total, ahead.sample, vectors * item);
+    place->wanted = take(total, 1, sizeof(unsigned));
+}
+
+/* As many as the lists of what is found have room for. */
+static int64_t rows_at_once(
+    const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_call_layout *l, int64_t batch) {
+    const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype) + (int64_t)sizeof(int32_t);
+    int64_t bytes = 0;
+    for (int i = 0; i < p->passes.count; i++) {
+        const rfi_cuda_pass *pass = &p->passes.at[i];
+        for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
+            bytes += rfi_cuda_room_of(
+                         &spec->plan, spec->plan.branches[pass->branches[b]].top, l->passes[i].choice.fold_columns) *
+                item;
+    }
+    int64_t rows = FOUND_BYTES / (bytes + 1);
+    if (rows >= STAGE_ROWS) rows = rows / STAGE_ROWS * STAGE_ROWS;
+    return least(rows < 1 ? 1 : rows, batch);
+}
+
+/* What the passes share, once they are laid out. Of x that lies on the device the wanted rows are brought together. */
+static void lay_out_shared(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call, rf_dtype x_dtype,
+    rfi_cuda_call_layout *l) {
+    const int64_t rows = spec->plan.num_rows;
+    l->rows = rows_at_once(spec, p, l, call->batch);
+    for (int i = 0; i < p->passes.count; i++)
+        if (l->passes[i].total > l->total) l->total = l->passes[i].total;
+    if (rows) {
+        l->row_numbers = take(&l->total, l->rows, rows * (int64_t)rfi_dtype_size(spec->compute_dtype));
+        l->row_columns = take(&l->total, l->rows, rows * (int64_t)sizeof(int64_t));
+        l->row_given = take(&l->total, l->rows, rows * (int64_t)sizeof(int64_t));
+    }
+    if (call->wanted) {
+        l->list = take(&l->total, l->rows, sizeof(int64_t));
+        if (call->x_memory != RF_MEMORY_HOST)
+            l->x = take(&l->total, l->rows, rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(x_dtype));
+    }
+    for (int i = 0; i < p->passes.count; i++) {
+        const rfi_cuda_pass *pass = &p->passes.at[i];
+        lay_out_ahead(spec, p, rfi_cuda_ahead_of(&spec->plan, &p->passes, i, l->passes[i].choice.fold_columns, l->rows),
+            l->rows, &l->total, &l->aheads[i]);
+        if (pass->role == RFI_CUDA_SPREADS) lay_out_spread(spec, l->rows, &l->total, &l->spreads[i]);
+        for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
+            lay_out_search(spec, &spec->plan.branches[pass->branches[b]], &l->passes[i], l->rows, &l->total,
+                &l->searches[pass->branches[b]]);
+    }
+}
+
+static rfi_cuda_shape shape_of(const rfi_spec *spec, const rfi_forward *call, int pass) {
+    const size_t item = rfi_dtype_size(call->x_dtype);
+    const int readable = call->x_memory == RF_MEMORY_HOST || call->wanted /* copied to aligned rows on the device */
+        || (call->x && rfi_cuda_in_pieces(call->x, call->ldx, spec->plan.in_features, item, 0));
+    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, call->states != NULL, !readable};
+}
+
+void rfi_cuda_lay_out(
+    const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call, rfi_cuda_call_layout *l) {
+    l->total = 0;
+    for (int pass = 0; pass < p->passes.count; pass++) {
+        const rfi_cuda_shape shape = shape_of(spec, call, pass);
+        lay_out_known(spec, p, &shape, &l->passes[pass]);
+    }
+    lay_out_shared(spec, p, call, call->x_dtype, l);
+}
+
+rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call, int64_t most) {
     rfi_cuda_stage s = {0};
+    const rfi_plan *plan = &spec->plan;
     int64_t x_row =
         call->x_memory == RF_MEMORY_HOST ? rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype) : 0;
-    int64_t results[RF_MAX_RESULTS] = {0}, all = x_row;
-    for (int b = 0; b < spec->plan.num_branches; b++) {
-        if (call->outputs[b].memory == RF_MEMORY_HOST)
-            results[b] = spec->plan.branches[b].width * (int64_t)sizeof(double);
-        all += results[b];
+    const int64_t states = call->states && call->states_memory == RF_MEMORY_HOST
+        ? rfi_shard_groups(&plan->columns) * rfi_plan_words(plan) * (int64_t)sizeof(double)
+        : 0;
+    int64_t results[RFI_MAX_OUTPUTS] = {0}, gathers[RF_MAX_OPS] = {0}, all = x_row + states;
+    for (int i = 0; i < plan->num_outputs && !call->states; i++) {
+        if (call->outputs[i].memory == RF_MEMORY_HOST)
+            results[i] = rfi_cuda_width(plan, call, i) * (int64_t)sizeof(double);
+        all += results[i];
     }
-    s.rows = call->batch;
+    for (int i = 0; i < plan->num_rows; i++) {
+        if (plan->rows[i].several && call->rows[i].memory == RF_MEMORY_HOST)
+            gathers[i] = call->rows[i].columns * (int64_t)sizeof(int64_t);
+        all += gathers[i];
+    }
+    s.rows = most;
     if (!all) return s;
     s.rows = STAGE_BYTES / (all + 1);
     if (s.rows >= STAGE_ROWS) s.rows = s.rows / STAGE_ROWS * STAGE_ROWS;
     if (s.rows < 1) s.rows = 1;
-    if (s.rows > call->batch) s.rows = call->batch;
+    if (s.rows > most) s.rows = most;
     s.x = take(&s.total, s.rows, x_row);
-    for (int b = 0; b < spec->plan.num_branches; b++) s.results[b] = take(&s.total, s.rows, results[b]);
+    s.states = take(&s.total, s.rows, states);
+    for (int i = 0; i < plan->num_outputs; i++) s.results[i] = take(&s.total, s.rows, results[i]);
+    for (int i = 0; i < plan->num_rows; i++) s.gathers[i] = take(&s.total, s.rows, gathers[i]);
     return s;
 }
 
 /* The most that any type of x that goes with the weights takes, wherever it lies. */
-static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, int64_t batch) {
+static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call) {
     static const rf_dtype single[] = {RF_FLOAT32, RF_FLOAT16, RF_BFLOAT16}, twofold[] = {RF_FLOAT64};
     int wide = spec->compute_dtype == RF_FLOAT64;
     size_t most = 0;
     for (int i = 0; i < (wide ? 1 : 3); i++)
-        for (int pass = 0; pass < p->passes.count; pass++) {
-            rfi_cuda_layout l;
-            const rfi_cuda_shape shape = {batch, wide ? twofold[i] : single[i], pass, 1};
-            lay_out(spec, p, &shape, &l);
+        for (int states = 0; states <= (spec->plan.num_folds > 0); states++) {
+            rfi_cuda_call_layout l;
+            const rf_dtype x_dtype = wide ? twofold[i] : single[i];
+            l.total = 0;
+            for (int pass = 0; pass < p->passes.count; pass++) {
+                const rfi_cuda_shape shape = {call->batch, x_dtype, pass, states, 1};
+                lay_out(spec, p, &shape, &l.passes[pass]);
+            }
+            lay_out_shared(spec, p, call, x_dtype, &l);
             if (l.total > most) most = l.total;
         }
     return most;
 }
 
 /* Without weights: for whatever form they will be kept in. */
-static rf_status most_for_any_weights(const rfi_spec *spec, int64_t batch, size_t *most) {
+static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *call, size_t *most) {
     rfi_cuda_prepared plain = {.forced = -1};
     rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
     if (status) return status;
     rfi_cuda_passes_of(&spec->plan, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
-    for (int wide = 0; wide <= (tame > 0); wide++) {
-        plain.w_terms = wide ? 3 : tame;
+    static const struct {
+        int terms, infinite; /* 0: as tame values are kept */
+    } forms[] = {{0, 0}, {3, 0}, {2, 1}, {3, 1}};
+    for (int i = 0; i < (tame ? 4 : 1); i++) {
+        plain.w_terms = forms[i].terms ? forms[i].terms : tame;
+        plain.w_infinite = forms[i].infinite;
         plain.w.panel = 0;
-        const size_t rows = most_workspace(spec, &plain, batch);
+        const size_t rows = most_workspace(spec, &plain, call);
         const rfi_cuda_problem problem =
-            rfi_cuda_problem_of(spec, &plain, rfi_cuda_hardest_pass(&plain.passes), batch, spec->x_dtype);
+            rfi_cuda_problem_of(spec, &plain, rfi_cuda_hardest_pass(&plain.passes), call->batch, spec->x_dtype);
         plain.w.panel = rfi_cuda_weight_panel(&problem, &plain.figures, plain.forced);
-        const size_t panels = most_workspace(spec, &plain, batch);
+        const size_t panels = most_workspace(spec, &plain, call);
         if (rows > *most) *most = rows;
         if (panels > *most) *most = panels;
     }
@@ -206,17 +320,14 @@ rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, co
     const rfi_cuda_prepared *p = prepared;
     size_t most = 0;
     if (!p) {
-        rf_status status = most_for_any_weights(spec, call->batch, &most);
+        rf_status status = most_for_any_weights(spec, call, &most);
         if (status) return status;
     } else if (!call->x_dtype) {
-        most = most_workspace(spec, p, call->batch);
+        most = most_workspace(spec, p, call);
     } else {
-        for (int pass = 0; pass < p->passes.count; pass++) {
-            rfi_cuda_layout l;
-            const rfi_cuda_shape shape = rfi_cuda_shape_of(spec, call, pass);
-            rfi_cuda_lay_out(spec, p, &shape, &l);
-            if (l.total > most) most = l.total;
-        }
+        rfi_cuda_call_layout l;
+        rfi_cuda_lay_out(spec, p, call, &l);
+        most = l.total;
     }
     if (most == SIZE_MAX)
         return rfi_error(

@@ -11,6 +11,7 @@ typedef struct rfi_cuda_shape {
     int64_t batch;
     rf_dtype x_dtype;
     int pass;     /* index into the passes of the model */
+    int states;   /* the call wants states instead of results */
     int copies_x; /* x as it lies cannot be read in 16-byte pieces: a kernel that does so gets a copy */
 } rfi_cuda_shape;
 
@@ -24,15 +25,47 @@ typedef struct rfi_cuda_layout {
     int levels;            /* of x */
     int64_t split_tickets; /* behind the others */
     size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
-    size_t row_numbers, row_columns, row_given; /* (num_rows, batch) of the compute type, of int64, and as they came
-                                                   from the host */
     size_t picked;
+    size_t unread; /* where a kernel that merges the states of its rows leaves results that nobody wants */
 } rfi_cuda_layout;
+
+/* What a branch that is searched for keeps from pass to pass: rfi_cuda_before. */
+typedef struct rfi_cuda_search_place {
+    size_t values, columns, counts, found, found_columns;
+    int64_t room;
+} rfi_cuda_search_place;
+
+/* The same of a pass for squares. */
+typedef struct rfi_cuda_spread_place {
+    size_t centres, shifts, factors, sums;
+    int64_t units;
+} rfi_cuda_spread_place;
+
+/* And of a pass that knows ahead: rfi_cuda_diagonal. */
+typedef struct rfi_cuda_ahead_place {
+    rfi_cuda_ahead ahead;
+    size_t w, scale, bias, vectors, columns, picked, sample_vectors, wanted;
+} rfi_cuda_ahead_place;
+
+/* A whole call: its passes one behind the other in the same place, and behind that what all of them see. */
+typedef struct rfi_cuda_call_layout {
+    rfi_cuda_layout passes[RFI_CUDA_MOST_PASSES];
+    int64_t rows;                                   /* at a time, so that what is found has room */
+    size_t row_numbers, row_columns, row_given;     /* (num_rows, rows) of the compute type, of int64, and as they came
+                                                       from the host, or from among rows that are not wanted */
+    size_t list, x;                                 /* which rows are wanted, and these */
+    rfi_cuda_search_place searches[RF_MAX_RESULTS]; /* by branch */
+    rfi_cuda_spread_place spreads[RFI_CUDA_MOST_PASSES]; /* by pass */
+    rfi_cuda_ahead_place aheads[RFI_CUDA_MOST_PASSES];   /* likewise */
+    size_t total;
+} rfi_cuda_call_layout;
 
 /* Host rows on the device. */
 typedef struct rfi_cuda_stage {
-    int64_t rows;                             /* at a time */
-    size_t x, results[RF_MAX_RESULTS], total; /* of results those that are in host memory */
+    int64_t rows; /* at a time */
+    size_t x, states, results[RFI_MAX_OUTPUTS],
+        gathers[RF_MAX_OPS]; /* by output and by row input: those in host memory */
+    size_t total;
 } rfi_cuda_stage;
 
 enum { RFI_CUDA_COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */ };
@@ -43,12 +76,20 @@ rfi_cuda_layouts *rfi_cuda_layouts_create(void); /* NULL: no memory */
 void rfi_cuda_layouts_clear(rfi_cuda_layouts *layouts);
 void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts);
 
-rfi_cuda_shape rfi_cuda_shape_of(const rfi_spec *spec, const rfi_forward *call, int pass);
 void rfi_cuda_lay_out(
-    const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l);
+    const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call, rfi_cuda_call_layout *l);
 
-/* Host buffers pass through in pieces. */
-rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call);
+/* Groups of partial states of a portable kernel, of n columns: see rfi_cuda_fold. */
+int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n);
+
+/* Host buffers pass through in pieces, of `most` rows. */
+rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call, int64_t most);
+
+/* Columns of a result: of a gather those that the call asks for. */
+static inline int64_t rfi_cuda_width(const rfi_plan *plan, const rfi_forward *call, int output) {
+    const rfi_branch *branch = &plan->branches[plan->outputs[output].branch];
+    return branch->gathers ? call->rows[branch->row - 1].columns : branch->width;
+}
 
 /* Values from one row to the next of x that was brought to the device. */
 static inline int64_t rfi_cuda_staged_ld(const rfi_spec *spec) { return (spec->plan.in_features + 7) / 8 * 8; }

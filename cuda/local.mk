@@ -6,13 +6,16 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
-	cuda/passes.c cuda/weights.c
+	cuda/passes.c cuda/run.c cuda/searches.c cuda/shards.c cuda/weights.c
 cuda_cu = \
+	cuda/common/answers.cu \
 	cuda/common/collapse.cu \
 	cuda/common/convert.cu \
 	cuda/common/prepare.cu \
+	cuda/common/shards.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
+	cuda/sm80/irregular.cu \
 	cuda/sm80/mma.cu \
 	cuda/sm80/mma_f64.cu \
 	cuda/sm80/stream.cu
@@ -25,9 +28,12 @@ cuda_sm90_cu = \
 	cuda/sm90/fold_64x128.cu \
 	cuda/sm90/fold_64x64.cu \
 	cuda/sm90/halves.cu \
+	cuda/sm90/searches_128x256.cu \
+	cuda/sm90/searches_64x128.cu \
 	cuda/sm90/small.cu
 cuda_h = \
 	cuda/affine.h \
+	cuda/answers.h \
 	cuda/choose.h \
 	cuda/device.h \
 	cuda/kernels.def \
@@ -35,8 +41,10 @@ cuda_h = \
 	cuda/layout.h \
 	cuda/passes.h \
 	cuda/prepared.h \
+	cuda/run.h \
+	cuda/shards.h \
 	cuda/common/epilogue.cuh \
-	cuda/common/fma_tile.cuh \
+	cuda/common/irregular_tile.cuh \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \
 	cuda/common/primitives.cuh \

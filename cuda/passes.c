@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "passes.h"
 
+#include <math.h>
+
+#include "sizes.h"
 #include "states.h"
 
 /* Results that rfi_answers (common/states.cuh) has all of. */
@@ -12,10 +15,14 @@ static int is_answer(int32_t reduction) {
 /* Those that have a state of their own, too, which takes less. */
 static int is_plain(int32_t reduction) { return reduction == RF_OP_LOGSUMEXP || reduction == RF_OP_MAX; }
 
-static int joins(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_branch *branch) {
-    const rfi_branch *first = &plan->branches[pass->branches[0]];
-    return is_answer(first->reduction) && is_answer(branch->reduction) && !first->pre.count && !branch->pre.count &&
-        (!branch->row || pass->column < 0 || branch->row - 1 == pass->column);
+static int is_searched(int32_t reduction) { return reduction == RF_OP_RANK || reduction == RF_OP_TOPK; }
+
+static int is_spread(int32_t reduction) {
+    return reduction == RF_OP_VAR || reduction == RF_OP_STD || reduction == RF_OP_NORM;
+}
+
+static int same_values(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_branch *branch) {
+    return !plan->branches[pass->like].pre.count && !branch->pre.count;
 }
 
 static int reads_rows(const rfi_steps *steps) {
@@ -24,32 +31,94 @@ static int reads_rows(const rfi_steps *steps) {
     return 0;
 }
 
+enum {
+    CHUNK = 2048,    /* rows: of so many a large tile is computed with all multiprocessors */
+    CHUNK_PART = 8,  /* of the columns, at most */
+    SAMPLE_PART = 4, /* likewise */
+    LEAST_BLOCKS = 8,
+    SAMPLE_UNIT = 256, /* columns of whole tiles */
+    ROOM_FOR_ONE = 32  /* times the samples that all columns are: the best of one sample has 62 columns before it in the
+                          mean, seldom ten times that */
+};
+
+/* Is the column that it asks for known ahead, whatever the batch? */
+static int asks_ahead(const rfi_plan *plan, const rfi_branch *branch) {
+    return branch->reduction == RF_OP_RANK && plan->out_features >= CHUNK * CHUNK_PART && !reads_rows(&plan->trunk) &&
+        !reads_rows(&branch->pre);
+}
+
+static int joins(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_branch *branch) {
+    const int32_t first = plan->branches[pass->like].reduction;
+    if (pass->role != RFI_CUDA_GIVES || !(is_answer(first) || is_searched(first))) return 0;
+    if (!(is_answer(branch->reduction) || is_searched(branch->reduction)) || !same_values(plan, pass, branch)) return 0;
+    if (is_searched(branch->reduction) && pass->searched == RFI_CUDA_MOST_BOUNDS) return 0;
+    return !branch->row || asks_ahead(plan, branch) || pass->column < 0 || branch->row - 1 == pass->column;
+}
+
 /* What the pass's state is. */
 static void settle(const rfi_plan *plan, rfi_cuda_pass *pass) {
-    const rfi_branch *first = &plan->branches[pass->branches[0]];
-    const int rows = reads_rows(&plan->trunk) || reads_rows(&first->pre), words = rfi_reduction_words(first->reduction);
-    pass->reduction = first->reduction;
-    pass->states = rows || words > 2 || rfi_reduction_flags(first->reduction) & RFI_RF_INDEX ? RFI_CUDA_OTHER_STATES
-                                                                                             : RFI_CUDA_PAIRS;
-    if (is_answer(first->reduction) && (pass->num_branches > 1 || rows || !is_plain(first->reduction))) {
+    const rfi_branch *first = &plan->branches[pass->like];
+    if (pass->role == RFI_CUDA_CENTRES) pass->reduction = first->reduction == RF_OP_NORM ? RF_OP_MAX : RF_OP_SUM;
+    else pass->reduction = first->reduction;
+    const int rows = reads_rows(&plan->trunk) || reads_rows(&first->pre), words = rfi_reduction_words(pass->reduction);
+    pass->states = rows || words > 2 || rfi_reduction_flags(pass->reduction) & RFI_RF_INDEX ? RFI_CUDA_OTHER_STATES
+                                                                                            : RFI_CUDA_PAIRS;
+    if (pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS || is_searched(first->reduction) ||
+        pass->keeps_states || pass->column >= 0 ||
+        (is_answer(pass->reduction) && (pass->num_branches > 1 || rows || !is_plain(pass->reduction)))) {
         pass->reduction = RFI_CUDA_ANSWERS;
-        pass->states = RFI_CUDA_ANSWER_STATES;
+        pass->states = pass->searched || pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS
+            ? RFI_CUDA_SEARCH_STATES
+            : RFI_CUDA_ANSWER_STATES;
     }
+}
+
+static rfi_cuda_pass *add(rfi_cuda_passes *passes, rfi_cuda_role role, int like, int before) {
+    rfi_cuda_pass *pass = &passes->at[passes->count++];
+    *pass = (rfi_cuda_pass){.role = role, .like = like, .before = before, .column = -1};
+    return pass;
+}
+
+/* To the pass for the results that it gives, and to that behind it for what is searched. */
+static void place(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
+    const rfi_branch *branch = &plan->branches[b];
+    int i = 0;
+    while (i < passes->count && !joins(plan, &passes->at[i], branch)) i++;
+    if (i == passes->count) add(passes, RFI_CUDA_GIVES, b, -1);
+    rfi_cuda_pass *pass = &passes->at[i];
+    if (branch->row && !asks_ahead(plan, branch)) pass->column = branch->row - 1;
+    if (!is_searched(branch->reduction)) {
+        pass->branches[pass->num_branches++] = b;
+        return;
+    }
+    pass->keeps_states |= branch->top > 0;
+    if (!pass->searched++) add(passes, RFI_CUDA_SEARCHES, b, i);
+    rfi_cuda_pass *search = &passes->at[rfi_cuda_search_of(passes, i)];
+    search->branches[search->num_branches++] = b;
+}
+
+/* Variances and deviations have the same centres and squares. */
+static void place_spread(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
+    const rfi_branch *branch = &plan->branches[b];
+    int i = 0;
+    while (i < passes->count &&
+        !(passes->at[i].role == RFI_CUDA_SPREADS && same_values(plan, &passes->at[i], branch) &&
+            (plan->branches[passes->at[i].like].reduction == RF_OP_NORM) == (branch->reduction == RF_OP_NORM)))
+        i++;
+    if (i == passes->count) {
+        add(passes, RFI_CUDA_CENTRES, b, -1);
+        add(passes, RFI_CUDA_SPREADS, b, i++);
+    }
+    passes->at[i].branches[passes->at[i].num_branches++] = b;
 }
 
 void rfi_cuda_passes_of(const rfi_plan *plan, rfi_cuda_passes *passes) {
     passes->count = 0;
+    passes->at[0] = (rfi_cuda_pass){.reduction = RF_OP_MAX, .column = -1};
     for (int b = 0; b < plan->num_branches; b++) {
         const rfi_branch *branch = &plan->branches[b];
-        int i = 0;
-        while (i < passes->count && !joins(plan, &passes->at[i], branch)) i++;
-        rfi_cuda_pass *pass = &passes->at[i];
-        if (i == passes->count) {
-            passes->count++;
-            *pass = (rfi_cuda_pass){.column = -1};
-        }
-        pass->branches[pass->num_branches++] = b;
-        if (branch->row) pass->column = branch->row - 1;
+        if (is_spread(branch->reduction)) place_spread(plan, b, passes);
+        else if (!branch->gathers) place(plan, b, passes);
     }
     for (int i = 0; i < passes->count; i++) settle(plan, &passes->at[i]);
 }
@@ -61,12 +130,78 @@ const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes) {
     return hardest;
 }
 
+int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass) {
+    for (int s = pass + 1; s < passes->count; s++)
+        if (passes->at[s].role == RFI_CUDA_SEARCHES && passes->at[s].before == pass) return s;
+    return -1;
+}
+
+/* More than half as many blocks again as columns, and so many columns that a list of k blocks has room for several
+ * times what mostly comes before the bound, which is one and a half times k for each sample that all columns are. */
+int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, int fold_columns) {
+    const int64_t blocks = k + k * 5 / 8, least_columns = 4 * plan->out_features / fold_columns,
+                  columns = (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * fold_columns;
+    return round_up(columns > least_columns ? columns : least_columns, SAMPLE_UNIT);
+}
+
+int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, int fold_columns) {
+    const int64_t sampled = ROOM_FOR_ONE * ceil_div(plan->out_features, rfi_cuda_sample_of(plan, k, fold_columns)),
+                  blocks = (int64_t)k * fold_columns;
+    return k ? least(blocks > sampled ? blocks : sampled, plan->out_features) : 0;
+}
+
+rfi_cuda_ahead rfi_cuda_ahead_of(
+    const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, int fold_columns, int64_t batch) {
+    rfi_cuda_ahead ahead = {0};
+    const int s = rfi_cuda_search_of(passes, pass);
+    for (int i = 0; s >= 0 && i < passes->at[s].num_branches; i++) {
+        const rfi_branch *branch = &plan->branches[passes->at[s].branches[i]];
+        const int rows = reads_rows(&plan->trunk) || reads_rows(&branch->pre);
+        const int64_t chunk = rows ? batch : least(batch, CHUNK),
+                      sample = rfi_cuda_sample_of(plan, branch->top, fold_columns);
+        if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
+            ahead.behind++;
+        else if (!branch->top) ahead.chunk = chunk;
+        else if (ahead.sample < sample) ahead.sample = sample;
+    }
+    return ahead;
+}
+
 int rfi_cuda_state_words(const rfi_cuda_pass *pass) {
     return pass->reduction == RFI_CUDA_ANSWERS ? 4 : rfi_reduction_words(pass->reduction);
 }
 
+int rfi_cuda_extra_step(const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_step *step) {
+    if (pass->role != RFI_CUDA_CENTRES) return 0;
+    int power;
+    frexp((double)plan->out_features, &power);
+    *step = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = ldexp(1, -power)};
+    if (pass->reduction == RF_OP_MAX) *step = (rfi_step){.kind = RF_OP_ABS, .vector = -1};
+    return 1;
+}
+
+int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]) {
+    lowered[0] = *step;
+    if (step->kind == RF_OP_NORM) {
+        lowered[0] = (rfi_step){.kind = RF_OP_ABS, .vector = -1};
+    } else if (step->kind == RF_OP_VAR || step->kind == RF_OP_STD) {
+        lowered[0] = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = rfi_divisor_f64(1, step->a) > 0 ? 0 : NAN};
+        lowered[1] = (rfi_step){.kind = RF_OP_ADD, .vector = -1}; /* -0 to 0 */
+        return 2;
+    }
+    return 1;
+}
+
+static int count_steps(const rfi_steps *steps) {
+    rfi_step lowered[RFI_CUDA_LOWERED];
+    int count = 0;
+    for (int i = 0; i < steps->count; i++) count += rfi_cuda_lower_step(&steps->at[i], lowered);
+    return count;
+}
+
 int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass) {
-    int steps = plan->trunk.count + plan->branches[pass->branches[0]].pre.count;
-    for (int i = 0; i < pass->num_branches; i++) steps += plan->branches[pass->branches[i]].post.count;
+    rfi_step extra;
+    int steps = plan->trunk.count + plan->branches[pass->like].pre.count + rfi_cuda_extra_step(plan, pass, &extra);
+    for (int i = 0; i < pass->num_branches; i++) steps += count_steps(&plan->branches[pass->branches[i]].post);
     return steps;
 }

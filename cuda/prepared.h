@@ -17,12 +17,13 @@ typedef struct rfi_cuda_program {
 typedef struct rfi_cuda_prepared {
     int device;
     rfi_cuda_figures figures;
-    int32_t overlaps; /* see rfi_cuda_overlaps */
-    int forced;       /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
-    int w_terms;      /* 0 if W is kept as it is stored */
-    int w_nonfinite;  /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
-                         infinity is NaN */
-    int strict;       /* no value of x may be lost: see rfi_cuda_split */
+    int32_t overlaps;  /* see rfi_cuda_overlaps */
+    int forced;        /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
+    int w_terms;       /* 0 if W is kept as it is stored */
+    int w_nonfinite;   /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
+                          infinity is NaN */
+    int w_infinite;    /* W is in terms, of which some stand for infinities */
+    int strict, dense; /* what of x may be lost: see rfi_cuda_split */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;
     size_t weight_bytes, columns_bytes, sums_bytes; /* of what is owned */
@@ -30,8 +31,9 @@ typedef struct rfi_cuda_prepared {
     void *columns; /* owned: bias, then the vectors */
     void *vectors; /* within columns */
     rfi_cuda_passes passes;
-    rfi_cuda_program *programs; /* owned: of each pass */
-    int collapsed;              /* the chain is a dot product a row: `collapse` but for its fold */
+    rfi_cuda_program *programs; /* owned: of each pass, then of each branch that gathers, up to its reduction */
+    int num_programs;
+    int collapsed; /* the chain is a dot product a row: `collapse` but for its fold */
     rfi_cuda_collapse collapse;
     void *sums;                       /* owned: what `collapse` points to */
     cudaMemPool_t pool;               /* the device's, held: workspaces of calls that bring none */
@@ -52,7 +54,19 @@ rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fo
 rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepared *prepared, const rfi_cuda_pass *pass,
     int64_t batch, rf_dtype x_dtype);
 
+/* What a pass left in memory to the states that the caller gets, of the rows from `first` on; the folds that it has. */
+rf_status rfi_cuda_write_states(
+    const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream);
+/* Whether a pass has the state of any fold. */
+int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass);
+/* Whether all results of a plan have states here. */
+rf_status rfi_cuda_check_states(const rfi_plan *plan);
+rf_status rfi_cuda_merge(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
+rf_status rfi_cuda_take_memory(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
+void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory);
+
 rf_status rfi_cuda_workspace_size(const rfi_spec *spec, const void *prepared, const rfi_forward *call, size_t *bytes);
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call);
+rf_status rfi_cuda_count_ways(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways);
 
 #endif

@@ -19,13 +19,12 @@ void rfi_cuda_release(void *state) {
     rfi_cuda_prepared *p = state;
     if (!p) return;
     int before;
-    if (rfi_cuda_enter(p->device, &before) == RF_OK) {
-        if (p->weight) cudaFree(p->weight);
-        if (p->columns) cudaFree(p->columns);
-        if (p->sums) cudaFree(p->sums);
-        cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
-        rfi_cuda_leave(before);
-    }
+    const int entered = rfi_cuda_enter(p->device, &before) == RF_OK;
+    if (p->weight) cudaFree(p->weight); /* memory knows its device, whichever is the current one */
+    if (p->columns) cudaFree(p->columns);
+    if (p->sums) cudaFree(p->sums);
+    cudaGetLastError(); /* a device that failed earlier fails here too: the caller has been told then */
+    if (entered) rfi_cuda_leave(before);
     if (p->pool) rfi_cuda_leave_pool(p->device);
     rfi_cuda_layouts_destroy(p->layouts);
     free(p->programs);
@@ -317,8 +316,10 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 enum {
-    LENIENT_DEPTH = 512
-}; /* with fewer columns no value of x is lost: there are not enough others that one could do without */
+    LENIENT_DEPTH = 512,  /* with fewer columns no value of x is lost: there are not enough others that one could do
+                             without */
+    DENSE_DEPTH = 1 << 20 /* with more, what two levels leave adds up */
+};
 
 /* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
@@ -332,10 +333,13 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     if (!status) status = count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost);
     leave_scratch(&s, weights);
     if (status) return status;
-    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
-    else if (p->findings.infinite) p->w_terms = 0;
+    else if (p->findings.many) p->w_terms = 0;
     else if (p->findings.wide || (int64_t)lost * 64 > plan->out_features) p->w_terms = 3;
+    else if (p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
+    p->w_infinite = p->w_terms && p->findings.infinite;
+    p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
+    p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
     return RF_OK;
 }
 
@@ -343,7 +347,7 @@ static rf_status keep_weights(
     rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int keep_form) {
     rf_status status = RF_OK;
     if (!keep_form) {
-        p->w_terms = 0;
+        p->w_terms = p->w_nonfinite = p->w_infinite = 0;
         if (spec->plan.out_features && !p->collapsed) status = choose_terms(p, spec, weights);
     }
     if (status) return status;
@@ -352,6 +356,7 @@ static rf_status keep_weights(
 
 static rfi_cuda_op op_of(rf_op_kind kind) {
     switch ((int)kind) {
+#define RFI_HOST_OP(...)
 #define RFI_OP(id, number, name, params, flags, formula, doc) \
     case number: return RFI_CUDA_OP_##id;
 #include "ops.def"
@@ -361,8 +366,11 @@ static rfi_cuda_op op_of(rf_op_kind kind) {
 }
 
 static void add_steps(rfi_cuda_chain *chain, int *count, const rfi_steps *steps) {
-    for (int i = 0; i < steps->count; i++) {
-        const rfi_step *step = &steps->at[i];
+    rfi_step lowered[RFI_CUDA_LOWERED];
+    for (int i = 0; i < steps->count * RFI_CUDA_LOWERED; i++) {
+        const int part = i % RFI_CUDA_LOWERED;
+        if (part >= rfi_cuda_lower_step(&steps->at[i / RFI_CUDA_LOWERED], lowered)) continue;
+        const rfi_step *step = &lowered[part];
         chain->steps[(*count)++] = (rfi_cuda_step){
             .op = (int8_t)op_of(step->kind),
             .row = (int8_t)(step->row - 1),
@@ -376,36 +384,52 @@ static void add_steps(rfi_cuda_chain *chain, int *count, const rfi_steps *steps)
     }
 }
 
-static void fill_pass(
-    const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
-    const rfi_branch *first = &plan->branches[pass->branches[0]];
+/* What comes before the reduction of a branch, and the step of a pass's own. */
+static int fill_pre(
+    const rfi_plan *plan, const rfi_branch *branch, const rfi_step *extra, int extras, rfi_cuda_chain *chain) {
     rfi_steps pre = plan->trunk;
-    for (int i = 0; i < first->pre.count; i++) pre.at[pre.count++] = first->pre.at[i];
-    *chain = (rfi_cuda_chain){.reduction = pass->reduction};
+    int count = 0;
+    for (int i = 0; i < branch->pre.count; i++) pre.at[pre.count++] = branch->pre.at[i];
+    if (extras) pre.at[pre.count++] = *extra;
     chain->num_affine = rfi_cuda_affine_steps(pre.at, pre.count, chain->affine);
     for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
-    int count = 0;
     add_steps(chain, &count, &pre);
     chain->num_pre = count;
-    chain->num_post = pass->reduction == RFI_CUDA_ANSWERS ? 0 : first->post.count;
+    return count;
+}
+
+static void fill_pass(
+    const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
+    rfi_step extra;
+    const int extras = rfi_cuda_extra_step(plan, pass, &extra);
+    *chain = (rfi_cuda_chain){.reduction = pass->reduction};
+    int count = fill_pre(plan, &plan->branches[pass->like], &extra, extras, chain);
+    if (pass->role == RFI_CUDA_CENTRES)
+        results[0] = (rfi_cuda_result){.reduction = RF_OP_MAX, .first_step = count, .ignore = RFI_IGNORES_NONE};
     for (int i = 0; i < pass->num_branches; i++) {
         const rfi_branch *branch = &plan->branches[pass->branches[i]];
         results[i] = (rfi_cuda_result){
             .ignore = branch->ignore,
             .reduction = branch->reduction,
             .first_step = count,
-            .num_steps = branch->post.count,
         };
         add_steps(chain, &count, &branch->post);
+        results[i].num_steps = count - results[i].first_step;
     }
+    if (pass->reduction != RFI_CUDA_ANSWERS && pass->num_branches) chain->num_post = results[0].num_steps;
 }
 
 static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan) {
     rfi_cuda_passes_of(plan, &p->passes);
-    p->programs = calloc((size_t)p->passes.count, sizeof *p->programs);
+    p->num_programs = p->passes.count;
+    for (int b = 0; b < plan->num_branches; b++) p->num_programs += plan->branches[b].gathers;
+    p->programs = calloc((size_t)p->num_programs, sizeof *p->programs);
     if (!p->programs) return rfi_error(RF_OUT_OF_MEMORY, "no memory for a model's description");
     for (int i = 0; i < p->passes.count; i++)
         fill_pass(plan, &p->passes.at[i], &p->programs[i].chain, p->programs[i].results);
+    rfi_cuda_program *program = p->programs + p->passes.count;
+    for (int b = 0; b < plan->num_branches; b++)
+        if (plan->branches[b].gathers) fill_pre(plan, &plan->branches[b], NULL, 0, &program++->chain);
     return RF_OK;
 }
 
@@ -429,7 +453,7 @@ static rf_status check_pointers(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 static size_t held(const rfi_cuda_prepared *p) {
-    return sizeof *p + (size_t)p->passes.count * sizeof *p->programs + p->weight_bytes + p->columns_bytes +
+    return sizeof *p + (size_t)p->num_programs * sizeof *p->programs + p->weight_bytes + p->columns_bytes +
         p->sums_bytes;
 }
 

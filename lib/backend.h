@@ -56,12 +56,14 @@ typedef struct rfi_row_values {
     rf_memory memory;
 } rfi_row_values;
 
-/* A forward call, checked: nothing is NULL or default any more. `wanted` is of a backend without is_cuda alone. */
+/* A forward call, checked: nothing is NULL or default any more. */
 typedef struct rfi_forward {
     const void *x;
     void *y;
-    int64_t batch;         /* rows of the results */
-    const int64_t *wanted; /* (batch) which rows of x and the row inputs these are; NULL: the same */
+    int64_t batch;           /* rows of the results */
+    const int64_t *wanted;   /* (batch) which rows of x and the row inputs these are; NULL: the same */
+    rf_memory wanted_memory; /* in device memory nobody has looked at them */
+    int64_t x_rows;          /* of x and the row inputs */
     int64_t ldx, ldy;
     rf_dtype x_dtype, y_dtype;
     rf_memory x_memory, y_memory;
@@ -71,8 +73,9 @@ typedef struct rfi_forward {
     void *workspace;            /* NULL: allocate for this call */
     size_t workspace_size;
     void *stream;
-    double *states; /* (batch, groups of plan.columns, words of plan.folds) in host memory: instead of outputs, the
-                       states of the columns; else NULL */
+    double *states; /* (batch, groups of plan.columns, words of plan.folds): instead of outputs, the states of the
+                       columns; else NULL */
+    rf_memory states_memory;
 } rfi_forward;
 
 /* Words of a row's state in one group: those of the folds side by side. */
@@ -87,6 +90,7 @@ static inline int rfi_plan_words(const rfi_plan *plan) { return rfi_plan_words_b
 typedef struct rfi_part {
     const double *states;
     int64_t groups;
+    rf_memory memory;
 } rfi_part;
 
 /* What explain says of a backend's way to run one batch size. Times are seconds, negative where unknown. */
@@ -109,6 +113,8 @@ typedef struct rfi_backend {
     int is_cuda;
     /* Can it run on this machine? If not, *reason is a sentence in static storage. */
     int (*available)(const char **reason);
+    /* Where it can run, is it one to choose? One that is not has to be asked for by name. NULL: it is. */
+    int (*chosen)(void);
     /* Index of the calling thread's current device, which a model gets that asks for none. NULL where there are none.
      */
     int (*current_device)(void);
@@ -132,6 +138,12 @@ typedef struct rfi_backend {
      * forward gives on one process. batch > 0; x is not there, nor need weights be. NULL: forward of the backend writes
      * no states, either. */
     rf_status (*merge)(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
+    /* Memory of the model's device for one call, in the order of `stream`. NULL, both, where there is no device. */
+    rf_status (*take_memory)(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
+    void (*give_back)(const rfi_spec *spec, void *stream, void *memory);
+    /* Which ways the rows of a call take; of that x, workspace and stream alone are there. batch > 0; *ways is zeros
+     * but for `rows`. NULL: all take the same. */
+    rf_status (*count_ways)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways);
     /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
 } rfi_backend;

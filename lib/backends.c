@@ -8,16 +8,19 @@
 #include "error.h"
 #include "guard.h"
 
-extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_avx512_bf16, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2,
-    rfi_backend_cpu_generic, rfi_backend_reference;
+extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_bf16, rfi_backend_cpu_avx512_bf16,
+    rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic, rfi_backend_cpu_avx512_tiles,
+    rfi_backend_reference;
 
 /* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. */
 const rfi_backend *const rfi_backends[] = {
     &rfi_backend_cuda,
+    &rfi_backend_cpu_amx_bf16,
     &rfi_backend_cpu_avx512_bf16,
     &rfi_backend_cpu_avx512,
     &rfi_backend_cpu_avx2,
     &rfi_backend_cpu_generic,
+    &rfi_backend_cpu_avx512_tiles,
     &rfi_backend_reference,
 };
 
@@ -103,7 +106,7 @@ rf_status rfi_backend_choose(rfi_spec *spec, const char *forced, const char *dev
     int seen = 0;
     for (size_t i = 0; i < rf_backend_count(); i++) {
         const rfi_backend *b = rfi_backends[i];
-        if (!(b->is_cuda ? cuda : cpu) || !b->available(&why)) continue;
+        if (!(b->is_cuda ? cuda : cpu) || !b->available(&why) || (b->chosen && !b->chosen())) continue;
         seen = 1;
         status = settle(spec, b);
         if (!status) {

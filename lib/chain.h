@@ -32,7 +32,8 @@ enum {
     RFI_OPF_SAVES = 16,
     RFI_OPF_INCREASING = 32,
     RFI_OPF_INCREASING_A = 64,
-    RFI_OPF_ORDERED = 128
+    RFI_OPF_ORDERED = 128,
+    RFI_OPF_HOST = 256
 };
 
 const rfi_op_desc *rfi_op_find(int kind);   /* NULL if there is none */

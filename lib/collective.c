@@ -27,6 +27,7 @@ typedef struct sharded {
     card mine, *cards; /* cards: (num_ranks) */
     int64_t most;      /* bytes that a rank sends, the same from all */
     char *states;      /* (most), and behind them (num_ranks, most) */
+    int on_device;     /* they are in memory of the model's device */
     rf_states *parts;  /* (num_ranks) */
 } sharded;
 
@@ -41,17 +42,37 @@ static rf_status check_collective(const rf_collective *by) {
     return RF_OK;
 }
 
-static rf_status gather(const sharded *s, const char *what, const void *send, void *receive, size_t bytes) {
-    char message[400] = "";
-    int32_t failed = -1;
-    const int32_t answer =
-        s->by->all_gather(s->by->user, send, receive, bytes, s->by->timeout, &failed, message, sizeof message);
-    if (!answer) return RF_OK;
-    message[sizeof message - 1] = 0;
+/* What a callback says of an exchange. */
+typedef struct answer {
+    int32_t value, failed;
+    char message[400];
+} answer;
+
+static rf_status judge(const sharded *s, const char *what, answer *a) {
+    if (!a->value) return RF_OK;
+    char *const message = a->message;
+    const int32_t failed = a->failed;
+    message[sizeof a->message - 1] = 0;
     char rank[40] = "";
     if (failed >= 0 && failed < s->by->num_ranks) snprintf(rank, sizeof rank, ", for rank %d", (int)failed);
     return rfi_error(RF_COMMUNICATION, "the exchange of %s failed%s: %s", what, rank,
         *message ? message : "the callback gives no reason");
+}
+
+static rf_status gather(const sharded *s, const char *what, const void *send, void *receive, size_t bytes) {
+    answer a = {.failed = -1};
+    a.value =
+        s->by->all_gather(s->by->user, send, receive, bytes, s->by->timeout, &a.failed, a.message, sizeof a.message);
+    return judge(s, what, &a);
+}
+
+static rf_status gather_states(const sharded *s) {
+    const size_t bytes = (size_t)s->most;
+    if (!s->on_device) return gather(s, "states", s->states, s->states + bytes, bytes);
+    answer a = {.failed = -1};
+    a.value = s->by->all_gather_on_device(s->by->user, s->states, s->states + bytes, bytes, s->args.stream,
+        s->by->timeout, &a.failed, a.message, sizeof a.message);
+    return judge(s, "states", &a);
 }
 
 static void report(card *mine, rf_status status) {
@@ -122,6 +143,8 @@ static rf_status agree(sharded *s, const rf_forward_args *given) {
     return status ? status : compare_shapes(s);
 }
 
+static int32_t memory_of_states(const sharded *s) { return s->on_device ? RF_MEMORY_DEVICE : RF_MEMORY_HOST; }
+
 /* Memory for all that follows, and this rank's states. */
 static rf_status compute(sharded *s) {
     int64_t all;
@@ -131,12 +154,22 @@ static rf_status compute(sharded *s) {
     s->most = rfi_size_mul(s->most, s->args.batch);
     if (s->most < 0 || (all = rfi_size_mul(s->most, (int64_t)s->by->num_ranks + 1)) < 0)
         return rfi_error(RF_OUT_OF_MEMORY, "the states of %d ranks are more than memory can hold", s->by->num_ranks);
-    s->states = calloc(1, (size_t)all + 1);
     s->parts = calloc((size_t)s->by->num_ranks, sizeof *s->parts);
+    const rfi_backend *const backend = s->model->backend;
+    s->on_device = backend->take_memory && s->by->all_gather_on_device;
+    if (s->on_device) {
+        void *memory = NULL;
+        rf_status status = backend->take_memory(&s->model->spec, (size_t)all + 1, s->args.stream, &memory);
+        if (status) return status;
+        s->states = memory;
+    } else {
+        s->states = calloc(1, (size_t)all + 1);
+    }
     if (!s->states || !s->parts)
         return rfi_error(
             RF_OUT_OF_MEMORY, "no memory for %lld bytes of states of %d ranks", (long long)all, s->by->num_ranks);
-    const rf_states own = {.size = sizeof own, .data = s->states, .bytes = (size_t)s->most};
+    const rf_states own = {
+        .size = sizeof own, .data = s->states, .bytes = (size_t)s->most, .memory = memory_of_states(s)};
     rf_forward_args args = s->args;
     args.y = NULL;
     args.results = NULL;
@@ -154,6 +187,7 @@ static rf_status merge(const sharded *s) {
             .first_column = s->cards[r].first_column,
             .num_columns = s->cards[r].num_columns,
             .chain = s->cards[r].chain,
+            .memory = memory_of_states(s),
         };
     return rf_states_merge(s->model, s->parts, (size_t)s->by->num_ranks, &s->args);
 }
@@ -172,7 +206,7 @@ static rf_status run(sharded *s, const rf_forward_args *given) {
     if (!status) status = compare_statuses(s);
     s->cards = shapes;
     free(statuses);
-    if (!status && s->most) status = gather(s, "states", s->states, s->states + s->most, (size_t)s->most);
+    if (!status && s->most) status = gather_states(s);
     return status ? status : merge(s);
 }
 
@@ -187,7 +221,8 @@ rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *g
     if (!s.cards) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the shapes of %d ranks", by.num_ranks);
     status = run(&s, args);
     free(s.cards);
-    free(s.states);
+    if (!s.on_device) free(s.states);
+    else if (s.states) model->backend->give_back(&model->spec, s.args.stream, s.states);
     free(s.parts);
     return status;
 }

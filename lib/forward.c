@@ -40,7 +40,8 @@ static names names_of(const char *array, int index) {
     return n;
 }
 
-static const names x_names = {"x", "ldx", "x_dtype", "x_memory"}, y_names = {"y", "ldy", "y_dtype", "y_memory"};
+static const names x_names = {"x", "ldx", "x_dtype", "x_memory"}, y_names = {"y", "ldy", "y_dtype", "y_memory"},
+                   rows_names = {.memory = "rows_memory"};
 
 /* A (batch, columns) buffer: leading dimension, size and alignment, for `item` bytes an element. One without rows or
  * columns is never touched: it may be anything. */
@@ -152,17 +153,19 @@ static rf_status take_wanted(const rf_model *model, const rf_forward_args *args,
         return rfi_error(RF_INVALID_ARGUMENT, "args.rows is NULL, and args.num_rows %zu", args->num_rows);
     if (!args->rows) return RF_OK;
     if (args->states) return check_no_wanted(args);
-    if (model->backend->is_cuda)
-        return rfi_error(RF_UNSUPPORTED,
-            "args.rows: backend \"%s\" computes all rows of x; expected NULL, or a model on a CPU",
-            model->backend->name);
     if ((uintptr_t)args->rows % sizeof(int64_t))
         return rfi_error(RF_INVALID_ARGUMENT, "args.rows is not aligned to its type, int64");
-    for (size_t i = 0; i < args->num_rows; i++)
+    const rf_memory memory = memory_of(args->rows_memory);
+    rf_status status = check_memory(model, &rows_names, memory);
+    if (status) return status;
+    if (memory == RF_MEMORY_DEVICE && c->forward.x_memory != RF_MEMORY_DEVICE)
+        return rfi_error(RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected x there, too");
+    for (size_t i = 0; i < args->num_rows && memory == RF_MEMORY_HOST; i++)
         if (args->rows[i] < 0 || args->rows[i] >= c->batch)
             return rfi_error(RF_INVALID_ARGUMENT, "rows[%zu] is %lld; expected a row of x, of which there are %lld", i,
                 (long long)args->rows[i], (long long)c->batch);
     c->forward.wanted = args->rows;
+    c->forward.wanted_memory = memory;
     c->wanted = (rows){(uintptr_t)args->rows, (int64_t)args->num_rows, sizeof(int64_t), sizeof(int64_t)};
     return RF_OK;
 }
@@ -199,6 +202,7 @@ static rf_status take_states(const rf_model *model, const rf_forward_args *args,
     if (!status) status = rfi_states_check(model, "args.states", &given, &plan->columns, c->forward.batch);
     if (status) return status;
     c->forward.states = given.data;
+    c->forward.states_memory = memory_of(given.memory);
     c->states = (rows){.first = (uintptr_t)given.data,
         .count = rfi_shard_groups(&plan->columns) ? c->forward.batch : 0,
         .row = rfi_states_row_bytes(plan, &plan->columns),
@@ -278,6 +282,9 @@ static rf_status take_row_input(const rf_model *model, const rf_forward_args *ar
     if (!to->dtype) to->dtype = row->is_column ? RF_INT64 : model->spec.compute_dtype;
     status = check_row_dtype(model, row, to->dtype);
     if (!status) status = check_memory(model, &name, to->memory);
+    if (!status && c->forward.wanted && c->forward.wanted_memory == RF_MEMORY_DEVICE && to->memory == RF_MEMORY_HOST)
+        status = rfi_error(
+            RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected row input \"%s\" there, too", row->name);
     if (status) return status;
     const size_t item = row->is_column ? rfi_index_size(to->dtype) : rfi_dtype_size(to->dtype);
     return check_matrix(&name, to->data, c->batch, columns, to->ld, to->dtype, item, &c->row_inputs[found]);
@@ -399,6 +406,7 @@ rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *give
     call c = {.batch = args->batch,
         .forward = {
             .batch = rows_of_results(args),
+            .x_rows = args->batch,
             .outputs = c.outputs,
             .rows = c.values,
             .workspace = args->workspace,
@@ -428,6 +436,7 @@ rf_status rfi_forward_check_sharded(const rf_model *model, const rf_forward_args
         return rfi_error(RF_INVALID_ARGUMENT, "args.states is not NULL; expected the results, or y");
     if (!status) status = check_no_wanted(args);
     if (status) return status;
+    double states; /* stands for those that the workspace is for */
     call c = {.batch = args->batch,
         .forward = {
             .batch = args->batch,
@@ -435,6 +444,7 @@ rf_status rfi_forward_check_sharded(const rf_model *model, const rf_forward_args
             .rows = c.values,
             .workspace = args->workspace,
             .workspace_size = args->workspace_size,
+            .states = &states,
         }};
     return check_call(model, args, &c);
 }
@@ -461,7 +471,7 @@ static rf_status take_part(const rf_model *model, const rf_states *parts, size_t
     status = rfi_states_check(model, name, &given, &columns, batch);
     if (status) return status;
     *next += given.num_columns;
-    *out = (rfi_part){given.data, rfi_shard_groups(&columns)};
+    *out = (rfi_part){given.data, rfi_shard_groups(&columns), memory_of(given.memory)};
     const int64_t row = rfi_states_row_bytes(plan, &columns);
     *at = (rows){(uintptr_t)given.data, row ? batch : 0, row, row};
     return RF_OK;
@@ -501,7 +511,8 @@ rf_status rf_states_merge(
     if (args->states)
         return rfi_error(RF_INVALID_ARGUMENT, "args.states is not NULL; expected the results, or y, of a merge");
     if (!parts && num_parts) return rfi_error(RF_INVALID_ARGUMENT, "parts is NULL, and num_parts %zu", num_parts);
-    call c = {.batch = args->batch, .forward = {.batch = args->batch, .outputs = c.outputs, .rows = c.values}};
+    call c = {.batch = args->batch,
+        .forward = {.batch = args->batch, .outputs = c.outputs, .rows = c.values, .stream = args->stream}};
     status = rfi_states_supported(model);
     if (!status) status = check_no_wanted(args);
     if (!status) status = take_row_inputs(model, args, &c);
@@ -535,6 +546,13 @@ rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *
     return status ? status : workspace_size(model, &forward, bytes);
 }
 
+/* What a call says of x alone. */
+static rf_status take_checked_x(const rf_model *model, const rf_forward_args *args, call *c) {
+    rf_status status = take_x(model, args, c);
+    if (!status) status = check_types(model, &c->forward);
+    return status ? status : check_memory(model, &x_names, c->forward.x_memory);
+}
+
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *given, size_t *bytes) {
     RFI_GUARDED;
     rf_forward_args own, *args = &own;
@@ -545,9 +563,33 @@ rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_arg
     const void *const x = args->x;
     /* Any address that is not NULL stands for x where there is none. */
     if (!x) args->x = &own;
-    status = take_x(model, args, &c);
-    if (!status) status = check_types(model, &c.forward);
-    if (!status) status = check_memory(model, &x_names, c.forward.x_memory);
+    status = take_checked_x(model, args, &c);
     c.forward.x = x;
+    c.forward.wanted = args->rows;
+    double states; /* stands for those of the call */
+    c.forward.states = args->states ? &states : NULL;
     return status ? status : workspace_size(model, &c.forward, bytes);
+}
+
+rf_status rf_model_count_ways(const rf_model *model, const rf_forward_args *given, rf_ways *ways) {
+    RFI_GUARDED;
+    rf_forward_args own, *args = &own;
+    rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
+    if (!status) status = rfi_sized_check("ways", "rf_ways", ways, sizeof *ways);
+    if (!status) status = check_ready(model, args->batch);
+    if (status) return status;
+    call c = {.batch = args->batch,
+        .forward = {
+            .batch = args->batch,
+            .workspace = args->workspace,
+            .workspace_size = args->workspace_size,
+            .stream = args->stream,
+        }};
+    status = take_checked_x(model, args, &c);
+    if (!status) status = check_workspace(model, &c.forward);
+    rf_ways found = {.rows = args->batch};
+    if (!status && args->batch && model->backend->count_ways)
+        status = model->backend->count_ways(&model->spec, model->prepared, &c.forward, &found);
+    if (!status) rfi_sized_write(ways, &found, sizeof found);
+    return status;
 }

@@ -95,6 +95,7 @@ noinst_HEADERS += \
 	lib/steps.h \
 	lib/vmath.h \
 	lib/vmath_double.h \
+	lib/vmath_trig.h \
 	lib/vmath_poly.h \
 	lib/vmath_typed.h
 lib_librowfold_la_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
@@ -114,6 +115,19 @@ lib_mpi_librowfold_mpi_la_SOURCES = lib/mpi/rowfold_mpi.c
 lib_mpi_librowfold_mpi_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 lib_mpi_librowfold_mpi_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_mpi_' $(DEFS_LDFLAGS)
 lib_mpi_librowfold_mpi_la_LIBADD = lib/librowfold.la $(MPI_LIBS)
+
+# Likewise, so that neither needs NCCL; this one loads it. It has the CUDA runtime in it, as librowfold has.
+if HAVE_NCCL
+include_HEADERS += lib/nccl/rowfold_nccl.h
+lib_LTLIBRARIES += lib/nccl/librowfold_nccl.la
+endif
+EXTRA_DIST += lib/nccl/rowfold_nccl.h lib/nccl/rowfold_nccl.c
+lib_nccl_librowfold_nccl_la_SOURCES = lib/nccl/rowfold_nccl.c
+lib_nccl_librowfold_nccl_la_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
+lib_nccl_librowfold_nccl_la_CFLAGS = $(AM_CFLAGS)
+lib_nccl_librowfold_nccl_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_nccl_' $(DEFS_LDFLAGS) \
+	$(NODELETE_LDFLAGS)
+lib_nccl_librowfold_nccl_la_LIBADD = lib/librowfold.la $(CUDA_LIBS)
 
 # The CPU kernels: one template, a file and a library for each instruction set. A library's objects get their flags behind the user's CFLAGS,
 # whose -O2 would win otherwise.
@@ -139,8 +153,15 @@ if BUILD_AVX512_BF16
 noinst_LTLIBRARIES += lib/cpu/libavx512_bf16.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx512_bf16.la
 endif
-lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c
+lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_tiles.c
 $(lib_cpu_libavx512_bf16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
+
+if BUILD_AMX
+noinst_LTLIBRARIES += lib/cpu/libamx.la
+lib_librowfold_la_LIBADD += lib/cpu/libamx.la
+endif
+lib_cpu_libamx_la_SOURCES = lib/cpu/kernel_amx_bf16.c
+$(lib_cpu_libamx_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AMX_CFLAGS)
 
 # Behind the convenience libraries, which use these.
 lib_librowfold_la_LIBADD += cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)

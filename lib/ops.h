@@ -34,7 +34,6 @@ enum {
     RFI_RF_SEEDED = 128,
     RFI_RF_MEAN = 256,
     RFI_RF_CORRECTION = 512,
-    RFI_RF_HOST = 1024,
 };
 
 /* What stands for q where a row names no column of the layer. */

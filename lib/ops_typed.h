@@ -10,6 +10,8 @@
 #define LOG(v) RFI_TYPED(rfi_log)(v)
 #define LOG1P(v) RFI_TYPED(rfi_log1p)(v)
 #define TANH(v) RFI_TYPED(rfi_tanh)(v)
+#define SIN(v) RFI_TYPED(rfi_sin)(v)
+#define COS(v) RFI_TYPED(rfi_cos)(v)
 #define NORMCDF(v) RFI_TYPED(rfi_normcdf)(v)
 #define SQRT(v) RFI_TYPED(rfi_sqrt)(v)
 #define ABS(v) RFI_TYPED(rfi_abs)(v)
@@ -158,6 +160,8 @@ RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T 
 #undef LOG
 #undef LOG1P
 #undef TANH
+#undef SIN
+#undef COS
 #undef NORMCDF
 #undef SQRT
 #undef ABS

@@ -99,7 +99,7 @@ typedef enum rf_op_kind {
     RF_OP_RESULT = 2, /* no operator: begins a result, see RF_MAX_RESULTS. Without parameters; not in the table of operators */
     RF_OP_MUL = 100, RF_OP_ADD = 101, RF_OP_SUB = 102, RF_OP_DIV = 103, RF_OP_MINIMUM = 104, RF_OP_MAXIMUM = 105,
     RF_OP_NEG = 110, RF_OP_ABS = 111, RF_OP_SQUARE = 112, RF_OP_SQRT = 113, RF_OP_EXP = 114, RF_OP_LOG = 115, RF_OP_RECIPROCAL = 116,
-    RF_OP_LOG1P = 117,
+    RF_OP_LOG1P = 117, RF_OP_SIN = 118, RF_OP_COS = 119, /* sin and cos on a CPU alone */
     RF_OP_RELU = 120, RF_OP_LEAKY_RELU = 121, RF_OP_ELU = 122, RF_OP_GELU = 123, RF_OP_GELU_TANH = 124, RF_OP_SILU = 125,
     RF_OP_MISH = 126, RF_OP_SOFTPLUS = 127, RF_OP_SIGMOID = 128, RF_OP_LOGSIGMOID = 129, RF_OP_TANH = 130, RF_OP_CLAMP = 131,
     RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
@@ -375,13 +375,13 @@ typedef struct rf_states {
     int64_t first_column; /* rf_states_merge alone: the columns that they are of */
     int64_t num_columns;
     uint64_t chain;       /* rf_states_merge alone: rf_states_info's of the model that wrote them; 0: not known, and not compared */
-    int32_t memory;       /* rf_memory; host */
+    int32_t memory;       /* rf_memory. Device memory needs a model on that CUDA device */
     int32_t reserved;     /* 0 */
 } rf_states;
 
 typedef struct rf_states_info {
     size_t size;           /* sizeof(rf_states_info) */
-    int32_t dtype;         /* rf_dtype of a word: RF_FLOAT64 on CPU backends */
+    int32_t dtype;         /* rf_dtype of a word: RF_FLOAT64 */
     int32_t num_words;     /* of one group and row */
     int64_t num_groups;    /* that the model has columns of */
     int64_t row_bytes;     /* num_groups * num_words words */
@@ -413,11 +413,13 @@ typedef struct rf_forward_args {
     const rf_row_input *row_inputs; /* exactly the row inputs that the chain names, in any order */
     size_t num_row_inputs;
     const rf_states *states;        /* where partial states go, instead of results; y and results are then NULL */
-    const int64_t *rows;   /* (num_rows) in host memory: which rows of x are wanted, from 0 to batch - 1, any of them any number of times. Results then
+    const int64_t *rows;   /* (num_rows): which rows of x are wanted, from 0 to batch - 1, any of them any number of times. Results then
                               are of these, in this order: y and results have num_rows rows, as if x and the row inputs had been indexed with the
-                              list first. The others cost nothing, and what their row inputs hold is not looked at. NULL: all of them. CPU
-                              backends, and results, not states; else RF_UNSUPPORTED */
+                              list first. The others cost nothing, and what their row inputs hold is not looked at. NULL: all of them. Results,
+                              not states, else RF_UNSUPPORTED */
     size_t num_rows;
+    int32_t rows_memory;   /* rf_memory of rows. What is in device memory the host does not see: x and all row inputs are then there, too, and a
+                              row that x does not have is one of NaN */
 } rf_forward_args;
 
 /* y = chain(x). Both forms give the same bits; the first is for one result and no row inputs. Rounds once, when a result is written. RF_NOT_LOADED, RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL,
@@ -426,13 +428,14 @@ rf_status rf_model_forward(const rf_model *model, const void *x, int64_t batch, 
 rf_status rf_model_forward_ex(const rf_model *model, const rf_forward_args *args);
 
 /* What states a model writes, also before its weights are loaded. RF_UNSUPPORTED for a chain without a reduction, whose shards' results stand side
- * by side, for rank, topk and gather, which need all columns in one model (a shard with them is not created), and for a backend that writes
- * none (so far CUDA). */
+ * by side, and for rank, topk and gather, which need all columns in one model (a shard with them is not created). States of all backends lie
+ * alike: those of a GPU may be merged on a CPU. */
 rf_status rf_model_states_info(const rf_model *model, rf_states_info *info);
 
 /* Results from the states of all columns: parts in the order of their columns, each beginning where the one before it ends, from 0 to
- * total_columns. `model` is that of any shard, whose weights are not looked at. Of args the results, or y, the row inputs and the
- * batch count; what else there is need not be set. Statuses of rf_model_forward, and RF_UNSUPPORTED as above. */
+ * total_columns. `model` is that of any shard, whose weights are not looked at. Of args the results, or y, the row inputs, the
+ * batch and, on CUDA, the stream count; what else there is need not be set. Where all pointers are of the device it returns before the work is
+ * done, and may be captured in a CUDA graph, as forward may. Statuses of rf_model_forward, and RF_UNSUPPORTED as above. */
 rf_status rf_states_merge(const rf_model *model, const rf_states *parts, size_t num_parts, const rf_forward_args *args);
 
 /* The borders of groups: group i holds columns borders[i] to borders[i + 1] - 1. Writes *num_groups + 1 numbers into `borders` of `capacity`;
@@ -450,8 +453,13 @@ rf_status rf_shard_columns(int64_t total_columns, int64_t shard, int64_t num_sha
 typedef int32_t (*rf_all_gather)(void *user, const void *send, void *receive, size_t bytes, double timeout, int32_t *failed, char *message,
                                  size_t message_size);
 
+/* The same of memory of the model's CUDA device, in the order of `stream`: it may return before the bytes are there. Without a time limit, 0, it
+ * should: then nothing waits for the device but the caller. */
+typedef int32_t (*rf_all_gather_on_device)(void *user, const void *send, void *receive, size_t bytes, void *stream, double timeout,
+                                           int32_t *failed, char *message, size_t message_size);
+
 /* How processes, or threads, that hold the shards of one layer reach each other: the caller's MPI, sockets, shared memory. librowfold_mpi fills this
- * in from an MPI_Comm (rowfold_mpi.h). */
+ * in from an MPI_Comm (rowfold_mpi.h), librowfold_nccl from an ncclComm_t (rowfold_nccl.h). */
 typedef struct rf_collective {
     size_t size;              /* sizeof(rf_collective) */
     void *user;               /* handed to the callback */
@@ -459,6 +467,7 @@ typedef struct rf_collective {
     int32_t num_ranks;
     double timeout;           /* seconds that each exchange may take, handed to the callback, which has to keep it; 0: no limit */
     rf_all_gather all_gather;
+    rf_all_gather_on_device all_gather_on_device; /* for the states of a CUDA model; NULL: they pass through host memory */
 } rf_collective;
 
 /* rf_model_forward_ex of a layer whose columns lie on all ranks, each of which calls it, with the model that holds its columns, the same x and the
@@ -471,15 +480,34 @@ typedef struct rf_collective {
  * that it failed for where the callback says it. A wrong `collective`, or model NULL, is the rank's own affair: nothing is exchanged.
  *
  * Any number of threads may do so at once, if each has a collective of its own. args->workspace serves the forward; the states of all ranks,
- * batch * num_groups * num_words words for each, are the call's own. */
+ * batch * num_groups * num_words words for each, are the call's own. It waits for the other ranks, so it cannot be captured in a CUDA graph:
+ * states, an exchange of the caller's and rf_states_merge can. */
 rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *collective, const rf_forward_args *args);
 
 /* Bytes of workspace that one forward needs: of `batch` rows for any dtypes of x and y, or of the call that `args` describes, which may need
- * less. A list of rows needs what a batch of num_rows does. The second looks at args->batch, x, ldx, x_dtype, x_memory and num_rows (where rows is
- * not NULL); x may be NULL for any address, and is not read. On a GPU x of 16 bits
- * that begins, with each of its rows, at a multiple of 16 bytes needs the least. */
+ * less. A list of rows needs what a batch of num_rows does, and on a GPU more, which the second says: the wanted rows are brought together. It
+ * looks at args->batch, x, ldx, x_dtype, x_memory, and num_rows where rows is not NULL; x may be NULL for any address, and is not read. On a GPU
+ * x of 16 bits that begins, with each of its rows, at a multiple of 16 bytes needs the least. */
 rf_status rf_model_workspace_size(const rf_model *model, int64_t batch, size_t *bytes);
 rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_args *args, size_t *bytes);
+
+/* Which ways the values of x and W take, see doc/kernels/accuracy.md: a GPU multiplies float32, and mixed types, as terms of 16 bits, and what
+ * these do not represent takes longer. Elsewhere, and where x is multiplied as it is stored, all numbers but `rows` are 0. */
+typedef struct rf_ways {
+    size_t size;             /* sizeof(rf_ways) */
+    int64_t rows;            /* of x */
+    int64_t two_level_rows;  /* whose values are so far apart that they take terms of two levels: twice the products, for all rows of their tile */
+    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still. Computed by themselves, from x as it came */
+    int64_t tiles;           /* of rows, as the kernel has them */
+    int64_t two_level_tiles; /* with a row of two levels */
+    int32_t x_terms;         /* that a value of x is brought to */
+    int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored */
+} rf_ways;
+
+/* Counts the ways that the rows of a call take, without computing its results: a diagnostic, which waits for the stream. Of `args` it looks at
+ * what rf_model_workspace_size_ex looks at, but for the lists of rows, and at x's values, the workspace and the stream. RF_NOT_LOADED,
+ * RF_INVALID_ARGUMENT, RF_WORKSPACE_TOO_SMALL, RF_OUT_OF_MEMORY, RF_DEVICE_ERROR. */
+rf_status rf_model_count_ways(const rf_model *model, const rf_forward_args *args, rf_ways *ways);
 
 typedef struct rf_model_info {
     size_t size;             /* sizeof(rf_model_info) */

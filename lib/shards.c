@@ -20,8 +20,7 @@ rf_status rfi_states_supported(const rf_model *model) {
             "\"%.200s\" folds no columns, so there are no states: the results of its shards stand side by side",
             model->chain_text);
     if (!model->backend->merge)
-        return rfi_error(RF_UNSUPPORTED, "backend \"%s\" writes and merges no partial states; expected a CPU backend",
-            model->backend->name);
+        return rfi_error(RF_UNSUPPORTED, "backend \"%s\" writes and merges no partial states", model->backend->name);
     return RF_OK;
 }
 
@@ -32,8 +31,10 @@ int64_t rfi_states_row_bytes(const rfi_plan *plan, const rfi_shard *columns) {
 rf_status rfi_states_check(
     const rf_model *model, const char *name, const rf_states *states, const rfi_shard *columns, int64_t batch) {
     const int64_t row = rfi_states_row_bytes(&model->spec.plan, columns), bytes = rfi_size_mul(batch, row);
-    if (states->memory != RF_MEMORY_DEFAULT && states->memory != RF_MEMORY_HOST)
-        return rfi_error(RF_INVALID_ARGUMENT, "%s.memory is %d; expected RF_MEMORY_HOST", name, states->memory);
+    const int on_device = model->backend->is_cuda && states->memory == RF_MEMORY_DEVICE;
+    if (states->memory != RF_MEMORY_DEFAULT && states->memory != RF_MEMORY_HOST && !on_device)
+        return rfi_error(RF_INVALID_ARGUMENT, "%s.memory is %d; expected RF_MEMORY_HOST%s", name, states->memory,
+            model->backend->is_cuda ? " or RF_MEMORY_DEVICE" : "");
     if (states->reserved)
         return rfi_error(RF_INVALID_ARGUMENT, "%s.reserved is %d; expected 0", name, states->reserved);
     if (bytes < 0)

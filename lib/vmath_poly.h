@@ -135,4 +135,36 @@
     (-0x1.b4a5eb4e1d32p-30 + (t) * \
     -0x1.a756e2a1485dfp-31)))))))))))))))))))))))
 
+#define RFI_QUARTERS_0_0 0x1.45f306cp-1
+#define RFI_QUARTERS_0_1 0x1.c9c882ap-29
+#define RFI_QUARTERS_0_2 0x1.4fe13abe8fa9ap-59
+#define RFI_QUARTERS_1_0 0x1.b72722p-2
+#define RFI_QUARTERS_1_1 0x1.529fc2p-31
+#define RFI_QUARTERS_1_2 0x1.d5f47d4d37703p-57
+#define RFI_QUARTERS_2_0 0x1.1054a7ep+0
+#define RFI_QUARTERS_2_1 0x1.09d5f47p-28
+#define RFI_QUARTERS_2_2 0x1.a9a6ee06db14bp-57
+#define RFI_QUARTERS_3_0 0x1.fc2757cp-1
+#define RFI_QUARTERS_3_1 0x1.1f534dcp-29
+#define RFI_QUARTERS_3_2 0x1.c0db6295993c4p-57
+#define RFI_QUARTERS_4_0 0x1.7d1f534p+0
+#define RFI_QUARTERS_4_1 0x1.bb81b6cp-29
+#define RFI_QUARTERS_4_2 0x1.4acc9e21c821p-59
+
+/* sin(pi t / 2) / t, t^2 on [0.0, 0.255]: relative error 2^-37.53 */
+#define RFI_POLY_SIN_f64(t) \
+    (0x1.921fb5443a21bp+0 + (t) * \
+    (-0x1.4abbce554bb56p-1 + (t) * \
+    (0x1.466bb9cfa644bp-4 + (t) * \
+    (-0x1.32ca2f21c206bp-8 + (t) * \
+    0x1.4baa234889d59p-13))))
+
+/* cos(pi t / 2), t^2 on [0.0, 0.255]: relative error 2^-33.91 */
+#define RFI_POLY_COS_f64(t) \
+    (0x1.ffffffff775aap-1 + (t) * \
+    (-0x1.3bd3cc6a9ed9ap+0 + (t) * \
+    (0x1.03c1d94da8073p-2 + (t) * \
+    (-0x1.55c44ca0cd802p-6 + (t) * \
+    0x1.d973f57859f9fp-11))))
+
 #endif

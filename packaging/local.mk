@@ -12,6 +12,8 @@ EXTRA_DIST += \
 	packaging/debian/control \
 	packaging/debian/copyright \
 	packaging/debian/librowfold-dev.install \
+	packaging/debian/librowfold-mpi-dev.install \
+	packaging/debian/librowfold-mpi0.install \
 	packaging/debian/librowfold0.install \
 	packaging/debian/python3-rowfold.install \
 	packaging/debian/rules \

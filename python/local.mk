@@ -31,6 +31,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/contenders.py \
 	python/rowfold/bench/data.py \
 	python/rowfold/bench/gpu.py \
+	python/rowfold/bench/gpu_scaling.py \
 	python/rowfold/bench/machine.py \
 	python/rowfold/bench/memory.py \
 	python/rowfold/bench/plot.py \
@@ -43,6 +44,7 @@ rowfold_bench_py = \
 	python/rowfold/bench/worker.py
 rowfold_commands_py = \
 	python/rowfold/commands/__init__.py \
+	python/rowfold/commands/columns.py \
 	python/rowfold/commands/explain.py \
 	python/rowfold/commands/info.py \
 	python/rowfold/commands/options.py \
@@ -68,6 +70,8 @@ rowfold_torch_py = \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
 	python/rowfold/torch/rules.py \
+	python/rowfold/torch/rules_columns.py \
+	python/rowfold/torch/rules_shapes.py \
 	python/rowfold/torch/scoring.py \
 	python/rowfold/torch/sharded.py \
 	python/rowfold/torch/spellings.py \

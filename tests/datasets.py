@@ -150,6 +150,25 @@ def one_in_w(value: float, rng: Generator, batch: int, k: int, n: int) -> Data:
     return Data(x, w, b)
 
 
+def infinities(in_w: bool, rng: Generator, batch: int, k: int, n: int) -> Data:
+    """None, one, two, some or many infinities of either sign or of one in each row of x, beside zeros of W.
+
+    Of x those are -inf where they are many, as masks are. ``in_w``: and one in every other row of W.
+    """
+    x, w, b = kernelbench(rng, batch, k, n)
+    w[rng.random((n, k)) < 0.1] = 0
+    if not k:
+        return Data(x, w, b)
+    for row, count in zip(x, rng.choice([0, 1, 2, 2, 5, k // 2, k], batch)):
+        signs = rng.choice([[np.inf, np.inf], [np.inf, -np.inf], [-np.inf, -np.inf]])
+        at = rng.choice(k, min(count, k), replace=False)
+        row[at] = rng.choice(signs, len(at)) if count < 6 else -np.inf
+    if in_w:
+        rows = np.arange(0, n, 2)
+        w[rows, rng.integers(0, k, len(rows))] = rng.choice([np.inf, -np.inf], len(rows))
+    return Data(x, w, b)
+
+
 def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
@@ -199,6 +218,8 @@ ALL = FINITE | {
         named("inf", one_in_each_row, np.inf),
         named("nan", one_in_each_row, np.nan),
         named("inf_w", one_in_w, np.inf),
+        named("infinities", infinities, False),
+        named("infinities_both", infinities, True),
         named("nan_w", one_in_w, np.nan),
     )
 }

@@ -43,6 +43,14 @@ if test -e "$libdir/pkgconfig/rowfold_mpi.pc"; then
         $("$PKG_CONFIG" --libs rowfold_mpi) $MPI_LIBS || fail "examples/shards_mpi.c does not compile through pkg-config"
     test -s "$mandir/man3/librowfold_mpi.3" || fail "librowfold_mpi(3) is not installed"
 fi
+if test -e "$libdir/pkgconfig/rowfold_nccl.pc"; then
+    echo '#include <rowfold_nccl.h>' >"$work/nccl.c"
+    echo 'int main(void) { rf_collective by = {.size = sizeof by}; return !rf_nccl_open(&by, 0, 0, 0, 0); }' >>"$work/nccl.c"
+    $CC $CFLAGS -std=gnu11 $("$PKG_CONFIG" --cflags rowfold_nccl) -o "$work/nccl" "$work/nccl.c" $("$PKG_CONFIG" --libs rowfold_nccl) ||
+        fail "a program with rowfold_nccl.h does not compile through pkg-config"
+    run "$work/nccl" || fail "librowfold_nccl takes a communicator that is NULL"
+    test -s "$mandir/man3/librowfold_nccl.3" || fail "librowfold_nccl(3) is not installed"
+fi
 run "$work/from_memory" >"$work/log" || fail "examples/from_memory.c fails"
 # A weight of (2, 3) zeros: the result is log(2), whatever x is.
 header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
@@ -63,14 +71,29 @@ if test -e "$libdir/librowfold.a"; then
     "$work/static" >"$work/log" || fail "examples/from_memory.c fails with librowfold.a"
 fi
 
-# CMake's way to find the package, for a version that serves and for one that does not.
+# CMake's way to find the package, for a version that serves and for one that does not, and with the add-on for MPI if that is there.
 if cmake --version >/dev/null 2>&1; then
-    use_cmake() { cmake -S "$srcdir/tests/cmake" -B "$work/cmake" -Drowfold_DIR="$libdir/cmake/rowfold" -DWANTED_VERSION="$1" >"$work/log" 2>&1; }
+    use_cmake() {
+        cmake -S "$srcdir/tests/cmake" -B "$work/cmake" -Drowfold_DIR="$libdir/cmake/rowfold" -DWANTED_VERSION="$1" -DWANTED_COMPONENTS="${2-}" \
+            >"$work/log" 2>&1
+    }
     use_cmake 99 && fail "find_package finds version 99"
     grep -q "$VERSION" "$work/log" || { cat "$work/log"; fail "find_package does not say which version there is"; }
     rm -rf "$work/cmake"
+    use_cmake "$VERSION" gpu && fail "find_package finds a component that there is not"
+    grep -q 'no component gpu' "$work/log" || { cat "$work/log"; fail "find_package does not say which component there is not"; }
+    rm -rf "$work/cmake"
     { use_cmake "$VERSION" && cmake --build "$work/cmake" >"$work/log" 2>&1; } || { cat "$work/log"; fail "a CMake project does not build"; }
     run "$work/cmake/from_memory" >"$work/log" || fail "examples/from_memory.c fails as CMake builds it"
+    rm -rf "$work/cmake"
+    if test -e "$libdir/pkgconfig/rowfold_mpi.pc"; then
+        { use_cmake "$VERSION" mpi && cmake --build "$work/cmake" >"$work/log" 2>&1; } || { cat "$work/log"; fail "a CMake project with MPI does not build"; }
+        test "$(echo 1 2 3 | run "$work/cmake/shards_mpi" "$work/zeros.safetensors" w)" = 0.693147182 ||
+            fail "examples/shards_mpi.c of one process fails as CMake builds it"
+    else
+        use_cmake "$VERSION" mpi && fail "find_package finds librowfold_mpi, which is not installed"
+        grep -q 'no librowfold_mpi' "$work/log" || { cat "$work/log"; fail "find_package does not say that librowfold_mpi is missing"; }
+    fi
 else
     echo "installcheck: skipped find_package: cmake is not installed"
 fi

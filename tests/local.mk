@@ -52,6 +52,15 @@ check_PROGRAMS += $(mpi_programs)
 EXTRA_DIST += tests/c/mpi_shards.c
 tests_c_mpi_shards_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 tests_c_mpi_shards_LDADD = lib/mpi/librowfold_mpi.la lib/librowfold.la $(MPI_LIBS)
+# Of librowfold_nccl, which finds NCCL as a program that has loaded it does.
+nccl_programs =
+if HAVE_NCCL
+nccl_programs += tests/c/test_nccl
+endif
+check_PROGRAMS += $(nccl_programs)
+TESTS += $(nccl_programs)
+EXTRA_DIST += tests/c/test_nccl.c
+tests_c_test_nccl_LDADD = lib/nccl/librowfold_nccl.la lib/librowfold.la -ldl $(PTHREAD_LIBS)
 LDADD = lib/librowfold.la
 tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
 tests_c_test_affine_LDADD =

@@ -144,7 +144,8 @@ class Row(NamedTuple):
     """One operator: f(x, a, b, s), s the saved value.
 
     `points(a, b)`: where f may turn or jump. `inner(x, a, b)`: the largest number that a formula may pass through;
-    where that overflows, the formula may or may not, and both are right.
+    where that overflows, the formula may or may not, and both are right. `crest`: where a wave of length 2 pi is 1.
+    `host`: no CUDA kernel has it.
     """
 
     f: Callable[..., Array]
@@ -154,6 +155,8 @@ class Row(NamedTuple):
     slack: float = 0.0
     points: Callable[..., tuple] = lambda a, b: ()
     inner: Callable[..., Array] | None = None
+    crest: float | None = None
+    host: bool = False
 
 
 def _at(*points: float) -> Callable[..., tuple]:
@@ -185,6 +188,8 @@ OPS: dict[str, Row] = {
     "log": Row(lambda x, a, b, s: np.log(x), ulps=3),
     "log1p": Row(lambda x, a, b, s: np.log1p(x), ulps=3),
     "reciprocal": Row(lambda x, a, b, s: 1 / x, ulps=1, points=_at(0.0, -0.0)),
+    "sin": Row(lambda x, a, b, s: np.sin(x), ulps=1, crest=math.pi / 2, host=True),
+    "cos": Row(lambda x, a, b, s: np.cos(x), ulps=1, crest=0.0, host=True),
     "relu": Row(lambda x, a, b, s: np.maximum(x, 0)),
     "leaky_relu": Row(
         lambda x, a, b, s: np.where(x > 0, x, x * a), (("negative_slope", 0.01),), ulps=1, points=_at(0.0)
@@ -353,6 +358,17 @@ def _overflow(value: Array, band: Band, unsure: Array, m: Machine) -> tuple[Arra
     return np.where(np.abs(value) > m.top, np.copysign(np.inf, value), value), Band(lo, hi), unsure | ~sure
 
 
+def _waves(x: Band, crest: float, otherwise: Array) -> list[Array]:
+    """1 and -1 where an interval has a crest and a trough of a wave, or may have one for all that float64 can tell."""
+    reach = 4e-16 * np.maximum(np.abs(x.lo), np.abs(x.hi))
+    found = []
+    for top, at in ((1.0, crest), (-1.0, crest + math.pi)):
+        with np.errstate(invalid="ignore"):
+            turns = np.floor((x.hi + reach - at) / (2 * math.pi)) - np.ceil((x.lo - reach - at) / (2 * math.pi))
+            found.append(np.where((x.lo < x.hi) & (turns >= 0), top, otherwise))
+    return found
+
+
 def _apply_band(row: Row, a: Array, b: Array, x: Band, s: Band, m: Machine, rounds: bool) -> tuple[Band, Array]:
     """The interval behind an operator, and where NaN is one of several possible results."""
     if rounds and row.slack:  # the argument is rounded, and may underflow when it is divided by a
@@ -361,6 +377,8 @@ def _apply_band(row: Row, a: Array, b: Array, x: Band, s: Band, m: Machine, roun
     inputs = [x.lo, x.hi] + [np.where((x.lo <= p) & (p <= x.hi), p, x.lo) for p in row.points(a, b)]
     saved = s if row in (OPS["add_saved"], OPS["mul_saved"]) else s[:1]
     outputs = np.stack(np.broadcast_arrays(*[row.f(v, a, b, w) for v in inputs for w in saved]))
+    if row.crest is not None:
+        outputs = np.stack([*outputs, *_waves(x, row.crest, outputs[0])])
     nan = np.isnan(outputs)
     lo, hi = np.fmin.reduce(outputs), np.fmax.reduce(outputs)
     if rounds and row.ulps:

@@ -7,6 +7,7 @@ from functools import cache
 
 import datasets
 import numpy as np
+import oracle
 import rowfold
 from cases import Case, make_case
 from hypothesis import strategies as st
@@ -29,7 +30,9 @@ def _number(value: float) -> str:
 
 @cache
 def without_arguments() -> list[str]:
-    """The operators on logits that are complete as a name: a new one is drawn without a word here."""
+    """The operators on logits that are complete as a name: a new one is drawn without a word here, if every backend
+    has it.
+    """
 
     def is_complete(name: str) -> bool:
         try:
@@ -38,7 +41,8 @@ def without_arguments() -> list[str]:
             return False
         return True
 
-    return [row.name for row in rowfold.ops.operators() if row.op_class == "elementwise" and is_complete(row.name)]
+    names = [row.name for row in rowfold.ops.operators() if row.op_class == "elementwise" and is_complete(row.name)]
+    return [name for name in names if not oracle.OPS[name].host]
 
 
 @st.composite
@@ -88,11 +92,19 @@ def steps(draw: st.DrawFn, behind: bool, most: int, rows: tuple[str, ...] = ()) 
 
 
 INDICES = ("argmax", "argmin")
+WAVES = tuple(name for name, row in oracle.OPS.items() if row.host)
+
+
+def runs_on(backend: str, case: Case) -> bool:
+    """Whether the backend has all operators of a case."""
+    return not backend.startswith("cuda") or not any(name in case.chain.replace("(", " ").split() for name in WAVES)
+
+
 EMPTY_OK = st.sampled_from(["sum", "mean", "logsumexp"])
 MORE = ("pick", "logprob", "rank", "gather", "topk")  # with columns of each row, or several results
-HOST = ("var", "std", "norm")  # that no CUDA kernel has
+SPREAD = ("var", "std", "norm")  # SPREADS has them with their parameters
 VALUES = st.deferred(
-    lambda: st.sampled_from([name for name in rowfold.ops.reductions() if name not in (*INDICES, *MORE, *HOST)])
+    lambda: st.sampled_from([name for name in rowfold.ops.reductions() if name not in (*INDICES, *MORE, *SPREAD)])
 )
 REDUCTIONS = st.one_of(VALUES, VALUES, st.sampled_from(INDICES))
 SPREADS = st.sampled_from(["var", "std", "norm", "var(0)", "std(correction=2)", "var(-0.5)"])
@@ -129,6 +141,7 @@ def trees(draw: st.DrawFn, columns: int) -> str:
     for _ in range(draw(st.integers(1, 4))):
         own = [] if draw(st.booleans()) else draw(steps(False, 2, ROWS))
         own += [draw(st.sampled_from(["add_saved", "mul_saved"]))] if saves and draw(st.booleans()) else []
+        own += [draw(st.sampled_from(WAVES))] if draw(st.integers(0, 9)) == 9 else []
         topk = st.builds("topk({})".format, st.integers(1, max(1, min(columns, 64))))
         some = st.one_of(EMPTY_OK, SPREADS) if columns == 0 else st.one_of(REDUCTIONS, ASKING, ASKING, SPREADS, topk)
         kind = draw(some)

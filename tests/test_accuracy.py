@@ -138,6 +138,8 @@ def whole_range(top: float, tiny: float) -> np.ndarray:
 @pytest.mark.parametrize("name", [n for n in oracle.OPS if "save" not in n])
 def test_operator_over_its_whole_range(backend: str, name: str, dtype: str) -> None:
     """By relative error, in front of and behind a reduction: tails, and numbers near 0, count as much as the rest."""
+    if oracle.OPS[name].host and backend.startswith("cuda"):
+        pytest.skip("no CUDA kernel has it")
     machine = oracle.MACHINES[dtype]
     x = np.clip(whole_range(machine.top, machine.tiny), -machine.top, machine.top)
     x = np.concatenate([x, [np.inf, -np.inf]]).astype(dtype)[:, None]

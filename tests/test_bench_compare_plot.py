@@ -157,6 +157,13 @@ def test_the_plot_shows_what_was_measured():
     assert points(errors) == pytest.approx([1e-7])
 
 
+@pytest.mark.parametrize(("threads", "words"), [(1, "1 thread"), (2, "2 threads")])
+def test_the_plot_says_where_it_was_measured(threads, words):
+    shown = document(result("rowfold (none)", [1e-3]))
+    shown["machine"]["threads"] = threads
+    assert plot._where(shown) == f"rowfold 0.0 on abacus, {words}, 2026-01-02"
+
+
 def test_the_roofline_is_there_where_cases_differ_in_it():
     small, large = (document(result("rowfold (none)", [2e-3]), batch=batch) for batch in (4, 8))
     assert len(drawn(small)) == len(drawn(small, small)) == 3

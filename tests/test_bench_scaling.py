@@ -86,10 +86,23 @@ def test_a_process_that_fails_stops_all() -> None:
     ("more", "says"),
     [
         (["--latency", "1e-6"], "expected both of --latency and --bandwidth"),
-        (["--device", "cuda"], "run on a CPU"),
         (["--plot", "x.png"], "does not go with --plot"),
     ],
 )
 def test_what_does_not_go_together(more: list[str], says: str) -> None:
     with pytest.raises(SystemExit, match=says):
         main(["bench", "--scaling", *more])
+
+
+def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="--device cuda:1; expected cpu, or cuda for all GPUs"):
+        main(["bench", "--scaling", "--device", "cuda:1"])
+    torch = pytest.importorskip("torch")
+    link = ["--latency", "1e-5", "--bandwidth", "1e11"]
+    sizes = ["--batch", "64", "--in-features", "64", "--out-features", "5000", "--repeat", "1", "--dtype", "bfloat16"]
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit, match="PyTorch sees no GPU"):
+            main(["bench", "--scaling", "--device", "cuda", *link])
+        return
+    assert main(["bench", "--scaling", "--device", "cuda", *sizes, *link]) == 0
+    assert "512" in capsys.readouterr().out

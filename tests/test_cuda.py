@@ -48,6 +48,15 @@ def test_unknown_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
         _case("linear", 1, 3, 3).run("cuda")
 
 
+@pytest.mark.parametrize(
+    "chain", ["linear | {}", "linear | {} | logsumexp", "linear | max | {}", "linear | sum, ({} | max)"]
+)
+@pytest.mark.parametrize("name", strategies.WAVES)
+def test_operators_of_the_host(chain: str, name: str) -> None:
+    with pytest.raises(rowfold.UnsupportedError, match=f'no CUDA kernel computes {name}; device "cpu" does'):
+        _case(chain.format(name), 2, 3, 5).run("cuda")
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("math", ["tf32", "bf16"])
 def test_math(kernel: str, math: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,6 @@ def test_few_columns_are_dot_products(backend: str, chain: str, narrow: bool) ->
     """The CPU kernels say which way they take."""
     if not backend.startswith("cpu-"):
         pytest.skip("one of several ways on CPU backends alone")
-    with rowfold.Model(chain, backend=backend, simplify="none") as model:
+    with rowfold.Model(chain, backend=backend, simplify="none", threads=1) as model:
         assert ("few columns: dot products" in model.explain(batch=100)) == narrow
         assert model.explain(batch=100, format="json")["weight_reads"] == (None if narrow else 1)

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Products of bfloat16, which some processors add in pairs with subnormals taken for zero: no result may show it."""
+"""Products of bfloat16 that are added in pairs or in tiles, subnormals taken for zero: no result may show it."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +18,8 @@ from stored import store, widen
 
 Array = np.ndarray
 PAIRS, VALUES = "cpu-avx512-bf16", "cpu-avx512"
+TILES, STEPS = "cpu-amx-bf16", "cpu-avx512-tiles"
+AVAILABLE = {b.name for b in rowfold.backends() if b.available}
 SHAPES = [(1, 1, 49), (3, 2, 64), (15, 513, 257), (60, 1101, 300), (113, 40, 50)]
 
 
@@ -80,17 +87,24 @@ def test_rows_do_not_notice_a_neighbour_with_subnormals(backend: str) -> None:
     np.testing.assert_array_equal(np.delete(logits[0], 100, axis=1).view(np.uint32), logits[1].view(np.uint32))
 
 
-def both(case: Case) -> list[Array]:
-    return [np.nan_to_num(case.run(name), nan=12345.0).view(np.uint32) for name in (PAIRS, VALUES)]
+def both(case: Case, names: tuple[str, str]) -> list[Array]:
+    return [np.nan_to_num(case.run(name), nan=12345.0).view(np.uint32) for name in names]
 
 
-@pytest.mark.skipif(
-    not all(b.available for b in rowfold.backends() if b.name in (PAIRS, VALUES)), reason="no AVX512-BF16 here"
+@pytest.mark.parametrize(
+    ("names", "x_dtype"),
+    [
+        *itertools.product([(PAIRS, VALUES), (TILES, STEPS)], ["bfloat16", "float32", "float16"]),
+        ((STEPS, VALUES), "float32"),
+        ((STEPS, VALUES), "float16"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "-".join(v),
 )
-@pytest.mark.parametrize("x_dtype", ["bfloat16", "float32", "float16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_pairs_have_the_bits_of_values(shape: tuple[int, int, int], x_dtype: str) -> None:
-    """AVX512-BF16 against AVX-512: the same order and roundings, on ordinary values and all that is not."""
+def test_pairs_have_the_bits_of_values(shape: tuple[int, int, int], x_dtype: str, names: tuple[str, str]) -> None:
+    """AVX512-BF16 against AVX-512, AMX against its order in multiply-adds: on ordinary values and all that is not."""
+    if not AVAILABLE.issuperset(names):
+        pytest.skip(f"not both {names[0]} and {names[1]} here")
     rng = np.random.default_rng(list(shape))
     batch, k, n = shape
     x, w = rng.standard_normal((batch, k)), rng.standard_normal((n, k))
@@ -114,15 +128,95 @@ def test_pairs_have_the_bits_of_values(shape: tuple[int, int, int], x_dtype: str
     for of_x, of_w in cases:
         bias = b if np.abs(of_w).max() > 1e-9 else None
         for chain in ("linear", "linear | max"):
-            pairs, values = both(case_of(chain, of_x, of_w, bias, x_dtype))
+            pairs, values = both(case_of(chain, of_x, of_w, bias, x_dtype), names)
             np.testing.assert_array_equal(pairs, values)
 
 
-@pytest.mark.skipif(not all(b.available for b in rowfold.backends() if b.name == PAIRS), reason="no AVX512-BF16 here")
-def test_explain_says_where_products_come_in_pairs() -> None:
+def added_by_steps(x: Array, w: Array) -> Array:
+    """Logits as tiles add them: steps of 32 inputs, of which the even and the odd are a sum each, and chunks of 512.
+
+    Products have 16 bits. Where exponents differ little, a sum of one and a float has no more than float64 holds, so it
+    is rounded once.
+    """
+    total = np.zeros((len(x), len(w)), np.float32)
+    for chunk in range(0, x.shape[1], 512):
+        in_chunk = np.zeros_like(total)
+        for step in range(chunk, min(chunk + 512, x.shape[1]), 32):
+            halves = [np.zeros_like(total), np.zeros_like(total)]
+            for k in range(step, min(step + 32, chunk + 512, x.shape[1])):
+                halves[k % 2] = (halves[k % 2] + np.multiply.outer(x[:, k], w[:, k])).astype(np.float32)
+            in_chunk += halves[0] + halves[1]
+        total += in_chunk
+    return total
+
+
+@pytest.mark.parametrize("name", [TILES, STEPS])
+@pytest.mark.parametrize("shape", [(1, 32, 49), (33, 31, 50), (17, 33, 64), (40, 543, 300), (130, 1100, 70)], ids=str)
+def test_tiles_add_in_their_order(shape: tuple[int, int, int], name: str) -> None:
+    if name not in AVAILABLE:
+        pytest.skip(f"no {name} here")
+    rng = np.random.default_rng(list(shape))
+    batch, k, n = shape
+    x, w = (widen(store(rng.uniform(0.125, 2, size), "bfloat16"), "bfloat16") for size in ((batch, k), (n, k)))
+    x *= rng.choice([-1.0, 1.0], x.shape)
+    y = case_of("linear", x, w).run(name)
+    np.testing.assert_array_equal(y.view(np.uint32), added_by_steps(x, w).view(np.uint32))
+
+
+@pytest.mark.parametrize("name", [TILES, STEPS])
+def test_tiles_err_less_than_values(name: str) -> None:
+    """Of all positive products, whose sums grow the most, and of mixed ones: the error of logits against float64."""
+    if not AVAILABLE.issuperset((name, VALUES)):
+        pytest.skip(f"not both {name} and {VALUES} here")
+    rng = np.random.default_rng(5)
+    for k, low in itertools.product((64, 512, 1000, 8192), (0.0, -1.0)):
+        x, w = (widen(store(rng.uniform(low, 1, size), "bfloat16"), "bfloat16") for size in ((64, k), (256, k)))
+        errors = [case_of("linear", x, w).run(of).astype(np.float64) - x @ w.T for of in (name, VALUES)]
+        tiles, values = (np.sqrt(np.mean(error**2)) for error in errors)
+        assert tiles <= values, (k, low, tiles, values)
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "rows"),
+    [(PAIRS, "AVX512-BF16", 14), (TILES, "AMX-BF16", 32), (STEPS, "multiply-adds in the order of tiles", 32)],
+)
+def test_explain_says_where_products_come_in_pairs(name: str, by: str, rows: int) -> None:
+    if name not in AVAILABLE:
+        pytest.skip(f"no {name} here")
     for dtype, x_dtype, chain in itertools.product(
         ("bfloat16", "float32"), ("bfloat16", "float32"), ("linear(30, 70)", "linear(300, 4)")
     ):
-        with rowfold.Model(chain, dtype=dtype, x_dtype=x_dtype, backend=PAIRS) as model:
-            said = "in pairs by AVX512-BF16" in model.explain(batch=100)
+        with rowfold.Model(chain, dtype=dtype, x_dtype=x_dtype, backend=name) as model:
+            said = f"in pairs by {by}, slivers of {rows} x 32" in model.explain(batch=100)
         assert said == ((dtype, x_dtype, chain) == ("bfloat16", "bfloat16", "linear(30, 70)"))
+
+
+def test_tiles_in_multiply_adds_have_to_be_asked_for() -> None:
+    """And so has AVX512-BF16 on an Intel processor, which is quicker without."""
+    code = "import rowfold; print(rowfold.Model('linear', 300, 70, dtype='bfloat16', device='cpu').explain(batch=100))"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    chosen = run.stdout.split("backend ")[1].split(":")[0]
+    is_intel = platform.machine() == "x86_64" and "GenuineIntel" in Path("/proc/cpuinfo").read_text()
+    assert chosen in AVAILABLE - {STEPS} - ({PAIRS} if is_intel else set())
+
+
+SMALL_STACK = """
+import ctypes, rowfold
+class Stack(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+room = ctypes.create_string_buffer(4096)
+assert not ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(room), 0, 4096)), None)
+print([b.reason for b in rowfold.backends() if b.name == "cpu-amx-bf16"][0])
+with rowfold.Model("linear", 300, 70, dtype="bfloat16", device="cpu") as model:
+    print(model.explain(batch=100))
+"""
+
+
+@pytest.mark.skipif(TILES not in AVAILABLE, reason="no AMX here")
+def test_a_kernel_that_refuses_tiles_is_named() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONFAULTHANDLER"}
+    run = subprocess.run(
+        [sys.executable, "-c", SMALL_STACK], check=True, capture_output=True, text=True, env=environment
+    )
+    assert "alternate signal stack is too small" in run.stdout.splitlines()[0], run.stdout
+    assert f"backend {TILES}" not in run.stdout

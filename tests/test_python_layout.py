@@ -48,6 +48,7 @@ STRUCTS = {
     "rf_states": _lib.States,
     "rf_states_info": _lib.StatesInfo,
     "rf_collective": _lib.Collective,
+    "rf_ways": _lib.Ways,
     "rf_result_info": _lib.ResultInfo,
     "rf_row_input_info": _lib.RowInputInfo,
     "rf_model_info": _lib.ModelInfo,

@@ -505,6 +505,21 @@ def test_workspace_size(model):
         model.workspace_size(-1)
 
 
+def test_ways_on_a_cpu():
+    """One way for all values: nothing to count."""
+    w = np.ones((N, K), np.float32)
+    w[0, 0] = np.inf
+    m = rowfold.Model("linear | max", K, N, device="cpu").load_weights(w)
+    x = np.ones((5, 3, K), np.float32)
+    x[0] = np.inf
+    assert m.count_ways(x) == rowfold.Ways(15, 0, 0, 0, 0, 0, 0)
+    assert m.count_ways(x[:0]).rows == 0
+    with pytest.raises(ValueError, match="x has shape"):
+        m.count_ways(x[..., :1])
+    with pytest.raises(rowfold.NotLoadedError):
+        rowfold.Model("linear | max", K, N).count_ways(x)
+
+
 def test_explain(model):
     text = model.explain(batch=64)
     assert "logsumexp" in text

@@ -8,29 +8,24 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, flat, same_bits
-from hypothesis import given, reject
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
-from strategies import tree_cases
+from strategies import runs_on, tree_cases
 
 SIMPLIFY = st.sampled_from(["none", "exact", "algebraic"])
 
 
-def run(case: Case, backend: str, **keywords: object) -> object:
-    try:
-        return case.run(backend, **keywords)
-    except rowfold.UnsupportedError as error:
-        pytest.skip(f"backend {backend}: {error}")
-
-
 @given(case=tree_cases(), simplify=SIMPLIFY, threads=st.integers(1, 3))
 def test_any_tree(backend: str, case: Case, simplify: str, threads: int) -> None:
-    case.check_results(run(case, backend, simplify=simplify, threads=threads), backend, f"with {simplify}")
+    assume(runs_on(backend, case))
+    case.check_results(case.run(backend, simplify=simplify, threads=threads), backend, f"with {simplify}")
 
 
 @given(case=tree_cases(data=datasets.FINITE), simplify=SIMPLIFY)
 def test_finite_data(backend: str, case: Case, simplify: str) -> None:
     """Without infinities and NaN, where most results are numbers."""
-    case.check_results(run(case, backend, simplify=simplify), backend, f"with {simplify}")
+    assume(runs_on(backend, case))
+    case.check_results(case.run(backend, simplify=simplify), backend, f"with {simplify}")
 
 
 @given(case=tree_cases(), data=st.data())
@@ -38,7 +33,7 @@ def test_a_result_has_the_bits_that_it_has_alone(backend: str, case: Case, data:
     """Whatever else is computed with it, and whichever state it shares."""
     if backend.startswith("cuda"):
         pytest.skip("a GPU has kernels of their own for several results")
-    results = run(case, backend, simplify="none")
+    results = case.run(backend, simplify="none")
     texts = [str(chain) for chain in single_chains(case.chain)]
     if len(texts) == 1:
         reject()
@@ -46,19 +41,18 @@ def test_a_result_has_the_bits_that_it_has_alone(backend: str, case: Case, data:
     used = {name: v for name, v in case.rows.items() if f"#{name}" in texts[which]}
     vectors = {name: v for name, v in case.vectors.items() if f"@{name}" in texts[which]}
     alone = Case(**{**case.__dict__, "chain": texts[which], "rows": used, "vectors": vectors})
-    for together, apart in zip(flat(results[which]), flat(run(alone, backend, simplify="none"))):
+    for together, apart in zip(flat(results[which]), flat(alone.run(backend, simplify="none"))):
         assert same_bits(together, apart), texts[which]
 
 
 @given(case=tree_cases(), data=st.data())
 def test_wanted_rows_are_those_of_the_whole(backend: str, case: Case, data: st.DataObject) -> None:
     """Any rows in any order, on any number of threads, as if x and the row inputs had been indexed first."""
+    assume(runs_on(backend, case))
     batch = len(case.x)
     wanted = data.draw(st.lists(st.integers(0, batch - 1), max_size=9)) if batch else []
     threads = data.draw(st.integers(1, 4))
-    if backend.startswith("cuda"):
-        pytest.skip("the CUDA kernels compute all rows")
-    with case.model(backend, threads=threads) as model:
+    with case.model(backend, threads=threads, batch_invariant=True) as model:
         whole, part = flat(model(case.x, **case.rows)), flat(model(case.x, rows=wanted, **case.rows))
         indexed = flat(model(case.x[wanted], **{name: v[wanted] for name, v in case.rows.items()}))
     for y, some, same in zip(whole, part, indexed):
@@ -82,7 +76,7 @@ def test_order_is_stable_and_has_nan_first(backend: str, dtype: str, columns: in
         asked = rng.permutation(columns)[:batch]
         one = np.ones((batch, 1), dtype)
         case = Case(f"linear | rank(#c), topk({k})", one, w[:, None], None, {}, dtype, dtype, dtype, {"c": asked})
-        rank, (best, at) = run(case, backend)
+        rank, (best, at) = case.run(backend)
         order = np.lexsort((np.arange(columns), -np.where(np.isnan(w), 0, w), ~np.isnan(w)))
         assert np.array_equal(rank[:, 0], np.argsort(order)[asked])
         assert (at == order[:k]).all()
@@ -98,11 +92,30 @@ def test_the_column_asked_for_has_the_same_bits_ahead_of_the_pass(backend: str) 
     target = np.concatenate([rng.integers(0, 2600, 100), np.full(100, 2599)])
     chain = "linear | mul(0.3) | gelu | rank(#c), gather(#all)"
     every = np.tile(np.arange(2600), (200, 1))
+    if backend.startswith("cuda"):
+        pytest.skip("a GPU gathers by dot products of their own")
     for threads in (1, 2):
-        rank, z = run(Case(chain, x, w, rows={"c": target, "all": every}), backend, threads=threads)
+        rank, z = Case(chain, x, w, rows={"c": target, "all": every}).run(backend, threads=threads)
         own = z[np.arange(200), target][:, None]
         left = np.arange(2600) < target[:, None]
         assert np.array_equal(rank[:, 0], ((z > own) | ((z == own) & left)).sum(axis=1))
+
+
+def test_ranks_are_a_permutation(backend: str) -> None:
+    """Each column of a row asked for: its bits are those that it is compared with, or two had one rank. The best of all
+    are found in the same order.
+    """
+    rng = np.random.default_rng(5)
+    for k, n in ((531, 700), (72, 2600), (1, 300)):
+        x, w = rng.normal(size=(1, k)).astype(np.float32), rng.normal(size=(n, k)).astype(np.float32)
+        w[n // 2 :: 3] = w[: len(w[n // 2 :: 3])]  # ties
+        case = Case("linear | gelu | rank(#c), topk(64), argmax", np.tile(x, (n, 1)), w, rows={"c": np.arange(n)})
+        rank, (values, indices), argmax = case.run(backend)
+        assert np.array_equal(np.sort(rank[:, 0]), np.arange(n))
+        order = np.argsort(rank[:, 0])
+        assert np.array_equal(indices, np.tile(order[:64], (n, 1)))
+        assert (argmax == order[0]).all()
+        assert (np.diff(values) <= 0).all()
 
 
 def single_chains(text: str) -> list[rowfold.ops.Chain]:

@@ -56,15 +56,23 @@ def as_tuple(y):
     return y if isinstance(y, tuple) else (y,)
 
 
-@pytest.fixture(autouse=True)
-def _cpu_backends_alone(request):
-    if "backend" in request.fixturenames and request.getfixturevalue("backend") == "cuda":
-        pytest.skip("the CUDA backend writes no states")
+def chains_of(backend):
+    return CHAINS[:-1] if backend == "cuda" else CHAINS
+
+
+def near(got, right, backend):
+    """On a GPU one model with all columns has other last bits than merged states."""
+    if backend == "cuda" and got.dtype.kind == "f":
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(got, right)
 
 
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
+    if chain not in chains_of(backend):
+        pytest.skip("no CUDA kernel writes partial states of var")
     n = 4700
     W, b, vectors, rng = layer(n, dtype=dtype)
     x = rng.normal(size=(2, 2, K)).astype(dtype)
@@ -78,11 +86,15 @@ def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
             parts.append(pickle.loads(pickle.dumps(model.states(x, **rows))))
         for got, right in zip(as_tuple(rowfold.merge_states(model, parts, **rows)), expected):
             assert got.dtype == right.dtype
-            np.testing.assert_array_equal(got, right)
+            near(got, right, backend if shards == 1 else "")
+        if backend == "cuda" and shards == 1:  # to which the others are compared bit for bit
+            expected = as_tuple(rowfold.merge_states(model, parts, **rows))
 
 
 @pytest.mark.parametrize("chain", [CHAINS[1], CHAINS[3]])
 def test_shards_that_begin_anywhere_give_right_results(backend, chain):
+    if chain not in chains_of(backend):
+        pytest.skip("no CUDA kernel writes partial states of var")
     W, b, vectors, rng = layer(1000)
     x = rng.normal(size=(3, K)).astype(np.float32)
     whole = model_of(chain, W, b, vectors, backend)
@@ -90,7 +102,7 @@ def test_shards_that_begin_anywhere_give_right_results(backend, chain):
     models = [model_of(chain, W, b, vectors, backend, first, end - first, 1000) for first, end in zip(cuts, cuts[1:])]
     parts = [model.states(x) for model in models]
     for got, right in zip(rowfold.merge_states(models[0], parts, keepdims=False), whole(x, keepdims=False)):
-        np.testing.assert_allclose(got, right, rtol=2e-6)
+        np.testing.assert_allclose(got, right, rtol=1e-5 if backend == "cuda" else 2e-6)
     # A model of all columns merges, too.
     for got, right in zip(rowfold.merge_states(whole, parts), whole(x)):
         assert got.dtype == right.dtype and got.shape == right.shape
@@ -238,7 +250,11 @@ def test_what_needs_all_columns_in_one_model_is_refused(backend, reduction, name
     t = {"t": np.array([[1], [2]])} if "#t" in reduction else {}
     with pytest.raises(rowfold.UnsupportedError, match=f"^{name} needs all columns of the layer .* 300 of 700"):
         rowfold.Model(f"linear | {reduction}", K, 300, total_columns=700, backend=backend)
-    whole = rowfold.Model(f"linear | {reduction}", backend=backend).load_weights(W)
+    try:
+        whole = rowfold.Model(f"linear | {reduction}", backend=backend).load_weights(W)
+    except rowfold.UnsupportedError:
+        assert backend == "cuda"  # which has no kernel for it
+        return
     with pytest.raises(rowfold.UnsupportedError, match=f"^{name} has no states"):
         whole.states(x, **t)
     with pytest.raises(rowfold.UnsupportedError, match=f"^{name} has no states"):
@@ -249,13 +265,13 @@ def test_what_needs_all_columns_in_one_model_is_refused(backend, reduction, name
 def test_states_of_all_columns_of_one_model(backend, n):
     W, b, vectors, rng = layer(n)
     x = rng.normal(size=(70, K)).astype(np.float32)
-    for chain in CHAINS:
+    for chain in chains_of(backend):
         rows = rows_of(chain, (70,), n, rng)
         whole = model_of(chain, W, b, vectors, backend)
         for got, right in zip(
             as_tuple(rowfold.merge_states(whole, [whole.states(x, **rows)], **rows)), as_tuple(whole(x, **rows))
         ):
-            np.testing.assert_array_equal(got, right)
+            near(got, right, backend)
 
 
 def test_a_target_in_another_shard_is_no_error_and_one_outside_is():

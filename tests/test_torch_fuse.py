@@ -190,6 +190,8 @@ FITTING = {
     "rows of the input": lambda self, x: self.linear(x[1:]).logsumexp(-1),
     "the last row": lambda self, x: self.linear(x[-1]).logsumexp(-1),
     "a batch mean": lambda self, x: self.linear(x).logsumexp(-1).mean(),
+    "waves of each logit": lambda self, x: (torch.sin(self.linear(x)) + self.r).cos_().logsumexp(-1),
+    "random features of a kernel": lambda self, x: torch.cos(self.linear(x)) * 0.5,
     "sines of the result": lambda self, x: torch.sin(self.linear(x).sum(-1)) + torch.cos(x[:, 0]),
     "a bare squeeze": lambda self, x: self.linear(x).sum(1, True).squeeze(),
     "a broadcast of results": lambda self, x: (lambda h: h + h.squeeze(1))(self.linear(x).sum(1, keepdim=True)),

@@ -19,7 +19,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 WORKER = Path(__file__).with_name("tp_worker.py")
 
 
-def run(tmp_path: Path, scenario: str, size: int) -> list:
+def run(tmp_path: Path, scenario: str, size: int, *more: str) -> list:
     """What each process printed; None of one that printed nothing."""
     path = os.pathsep.join([str(Path(rowfold.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {
@@ -31,7 +31,7 @@ def run(tmp_path: Path, scenario: str, size: int) -> list:
     meeting = tmp_path / "meeting"
     workers = [
         subprocess.Popen(
-            [sys.executable, str(WORKER), scenario, str(rank), str(size), str(meeting)],
+            [sys.executable, str(WORKER), scenario, str(rank), str(size), str(meeting), *more],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -89,6 +89,45 @@ def test_a_process_that_fails_is_named_by_all(tmp_path):
             assert fine
             for (kind, text, when), (right_kind, right) in zip(got, expected):
                 assert kind == right_kind and text.startswith(right) and when == "soon", text
+
+
+def check_functions(answers: list) -> None:
+    size = len(answers)
+    last, host = size - 1, len(answers[0]) == 12
+    expected = [
+        ("InvalidArgumentError", f"rank {last} failed: topk needs all columns in one process"),
+        ("InvalidArgumentError", f"rank {last} failed: hidden has shape (2, 3, 23)"),
+        ("InvalidArgumentError", f"rank {last} asks for something else than rank 0"),
+    ]
+    if host:
+        expected.append(("InvalidArgumentError", f'rank {last} failed: row input "target" is '))
+    expected.append(("InvalidArgumentError", "weight has shape ("))
+    for fine in answers:
+        assert fine[:6] == [True] * 6 and fine[-1] is True
+        for (kind, text, when), (right_kind, right) in zip(fine[6:-1], expected):
+            assert kind == right_kind and text.startswith(right) and when == "soon", text
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_functions_of_tensors(tmp_path, size):
+    check_functions(run(tmp_path, "functions", size))
+
+
+def test_batch_and_columns_together(tmp_path):
+    pytest.importorskip("torch.distributed.tensor")
+    assert run(tmp_path, "mesh", 4) == [[True, True]] * 4
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("transport", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_gpus(tmp_path, transport):
+    for scenario in ("on_gpus", "functions"):
+        (tmp_path / scenario).mkdir()
+        answers = run(tmp_path / scenario, scenario, 2, transport)
+        if scenario == "functions":
+            check_functions(answers)
+        else:
+            assert answers == [[[True, True]] * 2] * 2
 
 
 @pytest.mark.parametrize("scenario", ["killed", "late"])

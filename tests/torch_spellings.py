@@ -30,6 +30,8 @@ WAYS: dict[str, list[str]] = {
     "log": ["torch.log({x})", "{x}.log()"],
     "log1p": ["torch.log1p({x})", "{x}.log1p()"],
     "reciprocal": ["1 / {x}", "torch.reciprocal({x})", "{x}.reciprocal()", "{x} ** -1"],
+    "sin": ["torch.sin({x})", "{x}.sin()", "torch.sin_({x} + 0)"],
+    "cos": ["torch.cos({x})", "{x}.cos()", "{x}.add(0).cos_()"],
     "relu": ["F.relu({x})", "torch.relu({x})", "{x}.relu()", "nn.ReLU()", "F.relu({x} + 0, inplace=True)"],
     "leaky_relu": ["F.leaky_relu({x}, {n})", "F.leaky_relu({x}, negative_slope={n})", "nn.LeakyReLU({n})"],
     "elu": ["F.elu({x}, {n})", "F.elu({x}, alpha={n})", "nn.ELU({n})"],

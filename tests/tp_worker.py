@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """One of several processes that hold a layer's columns: tests/test_torch_sharded.py starts them.
 
-    python tp_worker.py SCENARIO RANK SIZE FILE
+    python tp_worker.py SCENARIO RANK SIZE FILE [BACKEND]
 
-FILE is where they find each other. Prints what happened as one line of JSON.
+FILE is where they find each other; with nccl each has a GPU. Prints what happened as one line of JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ import rowfold
 import rowfold.torch
 import torch
 import torch.distributed as dist
+from rowfold.torch import linear_cross_entropy, token_logprobs
 from torch import nn
 
 K, N = 24, 4700
 scenario, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+backend = sys.argv[5] if len(sys.argv) > 5 else "gloo"
+device = f"cuda:{rank}" if "nccl" in backend else "cpu"
 torch.set_num_threads(1)
+if device != "cpu":
+    torch.cuda.set_device(rank)
 dist.init_process_group(
-    "gloo", init_method=f"file://{sys.argv[4]}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+    backend, init_method=f"file://{sys.argv[4]}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
 )
 generator = torch.Generator().manual_seed(3)
 W, b = torch.randn(N, K, generator=generator), torch.randn(N, generator=generator)
@@ -58,6 +63,10 @@ def fused(timeout: float = 60) -> nn.Module:
 
 def whole() -> torch.Tensor:
     return rowfold.torch.fuse(Head(0, N))(x)
+
+
+def close(got: torch.Tensor, right: torch.Tensor, most: float = 1e-5) -> bool:
+    return bool(torch.allclose(got.double(), right.double(), rtol=most, atol=most))
 
 
 def refused(call) -> list[str]:
@@ -129,6 +138,83 @@ def failing() -> object:
     again = fused()
     answers.append(refused(lambda: torch.compile(again, backend="eager")(x)))
     return [answers, bool(torch.equal(again(x), whole()))]
+
+
+def functions() -> object:
+    """token_logprobs and linear_cross_entropy, with all of their arguments that columns may be split for."""
+    first, count = rowfold.shard_columns(N, rank, size)
+    own, bias = W[first : first + count].to(device), b[first : first + count].to(device)
+    hidden, targets = x.to(device), torch.arange(6).reshape(2, 3).to(device) * 900
+    targets[0, 0] = -100
+    classes = torch.rand(N, generator=generator).to(device)
+    group, answers = dist.group.WORLD, []
+    for entropy in (False, True):
+        ways = {"temperature": 0.7, "softcap": 5.0, "entropy": entropy}
+        whole = token_logprobs(hidden, W.to(device), targets, b.to(device), **ways)
+        got = token_logprobs(hidden, own, targets, bias, **ways, tp_group=group)
+        pairs = zip(got, whole) if entropy else [(got, whole)]
+        answers.append(all(close(a, b) and a.device == hidden.device for a, b in pairs))
+    for ways in ({}, {"label_smoothing": 0.1}, {"label_smoothing": 0.1, "weight": classes}, {"weight": classes}):
+        flat = hidden.reshape(-1, K), targets.reshape(-1)
+        whole = linear_cross_entropy(flat[0], W.to(device), flat[1], linear_bias=b.to(device), **ways)
+        got = linear_cross_entropy(flat[0], own, flat[1], linear_bias=bias, **ways, tp_group=group)
+        answers.append(close(got, whole))
+    last = rank == size - 1
+    answers.append(refused(lambda: token_logprobs(hidden, own, targets, bias, topk=2 * last, tp_group=group)))
+    answers.append(refused(lambda: token_logprobs(hidden[..., : K - last], own, targets, bias, tp_group=group)))
+    answers.append(refused(lambda: token_logprobs(hidden, own, targets, None, entropy=last, tp_group=group)))
+    if device == "cpu":
+        answers.append(refused(lambda: token_logprobs(hidden, own, targets + N * last, bias, tp_group=group)))
+    wrong = classes[:count]
+    answers.append(refused(lambda: linear_cross_entropy(flat[0], own, flat[1], weight=wrong, tp_group=group)))
+    again = token_logprobs(hidden, own, targets, bias, tp_group=group)
+    return [*answers, close(again, token_logprobs(hidden, W.to(device), targets, b.to(device)))]
+
+
+def mesh() -> object:
+    """Two groups of columns, each with rows of its own: nothing has to be done for the batch."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    columns, batch = both["tp"], both.get_local_rank("dp")
+    own = x[batch]
+    targets = torch.tensor([4, 4000, 4699])
+    first, count = rowfold.shard_columns(N, columns.get_local_rank(), 2)
+    got = token_logprobs(own, W[first : first + count], targets, b[first : first + count], tp_group=columns.get_group())
+    fine = bool(torch.equal(got, token_logprobs(own, W, targets, b)))
+    split = distribute_tensor(W, columns, [Shard(0)]), distribute_tensor(b, columns, [Shard(0)])
+    fine &= close(token_logprobs(own, split[0], targets, split[1]), token_logprobs(own, W, targets, b))
+    module = rowfold.torch.fuse(Head(first, count), tp_group=columns.get_group())
+    fine &= bool(torch.equal(module(own), rowfold.torch.fuse(Head(0, N))(own)))
+    loss = linear_cross_entropy(
+        own,
+        W[first : first + count],
+        targets,
+        linear_bias=b[first : first + count],
+        reduction="sum",
+        tp_group=columns.get_group(),
+    )
+    dist.all_reduce(loss, group=both["dp"].get_group())
+    everything = linear_cross_entropy(x.reshape(-1, K), W, targets.repeat(2), linear_bias=b, reduction="sum")
+    return [fine, close(loss, everything)]
+
+
+def on_gpus() -> object:
+    """By NCCL, and with fuse, of 16-bit weights where they are."""
+    answers = []
+    for dtype in (torch.float32, torch.bfloat16):
+        first, count = rowfold.shard_columns(N, rank, size)
+        own = Head(first, count).to(device, dtype)
+        module = rowfold.torch.fuse(own, tp_group=dist.group.WORLD, tp_timeout=60)
+        got = module(x.to(device, dtype))
+        alone = rowfold.torch.fuse(Head(0, N).to(device, dtype))(x.to(device, dtype))
+        everyone = [torch.empty_like(got) for _ in range(size)]
+        dist.all_gather(everyone, got)
+        answers.append(
+            [close(got, alone, 3e-2 if dtype is torch.bfloat16 else 1e-5), all(torch.equal(got, y) for y in everyone)]
+        )
+    return answers
 
 
 def killed() -> object:

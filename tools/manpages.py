@@ -182,6 +182,9 @@ def pages() -> dict[Path, str]:
         "librowfold_mpi.3": library_page(
             "librowfold_mpi", "mpi/rowfold_mpi.h", "rowfold_mpi", "one layer on the processes of an MPI communicator"
         ),
+        "librowfold_nccl.3": library_page(
+            "librowfold_nccl", "nccl/rowfold_nccl.h", "rowfold_nccl", "one layer on the ranks of an NCCL communicator"
+        ),
     }
     # A paragraph that ends where a list or a section begins is none.
     return {ROOT / "doc" / name: re.sub(r"(\n\.PP)+\n(?=\.)", "\n", text) for name, text in made.items()}

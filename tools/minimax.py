@@ -50,6 +50,17 @@ def tanh_tail(z: mp.mpf) -> mp.mpf:
     return (mp.tanh(x) - x) / x**3
 
 
+def sine_of_quarter_turns(z: mp.mpf) -> mp.mpf:
+    """sin(pi t / 2) / t of z = t^2."""
+    t = mp.sqrt(z)
+    return mp.sin(mp.pi * t / 2) / t
+
+
+def cosine_of_quarter_turns(z: mp.mpf) -> mp.mpf:
+    """cos(pi t / 2) of z = t^2."""
+    return mp.cos(mp.pi * mp.sqrt(z) / 2)
+
+
 def mills_ratio(k: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
     """(z + 1.25) Phi(-z) exp(z^2 / 2) as a function of t = (z - k) / (z + k): flat, so an error of t costs little.
 
@@ -69,6 +80,10 @@ SQRT2 = mp.sqrt(2) * mp.mpf("1.000001")
 TANH_CUT = mp.mpf("0.55")
 NORMCDF_K = {"f32": mp.mpf("3.5"), "f64": mp.mpf("4")}  # few powers, and coefficients that happen to round well
 NORMCDF_END = {"f32": mp.mpf("14.5"), "f64": mp.mpf("38.7")}  # Phi(-z) rounds to 0 from here on
+QUARTER_TURN_END = mp.mpf("0.505") ** 2  # t goes a little past the half, as above
+# Parts of 2^q 2/pi mod 4: two of these last places, whose products with 24 bits are exact in double, and what is left.
+QUARTERS_PLACES = (27, 56)
+QUARTERS_STEP = 21
 # ln 2 = LN2_HI + LN2_LO, LN2_HI with so few bits that its product with the exponent of any number of the type is exact.
 LN2_HI_BITS = {"f32": 15, "f64": 40}
 
@@ -105,6 +120,27 @@ def constants(suffix: str) -> dict[str, mp.mpf]:
         "NORMCDF_K": NORMCDF_K[suffix],
         "NORMCDF_END": NORMCDF_END[suffix],
     }
+
+
+def trigonometric() -> list[str]:
+    """What sin and cos of float, computed in double, share: their polynomials, and x in quarter turns.
+
+    The parts are of 2^q 2/pi, q = 0, 21, 42, 63 and 84, without whole turns: an x whose last place is 2^q or more does
+    not need these.
+    """
+    rows = [
+        Polynomial("SIN", "sin(pi t / 2) / t, t^2", sine_of_quarter_turns, mp.mpf(0), QUARTER_TURN_END, {"f64": 4}),
+        Polynomial("COS", "cos(pi t / 2), t^2", cosine_of_quarter_turns, mp.mpf(0), QUARTER_TURN_END, {"f64": 4}),
+    ]
+    lines = []
+    for scale in range(5):
+        rest = mp.ldexp(2 / mp.pi, QUARTERS_STEP * scale)
+        rest -= 4 * mp.nint(rest / 4)
+        for part, places in enumerate((*QUARTERS_PLACES, None)):
+            value = rest if places is None else mp.ldexp(mp.floor(mp.ldexp(rest, places)), -places)
+            rest -= value
+            lines.append(f"#define RFI_QUARTERS_{scale}_{part} {hexadecimal(value, 'f64')[0]}")
+    return lines + [text for row in rows for text in ("", macro(row, "f64"))]
 
 
 def horner(coefficients: Sequence[mp.mpf], t: mp.mpf) -> mp.mpf:
@@ -193,6 +229,7 @@ def main() -> None:
             print(f"#define RFI_{name}_{suffix} {hexadecimal(value, suffix)[0]}")
         for row in polynomials(suffix):
             print("\n" + macro(row, suffix))
+    print("\n" + "\n".join(trigonometric()))
     print("\n#endif")
 
 

@@ -8,8 +8,10 @@
 #include "common/states.cuh"
 
 /* A sum, by the scales of its row and column, the smaller first: a product that is in range does not overflow on the
- * way. A scale that is NaN is not lost. */
-static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) { return a < b ? v * a * b : v * b * a; }
+ * way. One that is infinite comes first: a sum that is not zero must not become so. A scale that is NaN is not lost. */
+static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) {
+    return (a < b) != (fmaxf(a, b) == INFINITY) ? v * a * b : v * b * a;
+}
 
 /* A step whose parameter is a row input, on values of that row: one of those that take a vector, too. */
 template <class T, int COUNT>
@@ -124,6 +126,76 @@ static __device__ __forceinline__ void rfi_fold_chunk(
     rfi_join_totals<R, LANES>(s);
 }
 
+/* Whether the launch is to do anything: asked by all threads before they do. */
+static __device__ __forceinline__ bool rfi_is_wanted(const rfi_cuda_fold &p) {
+    if (!p.wanted) return true;
+    rfi_wait_for_previous();
+    return __ldcg(p.wanted) != 0;
+}
+
+/* COLS values of each of LANES neighbouring lanes: those before a bound are counted, or listed. rows[i] is the row, or
+ * one below 0, whose values nobody looks at. All lanes of a warp. */
+template <int LANES, int ROWS, int COLS, class T, class Valid, class Column>
+static __device__ __forceinline__ void rfi_find_before(const rfi_cuda_before &b, const T (&v)[ROWS][COLS],
+    const int64_t (&rows)[ROWS], Valid valid, Column column, int lane) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        unsigned found = 0;
+        if (rows[r] >= 0) {
+            const T z = ((const T *)b.values)[rows[r]];
+            const int64_t q = b.columns[rows[r]];
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (valid(c) && rfi_comes_before(v[r][c], column(c), z, q)) found |= 1u << c;
+        }
+        if (!b.found) {
+            unsigned count = __popc(found);
+#pragma unroll
+            for (int step = 1; step < LANES; step *= 2) count += __shfl_xor_sync(~0u, count, step);
+            if (lane == 0 && count) atomicAdd(b.counts + rows[r], count);
+        } else if (found) {
+            unsigned at = atomicAdd(b.counts + rows[r], (unsigned)__popc(found));
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (found >> c & 1) {
+                    if (at < b.room) {
+                        ((T *)b.found)[rows[r] * b.room + at] = v[r][c];
+                        b.found_columns[rows[r] * b.room + at] = (int32_t)column(c);
+                    }
+                    at++;
+                }
+        }
+    }
+}
+
+/* Likewise: what their distances and the squares of these add up to, to the unit that begins with the first. */
+template <int LANES, int ROWS, int COLS, class T, class Valid>
+static __device__ __forceinline__ void rfi_add_squares(const rfi_cuda_squares &s, const T (&v)[ROWS][COLS],
+    const int64_t (&rows)[ROWS], Valid valid, int64_t unit, int lane) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        T sum = 0, squares = 0;
+        if (rows[r] >= 0) {
+            const T shift = ((const T *)s.shifts)[rows[r]], factor = ((const T *)s.factors)[rows[r]];
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                const T part = valid(c) ? (v[r][c] - shift) * factor : (T)0;
+                sum += part;
+                squares += part * part;
+            }
+        }
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            sum += __shfl_xor_sync(~0u, sum, step);
+            squares += __shfl_xor_sync(~0u, squares, step);
+        }
+        if (lane == 0 && rows[r] >= 0) {
+            T *const to = (T *)s.sums + (rows[r] * s.units + unit) * 2;
+            to[0] = sum, to[1] = squares;
+        }
+    }
+}
+
 /* Values side by side, loaded at once. */
 template <class T> struct alignas(16) four {
     T v[4];
@@ -191,6 +263,11 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
                     if (row[a] >= 0 && valid(c) && column(c) == asked) ((T *)p.picked)[row[a]] = v[a][c];
             }
         }
+#pragma unroll 1
+        for (int i = 0; i < 2; i++)
+            if (p.before[i].values) rfi_find_before<LANES>(p.before[i], v, row, valid, column, lane);
+        if (p.squares.sums)
+            rfi_add_squares<LANES>(p.squares, v, row, valid, column0 / RFI_FOLD_COLUMNS + step % slabs, lane);
         if (p.chain.reduction != RF_OP_NONE) {
             rfi_with_reduction(p.chain.reduction, [&](auto of) {
                 typedef decltype(of) R;

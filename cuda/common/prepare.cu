@@ -116,6 +116,9 @@ template <int TERMS> __host__ __device__ constexpr float poor_below(int dtype) {
 /* Below this, terms are subnormal, and what they leave goes to the second level. */
 template <int TERMS> __device__ constexpr float subnormal_below() { return TERMS == 2 ? 0x1p-3f : 0x1p-14f; }
 
+/* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. */
+constexpr float SPARSE_BELOW = 0x1p-22f;
+
 constexpr int FEW_POOR = 32; /* one value in so many that are not zero may be poor */
 
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
@@ -148,8 +151,9 @@ __device__ __forceinline__ void store_terms(const rfi_cuda_split &p, int64_t at,
     if (TERMS > 2) *(uint2 *)((uint16_t *)p.least + at) = term[TERMS > 2 ? 2 : 0];
 }
 
-/* A value of W that is not zero has a term that is not: infinity times it must not become NaN. `v` is what the terms
- * leave of the scaled values. */
+/* A value of W that is not zero has a term that is not: infinity times it must not become NaN. Likewise one of x that
+ * W's infinities may meet, but for rows of two levels: there the second has it, or the row is irregular. `v` is what
+ * the terms leave of the scaled values. */
 template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)[WIDTH], uint2 (&term)[TERMS]) {
     uint16_t *last = (uint16_t *)&term[TERMS - 1];
     const uint16_t *first = (const uint16_t *)&term[0];
@@ -158,9 +162,9 @@ template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)
         if (v[j] != 0 && !((first[j] | last[j]) & 0x7fff)) last[j] = v[j] < 0 ? 0x8001 : 1;
 }
 
-/* SINGLE: scale.b is 1, as it nearly always is. Returns how many values are poor. */
+/* SINGLE: scale.b is 1, as it nearly always is. `keeps`: see keep_signs. Returns how many values are poor. */
 template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int write_terms(
-    const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype) {
+    const rfi_cuda_split &p, int64_t at, const float (&stored)[WIDTH], power scale, int dtype, bool keeps) {
     float v[WIDTH], least = INFINITY;
     uint2 term[TERMS];
 #pragma unroll
@@ -175,7 +179,7 @@ template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int writ
         for (int j = 0; j < WIDTH; j++) poor += stored[j] != 0 && fabsf(v[j]) < below;
     }
     to_terms<TERMS, BF16>(v, term);
-    if (!BF16 && least < 0x1p-23f && !p.levels.ratio) keep_signs<TERMS>(v, term);
+    if (keeps && (BF16 || least < 0x1p-23f)) keep_signs<TERMS>(v, term);
     store_terms<TERMS>(p, at, term);
     return poor;
 }
@@ -256,9 +260,26 @@ template <bool FEW> __device__ __forceinline__ float find_infinity(
     nans = block_all<WARPS>(nans, scratch, add);
     infinities = block_all<WARPS>(infinities, scratch, add);
     at = block_all<WARPS>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
-    *irregular = nans == 0 && (infinities > 1 || walk.p.columns > 1 << 24);
+    *irregular = nans == 0 && (infinities > 1 || walk.p.columns > 1 << 24 || walk.p.w_infinite);
     *place = nans == 0 && !*irregular ? (int64_t)at : -1;
     return nans > 0 ? NAN : INFINITY;
+}
+
+/* Their number and, of the first RFI_FEW_INFINITIES that are met, the places, to `list`. */
+template <bool FEW> __device__ __forceinline__ void list_infinities(const row_walk<FEW> &walk, int *list) {
+    __shared__ int count;
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads(); /* that is there, and the terms are written that lie in this place */
+    walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++)
+            if (fabsf(v[j]) == INFINITY) {
+                const int at = atomicAdd(&count, 1);
+                if (at < RFI_FEW_INFINITIES) list[1 + at] = (int)(i + j) << 1 | (v[j] < 0);
+            }
+    });
+    __syncthreads(); /* all are counted */
+    if (threadIdx.x == 0) list[0] = count;
 }
 
 /* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left.
@@ -296,9 +317,10 @@ template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
             poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
     });
     poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
-    *irregular |= p.strict
-        ? poor > 0
-        : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
+    if (!p.dense)
+        *irregular |= p.strict || p.w_infinite
+            ? poor > 0
+            : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
     return top > 0 ? down : 0;
 }
 
@@ -341,29 +363,35 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     float row_scale = scalbnf(1.0f, -exponent), ratio = 0;
     int poor = 0;
     bool irregular = false;
+    const bool keeps = p.w_infinite || (!BF16 && !p.levels.ratio);
     if (!(top < INFINITY)) {
         int64_t place = -1;
         row_scale = find_infinity(walk, scratch, &place, &irregular);
+        const bool weights = !p.irregular && place >= 0; /* whose signs are kept */
         for (int64_t i = mine; i < p.depth;
             i += STEP) { /* terms that are not used are multiplied all the same: zeros */
-            __align__(8) uint16_t value[WIDTH];
+            __align__(8) uint16_t value[WIDTH], second[WIDTH];
 #pragma unroll
             for (int j = 0; j < WIDTH; j++) {
-                const bool negative = i + j == place && rfi_load_as<float>(p.data, p.dtype, first + i + j) < 0;
-                value[j] = i + j != place
-                    ? 0
-                    : (BF16 ? 0x5d80 : 0x3c00) | (negative ? 0x8000 : 0); /* 2^60: times a subnormal it is none; 1 */
+                const bool there = i + j == place;
+                float v = 0;
+                if (there || (weights && i + j < p.columns)) v = rfi_load_as<float>(p.data, p.dtype, first + i + j);
+                value[j] = (there ? BF16 ? 0x5d80 : 0x3c00 : 0) | (v < 0 ? 0x8000 : 0); /* 2^60: times a subnormal it is
+                                                                                           none; 1 */
+                second[j] = !there && v != 0 ? 0x8000 : 0;
             }
             uint2 term[TERMS] = {*(const uint2 *)value};
+            if (TERMS > 1) term[TERMS > 1] = *(const uint2 *)second;
             store_terms<TERMS>(p, to + (i - mine) * apart, term);
         }
+        if (irregular) list_infinities(walk, (int *)((uint16_t *)p.high + to - mine));
     } else if (scale.b == 1)
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
-            poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype);
+            poor += write_terms<TERMS, BF16, true>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
         });
     else
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
-            poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype);
+            poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
         });
     if (!BF16 && p.levels.ratio && __syncthreads_or(poor > 0)) {
         float counted = 0;
@@ -374,8 +402,13 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
         const auto add = [](float x, float y) { return x + y; };
         const float all_poor = block_all<WARPS>((float)poor, scratch, add);
         counted = block_all<WARPS>(counted, scratch, add);
-        if (p.strict || all_poor * FEW_POOR > counted)
+        if (p.strict || all_poor * FEW_POOR > counted) {
+            if (keeps)
+                walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+                    write_terms<TERMS, BF16, false>(p, to + i - mine, v, scale, dtype, false);
+                });
             ratio = write_rest<TERMS, FEW>(walk, scratch, to, scale, counted, &irregular);
+        }
     }
     if (p.levels.wide && row == p.rows - 1)
         for (int64_t i = p.rows + threadIdx.x; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
@@ -385,6 +418,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     p.scale[row] = row_scale;
     if (p.irregular) p.irregular[row] = irregular;
     if (!p.levels.ratio) return;
+    if (irregular) ratio = 0; /* nobody wants the product */
     p.levels.ratio[row] = ratio;
     p.levels.wide[row] = ratio != 0;
 }
@@ -397,15 +431,19 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     const int64_t first = (int64_t)blockIdx.x * p.ld;
     const auto add = [](float x, float y) { return x + y; };
     float top = 0, sum = 0, poor = 0, counted = 0;
-    bool infinite = false, nan = false;
+    int infinite = 0;
+    bool nan = false, sparse = false;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i));
-        infinite |= v == INFINITY, nan |= v != v;
+        infinite += v == INFINITY, nan |= v != v;
         top = fmaxf(top, v);
     }
+    const bool many = __syncthreads_or(infinite > 1) || __syncthreads_count(infinite) > 1 ||
+        (__syncthreads_or(infinite) && p.columns > 1 << 24);
     infinite = __syncthreads_or(infinite), nan = __syncthreads_or(nan);
     if (threadIdx.x == 0) {
         if (infinite) atomicAdd(&p.findings->infinite, 1u);
+        if (many && !nan) atomicAdd(&p.findings->many, 1u);
         if (infinite || nan) atomicAdd(&p.findings->nonfinite, 1u);
     }
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
@@ -414,6 +452,7 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     const float below = p.terms == 2 ? poor_below<2>(p.dtype) : poor_below<1>(p.dtype), share = 1 / top;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i)), scaled = v * scale.a * scale.b;
+        sparse |= scaled < SPARSE_BELOW;
         if (v == 0) continue;
         counted += 1, sum += v * share;
         poor += scaled < below;
@@ -422,7 +461,9 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     sum = block_all<WARPS>(sum, scratch, add);
     poor = block_all<WARPS>(poor, scratch, add);
     counted = block_all<WARPS>(counted, scratch, add);
+    sparse = __syncthreads_or(sparse);
     if (threadIdx.x) return;
+    if (sparse) atomicAdd(&p.findings->sparse, 1u);
     if (poor * FEW_POOR > counted) atomicAdd(&p.findings->wide, 1u);
     if (sum * 128 < (float)p.columns) atomicAdd(&p.findings->concentrated, 1u);
 }

@@ -77,6 +77,7 @@ template <class S, class T> __device__ __forceinline__ void add_teams(
 /* Of many rows a thread has many loads on their way, and no second block the registers. */
 template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : 2)
     fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
+    if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(16) unsigned char shared[];
     T *const x = (T *)shared, *const w = x + DEPTH<T> * S::rows;
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;

@@ -308,6 +308,7 @@ template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_fol
 
 template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     fold_mma(const __grid_constant__ rfi_cuda_fold p) {
+    if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(128) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;
     const int warp = threadIdx.x / 32, warp_row = warp / S::warps_n * (S::rows / S::warps_m),

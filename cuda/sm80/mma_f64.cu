@@ -90,6 +90,7 @@ __device__ __forceinline__ void multiply(double (&sum)[M_TILES][N_TILES][4], con
 
 template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
+    if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(128) uint8_t ring[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -115,6 +115,7 @@ template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_
 
 template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREADS, 1)
     fold_stream(const __grid_constant__ rfi_cuda_fold p) {
+    if (!rfi_is_wanted(p)) return;
     extern __shared__ __align__(16) float x[];
     __shared__ __align__(16) float tile[ROWS < 4 ? 4 : ROWS][TILE_LD]; /* the fold takes four rows at a time */
     const int lane = threadIdx.x % 32, warp_column = threadIdx.x / 32 * WARP_COLUMNS;

@@ -36,8 +36,10 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-/* ANSWERS: for states of rfi_answers and row inputs, in place of pairs. */
-template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_, bool ANSWERS_>
+/* ANSWERS: for states of rfi_answers and row inputs, in place of pairs. SEARCHES: with what goes beside the fold, which
+ * takes registers. */
+template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_, bool ANSWERS_,
+    bool SEARCHES_>
 struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
@@ -46,7 +48,7 @@ struct Config {
     static constexpr int ORDER =
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */
     static constexpr int PRODUCTS = X_TERMS == 3 && W_TERMS == 3 ? 6 : X_TERMS + W_TERMS - 1;
-    static constexpr bool ROW_INPUTS = ANSWERS_;
+    static constexpr bool ROW_INPUTS = ANSWERS_, SEARCHES = SEARCHES_;
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
     static constexpr bool PROMOTE =
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when

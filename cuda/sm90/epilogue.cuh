@@ -194,6 +194,91 @@ template <int N> __device__ __forceinline__ void pick_column(
         if (offset == j / 4 * 8 + j % 2) ((float *)f.picked)[row] = v[j];
 }
 
+/* How many of a thread's columns of a row, which are as in fold_columns, lie before the place `offset` from the first.
+ */
+template <int N> __device__ __forceinline__ int places_before(int64_t offset) {
+    const int at = (int)min(max(offset, (int64_t)0), (int64_t)2 * N);
+    return min(at / 8 * 2 + min(at % 8, 2), N / 2);
+}
+
+/* Of this thread's columns, which are as in fold_columns, those before a bound are counted, or listed. `state` is of
+ * these columns, at least: most tiles have nothing so large. All lanes of a warp. */
+template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const rfi_cuda_fold &f,
+    const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column, int width,
+    const State<rfi_answers::TOTALS> (&state)[2]) {
+    constexpr int WORDS = (N / 2 + 31) / 32;
+    const int lane = threadIdx.x % 4; /* of those that share the rows */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t at = row + 8 * r;
+        const bool there = at < f.batch && !is_irregular(f, at);
+        const float z = there ? ((const float *)b.values)[at] : NAN;
+        const int q = there ? places_before<N>(b.columns[at] - column) : 0;
+        const bool looks = (z == z || q) && !(state[r].m < z && state[r].t[0] == state[r].t[0]);
+        if (!__any_sync(~0u, looks)) continue;
+        uint32_t found[WORDS] = {};
+        unsigned before = 0;
+        const int places = !looks ? 0 : RAGGED ? places_before<N>(width) : N / 2;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            if (i < places && rfi_comes_before(v[i / 2 * 4 + 2 * r + i % 2], i, z, q)) found[i / 32] |= 1u << i % 32;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) before += __popc(found[w]);
+        const unsigned mine = before;
+        unsigned all = before;
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            const unsigned other = __shfl_up_sync(~0u, before, step, 4);
+            if (lane >= step) before += other;
+            all += __shfl_xor_sync(~0u, all, step);
+        }
+        unsigned to = 0;
+        if (lane == 0 && all) to = atomicAdd(b.counts + at, all);
+        if (!b.found || !__any_sync(~0u, all)) continue;
+        to = __shfl_sync(~0u, to, 0, 4) + before - mine;
+        if (mine && to + mine <= b.room) {
+            float *value = (float *)b.found + at * b.room + to;
+            int32_t *place = b.found_columns + at * b.room + to;
+#pragma unroll
+            for (int i = 0; i < N / 2; i++)
+                if (found[i / 32] >> i % 32 & 1) {
+                    *value++ = v[i / 2 * 4 + 2 * r + i % 2];
+                    *place++ = (int32_t)column + i / 2 * 8 + i % 2;
+                }
+        }
+    }
+}
+
+/* The distances of a thread's columns, and their squares. A unit is one thread's, whatever that adds one after the
+ * other. */
+template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width) {
+    const rfi_cuda_squares &s = f.squares;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t at = min(row + 8 * r, f.batch - 1);
+        const float shift = ((const float *)s.shifts)[at], factor = ((const float *)s.factors)[at];
+        float sum = 0, squares = 0;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float part = (v[i / 2 * 4 + 2 * r + i % 2] - shift) * factor;
+            if (RAGGED && i / 2 * 8 + i % 2 >= width) continue;
+            sum += part;
+            squares = fmaf(part, part, squares);
+        }
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            sum += __shfl_xor_sync(~0u, sum, step);
+            squares += __shfl_xor_sync(~0u, squares, step);
+        }
+        if (threadIdx.x % 4 == 0 && row + 8 * r < f.batch && !is_irregular(f, at) && column < f.out_features) {
+            const int64_t unit = column / f.fold_columns * (f.fold_columns / RFI_FOLD_COLUMNS);
+            float *const to = (float *)s.sums + (at * s.units + unit) * 2;
+            to[0] += sum, to[1] += squares;
+        }
+    }
+}
+
 /* The third total of rfi_answers over a thread's columns of row r: two instructions a column. */
 template <bool RAGGED, int N> __device__ __forceinline__ float first_largest(
     const float (&v)[N], int r, float m, float sum, int64_t column, int width) {
@@ -240,7 +325,7 @@ template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_colu
     }
 }
 
-template <bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
+template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, State<TOTALS> (&state)[2]) {
     with_reduction<TOTALS>(
         f.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
@@ -249,6 +334,12 @@ template <bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_c
             pick_column(f, v, row, column, 0);
             pick_column(f, v, row + 8, column, 1);
         }
+    }
+    if constexpr (SEARCHES) {
+#pragma unroll 1
+        for (int i = 0; i < 2; i++)
+            if (f.before[i].values) find_before<RAGGED>(f, f.before[i], v, row, column, width, state);
+        if (f.squares.sums) add_squares<RAGGED>(f, v, row, column, width);
     }
 }
 
@@ -463,7 +554,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         scale_and_shift<C>(f, total, 0, table, row_scale);
         if (f.chain.affine_saves) apply_affine<C, true>(f, total, table);
         else apply_affine<C, false>(f, total, table);
-        fold_columns<false>(f, total, row, column, 0, state);
+        fold_columns<C::SEARCHES, false>(f, total, row, column, 0, state);
         return;
     }
 #pragma unroll 1
@@ -474,8 +565,8 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         apply_steps<C>(f, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<false>(f, v, row, from, 0, state);
-        else fold_columns<true>(f, v, row, from, (int)max(f.out_features - from, (int64_t)0), state);
+        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
+        else fold_columns<C::SEARCHES, true>(f, v, row, from, (int)max(f.out_features - from, (int64_t)0), state);
     }
 }
 

@@ -21,6 +21,10 @@ static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures
     return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
 }
 
+static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return on_hopper(p, f) && p->states == RFI_CUDA_SEARCH_STATES;
+}
+
 /* Three terms of x are three times as wide. */
 static int is_small(const rfi_cuda_problem *p) {
     return p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
@@ -36,7 +40,7 @@ static int runs_hopper_halves(const rfi_cuda_problem *p, const rfi_cuda_figures 
 }
 
 static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_answers(p, f) && is_small(p);
+    return (runs_hopper_answers(p, f) || runs_hopper_searches(p, f)) && is_small(p);
 }
 
 /* Of W's blocks, for a problem that has it in rows; 0: in rows. */

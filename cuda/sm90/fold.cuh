@@ -297,11 +297,16 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     if (walk.count && p.fold.chain.reduction != RF_OP_NONE)
         finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
+    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (*sh.irregular)
-        compute_irregular<C::TOTALS>(p.fold, sh.ring(), at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+        compute_irregular<C::TOTALS>(
+            p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
+    if constexpr (C::SEARCHES) {
+        if (!rfi_is_wanted(p.fold)) return;
+    }
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
         tile_full[HANDED_OUT], tile_empty[HANDED_OUT];

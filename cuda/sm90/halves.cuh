@@ -25,9 +25,9 @@ struct Parameters : hopper::Parameters {
 };
 
 template <int X_TERMS_, int W_TERMS_, bool BF16_> struct Config
-    : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false> {
-    using Whole = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false>;
-    using Folded = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 64, 1, 2, false>; /* what a block ends with */
+    : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false, false> {
+    using Whole = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false, false>;
+    using Folded = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 64, 1, 2, false, false>; /* what a block ends with */
     static constexpr int PART = Whole::K;     /* columns whose products the tensor cores add, where they are promoted */
     static constexpr int K = 64, X_ROW = 128; /* columns of a stage, and bytes of a row of x there */
     static constexpr int W_ROW = W_TERMS_ == 1 ? 128 : 64, PANELS = X_ROW / W_ROW; /* and of W, in panels */
@@ -417,9 +417,10 @@ template <class C> __device__ __forceinline__ void consume(
     }
     if (walk.count && joins) finish_joined<E>(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
+    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (*sh.irregular)
-        compute_irregular<1>(
-            p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+        compute_irregular<1>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, C::STAGES * C::STAGE,
+            at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(const __grid_constant__ Parameters p) {

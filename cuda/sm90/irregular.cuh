@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows that terms do not represent, by plain multiply-adds from the stored values of x, in the kernel that leaves them
- * out of its tiles: a launch that mostly finds none would keep the next one waiting. */
+/* Rows that terms do not represent, from the stored values of x, in the kernel that leaves them out of its tiles: a
+ * launch that mostly finds none would keep the next one waiting. */
 #ifndef ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 #define ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 
-#include "common/fma_tile.cuh"
+#include "common/irregular_tile.cuh"
 #include "sm90/epilogue.cuh"
 
 namespace hopper {
@@ -36,39 +36,30 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
     if (lane == 0) finish_row(f, row, all);
 }
 
-constexpr int IRREGULAR_THREADS = fma_tile::THREADS;
+constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
+/* What compute_irregular takes of the ring at least. */
+constexpr int IRREGULAR_BYTES = irregular_tile::LEAST_BYTES + (int)sizeof(irregular_tile::Notes);
+
 /* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
- * finish merges the states. `shared` is memory that nothing uses any more, `barrier` one by name that those threads may
- * use. */
+ * finish merges the states. `shared` is memory that nothing uses any more, `bytes` of it, `barrier` one by name that
+ * those threads may use. */
 template <int TOTALS> static __device__ __noinline__ void compute_irregular(
-    const rfi_cuda_fold &f, uint8_t *shared, int thread, int barrier) {
-    constexpr int ROWS = fma_tile::ROWS, COLUMNS = fma_tile::COLUMNS, WINDOW = fma_tile::WINDOW;
+    const rfi_cuda_fold &f, uint8_t *shared, int bytes, int thread, int barrier) {
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
-    int *list = (int *)shared, *counts = list + WINDOW;
-    uint8_t *tile = (uint8_t *)(counts + fma_tile::WARPS);
-    for (int64_t window = 0; window < f.batch; window += WINDOW) {
-        const int count = fma_tile::list_irregular(f, window, list, counts, thread, sync);
-        const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * ((f.out_features + COLUMNS - 1) / COLUMNS);
-        for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-            const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
-            const int64_t column0 = i / groups * COLUMNS;
-            fma_tile::multiply<float>(f, f.x_stored, tile, 0, rows, column0, list + first, thread, sync);
-            rfi_fold_tile(f, (const float *)tile, fma_tile::TILE_LD, 0, rows, column0, COLUMNS, list + first, thread,
-                IRREGULAR_THREADS / 32);
-            sync(); /* the tile is read, its states are written */
-        }
-    }
+    bytes -= (int)sizeof(irregular_tile::Notes);
+    irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + bytes);
+    irregular_tile::compute(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync);
     if (f.chain.reduction == RF_OP_NONE) return;
-    if (thread == 0) *counts = draw(f.irregular_ticket, gridDim.x);
+    if (thread == 0) notes.counts[0] = draw(f.irregular_ticket, gridDim.x);
     sync();
-    const bool last = *counts;
+    const bool last = notes.counts[0];
     if (!last) return;
-    for (int64_t window = 0; window < f.batch; window += WINDOW) {
-        const int count = fma_tile::list_irregular(f, window, list, counts, thread, sync);
+    for (int64_t window = 0; window < f.batch; window += irregular_tile::WINDOW) {
+        const int count = irregular_tile::list_rows(f, irregular_tile::ALL, window, notes, thread, sync);
         for (int i = thread / 32; i < count; i += IRREGULAR_THREADS / 32)
-            finish_irregular<TOTALS>(f, list[i], thread % 32);
+            finish_irregular<TOTALS>(f, notes.list[i], thread % 32);
     }
 }
 

@@ -188,19 +188,20 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 }
 
 /* By the terms that x and W are in. */
-template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false>
+template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bool SEARCHES = false>
 cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
     const bool bf16 = f.w.dtype == RF_BFLOAT16;
-    if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
-    if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+    if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 2 && w_terms == 2)
-        return launch<Config<2, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
-    if (w_terms == 2) return launch<Config<1, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
-    if (x_terms == 2 && bf16) return launch<Config<2, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
-    if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
-    if (bf16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
-    return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS>>(f, stream);
+        return launch<Config<2, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    if (w_terms == 2) return launch<Config<1, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    if (x_terms == 2 && bf16)
+        return launch<Config<2, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    if (bf16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
 }
 
 } // namespace

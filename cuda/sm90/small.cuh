@@ -349,6 +349,9 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
     if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
+/* Whether a block keeps the states of its only tile in shared memory. */
+__device__ __forceinline__ bool is_single(const Parameters &p) { return p.tiles <= gridDim.x && !p.fold.keeps_states; }
+
 /* Where the fold of a tile leaves its states: with one tile a block they stay here. */
 template <int TOTALS> struct Put {
     State<TOTALS> *states;
@@ -366,7 +369,7 @@ template <int TOTALS> struct Put {
  * last to finish has few to merge. All states of its tiles are written, and all consumers know it. */
 template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
-    const bool single = p.tiles <= gridDim.x;
+    const bool single = is_single(p);
     const int row = threadIdx.x, clusters = gridDim.x / C::CLUSTER;
     State<C::TOTALS> *const states = (State<C::TOTALS> *)sh.states;
     const int merged = single ? 0
@@ -453,16 +456,22 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         store_tile(f, sh, total, warpgroup, w_scale);
         rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
             (int)f.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
-            {(State<C::TOTALS> *)sh.states, p.tiles <= gridDim.x});
+            {(State<C::TOTALS> *)sh.states, is_single(p)});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
     if (f.tickets) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    if (*sh.irregular) compute_irregular<C::TOTALS>(f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, threadIdx.x, 1);
+    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
+    if (*sh.irregular)
+        compute_irregular<C::TOTALS>(
+            f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 
 template <class C>
 __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
+    if constexpr (C::TOTALS == rfi_answers::TOTALS) {
+        if (!rfi_is_wanted(p.fold)) return;
+    }
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];

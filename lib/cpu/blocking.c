@@ -8,15 +8,15 @@
 #include "top.h"
 
 enum {
-    ROWS = 112,      /* of a block: W passes through the cache once for so many rows, quicker than memory is slow */
-    BLOCK_UNITS = 8, /* of a block of columns: packing x is paid once for so many columns; a power of two */
+    BLOCK_UNITS = 8,      /* of a block of columns: packing x is paid once for so many columns; a power of two */
     TASKS_PER_THREAD = 8, /* of a narrow layer, so that threads finish together */
     ROUNDS = 16           /* tasks a thread, above which it does not matter how many they are */
 };
 
-/* In multiply-adds: packing a value of x; reading a byte of W from a shared cache, which goes on beside the arithmetic
- * of a block but for a part of it. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md 11). */
-static const double PACK = 16, READ = 3, READ_BESIDES = 1, LATE = 0.25;
+/* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
+ * cache, which goes on beside the arithmetic of a block but for a part of it. In tasks: by how much some thread is late
+ * at the end (doc/kernels/cpu.md 11). */
+static const double PACK = 16, STEP = 40, READ = 3, READ_BESIDES = 1, LATE = 0.25;
 
 /* A thread is worth waking for this many multiply-adds. */
 static const double WORK_PER_THREAD = 2e6;
@@ -30,7 +30,9 @@ static int64_t product(int64_t a, int64_t b) {
 static size_t align_256(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
 static int useful_threads(const rfi_spec *spec, int64_t batch) {
-    double work = (double)batch * (double)spec->plan.out_features * (double)most(spec->plan.in_features, 16);
+    const rfi_plan *plan = &spec->plan;
+    const double steps = 1 + plan->trunk.count, k = (double)plan->in_features,
+                 work = (double)batch * ((double)plan->out_features * (k + STEP * steps) + PACK * k);
     return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
 }
 
@@ -63,28 +65,28 @@ static cut cut_into(int64_t batch, int64_t units, int64_t row_blocks, int64_t bl
 }
 
 /* Until the last of the threads is done, in multiply-adds for each input. Tasks are handed out one by one. */
-static double time_of(const cut *c, int threads, double weight_bytes) {
-    const double columns = (double)(c->block_units * RFI_CPU_UNIT), rows = (double)c->rows;
+static double time_of(const cut *c, int threads, double weight_bytes, double rate) {
+    const double columns = (double)(c->block_units * RFI_CPU_UNIT), rows = (double)c->rows / rate;
     const double column = (rows > READ * weight_bytes ? rows : READ * weight_bytes) + READ_BESIDES * weight_bytes;
-    const double task = column * columns + PACK * rows;
+    const double task = column * columns + PACK * (double)c->rows;
     return ((double)ceil_div(product(c->row_blocks, c->column_blocks), threads) + LATE) * task;
 }
 
 /* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
  * the batch. One thread has the widest and highest. */
-static cut cut_evenly(int64_t batch, int64_t units, int threads, double weight_bytes) {
-    const int64_t fewest = most(1, ceil_div(batch, ROWS));
+static cut cut_evenly(int64_t batch, int64_t units, int threads, double weight_bytes, int64_t block_rows, double rate) {
+    const int64_t fewest = most(1, ceil_div(batch, block_rows));
     int64_t block_units = BLOCK_UNITS;
     while (block_units / 2 >= units && block_units > 1) block_units /= 2;
     cut best = cut_into(batch, units, fewest, block_units);
     if (threads == 1) return best;
-    double least_time = time_of(&best, threads, weight_bytes);
+    double least_time = time_of(&best, threads, weight_bytes, rate);
     for (; block_units; block_units /= 2)
         for (int64_t rounds = 0; rounds <= ROUNDS; rounds++) {
             const int64_t row_blocks = rounds * threads / most(1, ceil_div(units, block_units));
             if (rounds && row_blocks <= fewest) continue;
             const cut c = cut_into(batch, units, most(row_blocks, fewest), block_units);
-            const double time = time_of(&c, threads, weight_bytes);
+            const double time = time_of(&c, threads, weight_bytes, rate);
             if (time >= least_time) continue;
             least_time = time;
             best = c;
@@ -97,7 +99,9 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     int64_t padded = round_up(spec->plan.out_features, kernel->panel);
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
-    const cut c = cut_evenly(batch, b->units, b->threads, (double)rfi_dtype_size(spec->weight_dtype));
+    const rfi_cpu_pairs *pairs = rfi_cpu_in_pairs(spec, kernel) ? kernel->pairs : NULL;
+    const cut c = cut_evenly(batch, b->units, b->threads, (double)rfi_dtype_size(spec->weight_dtype),
+        pairs ? pairs->block_rows : RFI_CPU_ROWS, pairs ? pairs->rate : 1);
     b->row_blocks = c.row_blocks;
     b->rows = c.rows;
     b->column_blocks = c.column_blocks;
@@ -107,7 +111,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
     b->pairs_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
     b->w_offset = b->pairs_offset +
-        (rfi_cpu_in_pairs(spec, kernel) ? align_256((size_t)b->rows * RFI_CPU_PAIRS_LD * sizeof(uint32_t)) : 0);
+        (pairs ? align_256((size_t)round_up(b->rows, pairs->rows_step) * RFI_CPU_PAIRS_LD * sizeof(uint32_t)) : 0);
     b->c_offset = b->w_offset +
         (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);

@@ -33,7 +33,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
 }
 
 /* The functions of an instruction set, and its row in the list of backends. */
-#define BACKEND(isa, label)                                                                                         \
+#define BACKEND(isa, label, is_chosen)                                                                              \
     static rf_status prepare_##isa(                                                                                 \
         const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes) {                     \
         return rfi_cpu_prepare(kernel_of(&rfi_cpu_##isa, spec), spec, weights, prepared, bytes);                    \
@@ -53,6 +53,7 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
     const rfi_backend rfi_backend_cpu_##isa = {                                                                     \
         .name = "cpu-" label,                                                                                       \
         .available = available_##isa,                                                                               \
+        .chosen = is_chosen,                                                                                        \
         .supports = supports,                                                                                       \
         .prepare = prepare_##isa,                                                                                   \
         .release = rfi_cpu_release,                                                                                 \
@@ -66,6 +67,8 @@ static rf_status workspace_size(const rfi_cpu_isa *isa, const rfi_spec *spec, in
 static int available_avx2(const char **reason) { return rfi_cpu_has_avx2(reason); }
 static int available_avx512(const char **reason) { return rfi_cpu_has_avx512(reason); }
 static int available_avx512_bf16(const char **reason) { return rfi_cpu_has_avx512_bf16(reason); }
+static int available_avx512_tiles(const char **reason) { return rfi_cpu_has_avx512_tiles(reason); }
+static int available_amx_bf16(const char **reason) { return rfi_cpu_has_amx_bf16(reason); }
 
 /* A backend that is not built stays in the list to say so; its table is never used. */
 #ifndef RFI_BUILD_AVX2
@@ -76,16 +79,26 @@ static int available_avx512_bf16(const char **reason) { return rfi_cpu_has_avx51
 #endif
 #ifndef RFI_BUILD_AVX512_BF16
 #define rfi_cpu_avx512_bf16 rfi_cpu_generic
+#define rfi_cpu_avx512_tiles rfi_cpu_generic
+#endif
+#ifndef RFI_BUILD_AMX
+#define rfi_cpu_amx_bf16 rfi_cpu_generic
 #endif
 
-BACKEND(generic, "generic")
-BACKEND(avx2, "avx2")
-BACKEND(avx512, "avx512")
-BACKEND(avx512_bf16, "avx512-bf16")
+/* For the bits of AMX elsewhere. */
+static int never(void) { return 0; }
+
+BACKEND(generic, "generic", NULL)
+BACKEND(avx2, "avx2", NULL)
+BACKEND(avx512, "avx512", NULL)
+BACKEND(avx512_bf16, "avx512-bf16", rfi_cpu_prefers_avx512_bf16)
+BACKEND(avx512_tiles, "avx512-tiles", never)
+BACKEND(amx_bf16, "amx-bf16", NULL)
 
 const rfi_cpu_isa *rfi_cpu_best_isa(void) {
     const char *reason;
-    if (rfi_cpu_has_avx512_bf16(&reason)) return &rfi_cpu_avx512_bf16;
+    if (rfi_cpu_has_amx_bf16(&reason)) return &rfi_cpu_amx_bf16;
+    if (rfi_cpu_has_avx512_bf16(&reason) && rfi_cpu_prefers_avx512_bf16()) return &rfi_cpu_avx512_bf16;
     if (rfi_cpu_has_avx512(&reason)) return &rfi_cpu_avx512;
     if (rfi_cpu_has_avx2(&reason)) return &rfi_cpu_avx2;
     return &rfi_cpu_generic;

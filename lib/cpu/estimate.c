@@ -10,8 +10,6 @@
 
 /* Of the measured peak, what the blocked product reaches on large shapes. */
 static const double BLOCKED_EFFICIENCY = 0.9;
-/* Products of bfloat16 in pairs to multiply-adds (doc/kernels/cpu.md 8). */
-static const double PAIRS_RATE = 1.85;
 
 static double larger(double a, double b) { return a > b ? a : b; }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
@@ -33,8 +31,9 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
             (long long)b->rows, b->threads, plural(b->threads));
     else
         snprintf(out->kernel, sizeof out->kernel, "%s, %s%s%s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
-            isa->name, type, *pairs ? ", products in pairs by " : "", pairs, kernel->max_rows, kernel->panel,
-            (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
+            isa->name, type, *pairs ? ", products in pairs by " : "", pairs,
+            *pairs ? kernel->pairs->max_rows : kernel->max_rows, kernel->panel, (long long)b->rows,
+            (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
     char read[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
         "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,
@@ -71,7 +70,7 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     out->block_rows = reads ? b.rows : 0;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
-    const double rate = BLOCKED_EFFICIENCY * figures.flops * (*pairs_name(spec, kernel) ? PAIRS_RATE : 1);
+    const double rate = BLOCKED_EFFICIENCY * figures.flops * (*pairs_name(spec, kernel) ? kernel->pairs->rate : 1);
     double passes = 1 + 2.0 * plan->trunk.count + (plan->branches[0].reduction ? 1 : 0),
            value = (double)rfi_dtype_size(spec->compute_dtype);
     out->fused_seconds = larger(out->flops / rate, out->bytes / figures.bytes);

@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "cpu/features.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "config.h"
@@ -22,6 +24,25 @@ static int has_f16c(void) {
 static int has_bf16(void) {
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & 1u << 5);
+}
+#endif
+
+#ifdef RFI_BUILD_AMX
+static int has_amx_bf16(void) {
+    enum { BF16 = 1 << 22, TILE = 1 << 24 };
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & BF16) && (edx & TILE);
+}
+
+/* Linux saves the tiles, 8 KiB a thread, only for a process that has asked for it, once for all its threads. From then
+ * on it refuses signal stacks that are too small for them. */
+static const char *refusal_of_tiles(void) {
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    if (!syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA)) return NULL;
+    return errno == ENOSPC ? "the kernel refuses AMX's tiles: a thread's alternate signal stack is too small for them"
+        : errno == EINVAL  ? "this kernel has no permission for AMX's tiles to give (Linux has from 5.16 on)"
+        : errno == EOPNOTSUPP ? "the kernel does not support AMX's tiles on this processor"
+                              : "the kernel refuses AMX's tiles to this process";
 }
 #endif
 
@@ -60,6 +81,40 @@ int rfi_cpu_has_avx512_bf16(const char **reason) {
     return rfi_cpu_pairs_as_documented_avx512_bf16();
 #else
     *reason = "this build has no AVX512-BF16 kernels";
+    return 0;
+#endif
+}
+
+int rfi_cpu_prefers_avx512_bf16(void) {
+#ifdef RFI_BUILD_AVX512_BF16
+    /* On Intel's it takes four times as long as one (doc/kernels/cpu.md 16). */
+    return !__builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
+
+int rfi_cpu_has_avx512_tiles(const char **reason) {
+#ifdef RFI_BUILD_AVX512_BF16
+    if (!rfi_cpu_has_avx512(reason)) return 0;
+    *reason = "this processor lacks AVX512-BF16";
+    return has_bf16();
+#else
+    *reason = "this build has no AVX512-BF16 kernels";
+    return 0;
+#endif
+}
+
+int rfi_cpu_has_amx_bf16(const char **reason) {
+#ifdef RFI_BUILD_AMX
+    if (!rfi_cpu_has_avx512_tiles(reason)) return 0;
+    *reason = "this processor lacks AMX-BF16";
+    if (!has_amx_bf16()) return 0;
+    if ((*reason = refusal_of_tiles())) return 0;
+    *reason = "this processor's tiles of bfloat16 are not added as Intel's manual says";
+    return rfi_cpu_tiles_as_documented_amx_bf16();
+#else
+    *reason = "this build has no AMX kernels";
     return 0;
 #endif
 }

@@ -7,6 +7,10 @@
 int rfi_cpu_has_avx2(const char **reason);
 int rfi_cpu_has_avx512(const char **reason);
 int rfi_cpu_has_avx512_bf16(const char **reason);
+/* Is VDPBF16PS quicker than the two multiply-adds that it stands for? */
+int rfi_cpu_prefers_avx512_bf16(void);
+int rfi_cpu_has_avx512_tiles(const char **reason);
+int rfi_cpu_has_amx_bf16(const char **reason);
 
 /* Cores that the calling thread may use, at least 1: the affinity mask, not the machine, counts. */
 int rfi_cpu_cores(void);

@@ -22,10 +22,16 @@ enum {
     RFI_CPU_DEPTH = 512, /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's
                             slice is 64 KiB */
     RFI_CPU_UNIT = RFI_GROUP_UNIT, /* columns folded into one partial state */
+    RFI_CPU_ROWS = 112, /* of a task's block: W passes through the cache once for so many rows, quicker than memory is
+                           slow */
     RFI_CPU_X_LD = RFI_CPU_DEPTH +
         16, /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
     RFI_CPU_PAIRS_LD = (RFI_CPU_DEPTH + 32) / 2, /* pairs from one row of x packed in pairs to the next, likewise */
     RFI_CPU_STEP = 4,                            /* inputs that the microkernel takes in one turn of its loop */
+    RFI_CPU_TILE = 16,                           /* rows of a tile, and pairs of a row */
+    RFI_CPU_TILE_DEPTH = 32,                     /* inputs that a step of tiles takes */
+    RFI_CPU_TILE_ROWS = 32,                      /* rows of a sliver of tiles */
+    RFI_CPU_TILE_BLOCK = 128,                    /* rows of a task's block, for tiles */
     RFI_CPU_NARROW = 48,                         /* columns of a layer up to which it is computed in dot products, */
     RFI_CPU_NARROW_SHORT = 16, /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes
                                   cost more than panels */
@@ -55,6 +61,13 @@ typedef struct rfi_cpu_sliver {
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
 
+/* X(1) X(2) ... X(RFI_CPU_TILE_ROWS) */
+/* clang-format off */
+#define RFI_CPU_EACH_TILE_ROWS(X) \
+    X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
+    X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
+/* clang-format on */
+
 /* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
  * chunk of inputs. */
 typedef struct rfi_cpu_inner {
@@ -71,23 +84,35 @@ typedef struct rfi_cpu_inner {
  * earlier input in the upper half; a chunk of odd depth ends with a zero. A panel has the same shape as one of values,
  * (depth / 2, panel) pairs.
  *
- * The instruction rounds as two multiply-adds do, the upper half first, but takes a subnormal input for zero and
- * flushes a subnormal sum. Where rfi_cpu_pairs_exact says that there can be neither, the bits are those of the table's
- * other kernels (but for the payload of a NaN, where several meet), so which of the two computes what is free.
- * Elsewhere the panel is widened. */
+ * Such an instruction takes a subnormal input for zero and flushes a subnormal sum. Where rfi_cpu_pairs_exact says that
+ * there can be neither, its bits are those of multiply-adds in the same order (but for the payload of a NaN, where
+ * several meet), so which of the two computes what is free, and may depend on what lies beside a row.
+ *
+ * VDPBF16PS adds as two multiply-adds do, the upper half first: the order of the table's other kernels, so elsewhere
+ * the panel is widened for those. Tiles have an order of their own (kernel_tiles.c), which `multiply_any` has, too. */
 typedef struct rfi_cpu_pairs {
     const char *name;
-    /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart. */
+    int max_rows;   /* rows a sliver of pairs may have */
+    int rows_step;  /* slivers but the last have whole multiples of so many; x has rows up to one, of any contents */
+    int block_rows; /* rows in a task's block */
+    int whole;      /* a chunk is one block: the order of its sums bounds how long they grow */
+    double rate;    /* of its products to that of multiply-adds in float */
+    /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart, with zeros up to a multiple of RFI_CPU_TILE_DEPTH inputs. */
     const rfi_cpu_multiply *multiply;
+    /* The same whatever the values; NULL where the table's other kernels do. */
+    const rfi_cpu_multiply *multiply_any;
     /* The same of float x, RFI_CPU_X_LD apart. */
     const rfi_cpu_multiply *multiply_float;
-    /* depth values to pairs; returns their exponent for rfi_cpu_pairs_exact. */
-    int (*pack)(uint32_t *to, const uint16_t *from, int64_t depth);
+    /* depth values to pairs. Any of least[RFI_CPU_LEAST] may become as small as the smallest of (bits & 0x7fff) - 1. */
+    void (*pack)(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
     /* A panel of pairs to (depth, panel) floats. */
     void (*widen)(float *to, const uint32_t *from, int64_t depth);
+    /* Before and after a thread's products. NULL: nothing to do. */
+    void (*begin)(void);
+    void (*end)(void);
 } rfi_cpu_pairs;
 
-enum { RFI_CPU_ALL_ZERO = 255 };
+enum { RFI_CPU_ALL_ZERO = 255, RFI_CPU_LEAST = RFI_CPU_ALIGN / 2 };
 
 /* The exponent, as stored, of the smallest magnitude in bfloat16 that is not zero: 0 if one is subnormal,
  * RFI_CPU_ALL_ZERO if there is none. `least` is the smallest of (bits & 0x7fff) - 1 in 16 bits, where zero is largest.
@@ -153,10 +178,17 @@ typedef struct rfi_cpu_isa {
     uint64_t (*read)(const void *data, size_t bytes);
 } rfi_cpu_isa;
 
-extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_avx512_bf16;
-extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16; /* of panels as AVX-512 has them */
+extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_avx512_bf16, rfi_cpu_avx512_tiles,
+    rfi_cpu_amx_bf16;
 
-/* Does this processor, which has the instruction, round as is said above? */
+/* Of panels as AVX-512 has them, and what they share. */
+extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16, rfi_cpu_pairs_avx512_tiles, rfi_cpu_pairs_amx_bf16;
+extern const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[], rfi_cpu_tiles_multiply[];
+void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
+void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth);
+
+/* Does this processor, which has the instruction, round as is said above? That of AMX needs the kernel's permission. */
 int rfi_cpu_pairs_as_documented_avx512_bf16(void);
+int rfi_cpu_tiles_as_documented_amx_bf16(void);
 
 #endif

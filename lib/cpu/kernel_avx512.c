@@ -38,4 +38,8 @@ typedef __m512d vd;
 
 #ifdef RFI_BUILD_AVX512_BF16
 RFI_CPU_TABLE(rfi_cpu_avx512_bf16, ISA_NAME, &rfi_cpu_pairs_avx512_bf16);
+RFI_CPU_TABLE(rfi_cpu_avx512_tiles, ISA_NAME, &rfi_cpu_pairs_avx512_tiles);
+#endif
+#ifdef RFI_BUILD_AMX
+RFI_CPU_TABLE(rfi_cpu_amx_bf16, ISA_NAME, &rfi_cpu_pairs_amx_bf16);
 #endif

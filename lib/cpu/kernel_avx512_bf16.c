@@ -109,26 +109,24 @@ EACH_ROWS(ONE)
 static const rfi_cpu_multiply pairs_table[] = {EACH_ROWS(ONE)};
 #undef ONE
 #define ONE(rows) multiply_float_##rows,
-static const rfi_cpu_multiply float_table[] = {EACH_ROWS(ONE)};
+const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[] = {EACH_ROWS(ONE)};
 #undef ONE
 
-static int pack(uint32_t *to, const uint16_t *from, int64_t depth) {
+void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), one = _mm512_set1_epi16(1);
-    __m512i least = _mm512_set1_epi16(-1);
+    __m512i smallest = _mm512_loadu_si512(least);
     for (int64_t k = 0; k < depth; k += 2 * LANES) {
         const int64_t left = depth - k;
         const __mmask32 some = left >= 2 * LANES ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
         const __m512i values = _mm512_maskz_loadu_epi16(some, from + k);
-        least = _mm512_min_epu16(least, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
+        smallest = _mm512_min_epu16(smallest, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
         /* The values behind the last are zero, and a row has room for a whole vector. */
         _mm512_storeu_si512(to + k / 2, _mm512_rol_epi32(values, 16));
     }
-    const __m512i both = _mm512_min_epu16(least, _mm512_srli_epi32(least, 16));
-    const uint32_t smallest = _mm512_reduce_min_epu32(_mm512_and_si512(both, _mm512_set1_epi32(0xffff)));
-    return rfi_cpu_least_exponent((uint16_t)smallest);
+    _mm512_storeu_si512(least, smallest);
 }
 
-static void widen(float *to, const uint32_t *from, int64_t depth) {
+void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth) {
     for (int64_t k = 0; k < depth; k += 2, from += PANEL, to += 2 * PANEL)
         for (int v = 0; v < VECTORS; v++) {
             const __m512i pairs = _mm512_load_si512(from + v * LANES);
@@ -139,10 +137,14 @@ static void widen(float *to, const uint32_t *from, int64_t depth) {
 
 const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16 = {
     .name = "AVX512-BF16",
+    .max_rows = ROWS_MAX,
+    .rows_step = 1,
+    .block_rows = RFI_CPU_ROWS,
+    .rate = 1.85, /* doc/kernels/cpu.md 8 */
     .multiply = pairs_table,
-    .multiply_float = float_table,
-    .pack = pack,
-    .widen = widen,
+    .multiply_float = rfi_cpu_pairs_multiply_float,
+    .pack = rfi_cpu_pairs_pack,
+    .widen = rfi_cpu_pairs_widen,
 };
 
 /* All the same in every lane. */

@@ -7,7 +7,10 @@
 #include "dtype.h"
 #include "sizes.h"
 
-enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch where W only passes through */
+enum {
+    STREAM_AHEAD = 4096, /* bytes between use and prefetch where W only passes through */
+    ROWS_AHEAD = 8       /* rows between the packing of x and its prefetch */
+};
 
 /* A block of rows and of units, and the scratch of the thread that works on it. */
 typedef struct tile {
@@ -48,25 +51,40 @@ typedef struct place {
     int widened;    /* x is there in the compute type */
 } place;
 
+/* A row's part of a chunk is too short for the processor to see where the next one begins. */
+static void ask_for_row(const rfi_cpu_run *run, const tile *t, int64_t i, const place *at) {
+    if (i + ROWS_AHEAD >= t->rows) return;
+    const char *x = x_of(run, t, i + ROWS_AHEAD, at->k);
+    const size_t bytes = (size_t)at->depth * rfi_dtype_size(run->call->x_dtype);
+    for (size_t b = 0; b < bytes; b += RFI_CPU_ALIGN) __builtin_prefetch(x + b);
+}
+
 static void widen_x(const rfi_cpu_run *run, const tile *t, place *at) {
     at->widened = 1;
     if (!at->depth) return; /* x may be NULL */
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = 0; i < t->rows; i++) {
+        ask_for_row(run, t, i, at);
         run->prepared->kernel->widen(
             t->x + (size_t)(i * RFI_CPU_X_LD) * t->value, x_of(run, t, i, at->k), run->call->x_dtype, at->depth);
+    }
 }
+
+static int x_in_pairs(const rfi_cpu_run *run) { return run->prepared->pairs && run->call->x_dtype == RF_BFLOAT16; }
 
 static void pack_x(const rfi_cpu_run *run, const tile *t, place *at) {
     const rfi_cpu_pairs *pairs = run->prepared->pairs;
-    if (!pairs || run->call->x_dtype != RF_BFLOAT16 || !at->depth) {
+    if (!x_in_pairs(run) || !at->depth) {
         widen_x(run, t, at);
         return;
     }
-    at->least = RFI_CPU_ALL_ZERO;
+    uint16_t smallest[RFI_CPU_LEAST];
+    memset(smallest, 0xff, sizeof smallest);
     for (int64_t i = 0; i < t->rows; i++) {
-        const void *from = x_of(run, t, i, at->k);
-        at->least = (int)least(at->least, pairs->pack(t->pairs + i * RFI_CPU_PAIRS_LD, from, at->depth));
+        ask_for_row(run, t, i, at);
+        pairs->pack(t->pairs + i * RFI_CPU_PAIRS_LD, (const void *)x_of(run, t, i, at->k), at->depth, smallest);
     }
+    for (int i = 1; i < RFI_CPU_LEAST; i++) smallest[0] = smallest[i] < smallest[0] ? smallest[i] : smallest[0];
+    at->least = rfi_cpu_least_exponent(smallest[0]);
 }
 
 static const char *panel_of(const rfi_cpu_run *run, const place *at) {
@@ -96,11 +114,13 @@ typedef struct factors {
     const rfi_cpu_multiply *multiply;
     const char *x, *w;
     size_t x_row, x_item, w_item;
+    int64_t slivers, rows_step; /* the tile's rows come in so many, whole multiples of rows_step but for the last */
+    int64_t block;              /* inputs of a chunk whose products are added up at a time */
 } factors;
 
-/* Every way adds the same products in the same order and rounds each sum alike, so that a row's bits do not depend on
- * the others of its tile, which have a part in the choice. */
-static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at, int64_t slivers) {
+/* Every way for x of one type adds the same products in the same order and rounds each sum alike, so that a row's bits
+ * do not depend on the others of its tile, which have a part in the choice. */
+static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
     const rfi_cpu_prepared *p = run->prepared;
     const rfi_cpu_kernel *kernel = p->kernel;
     const rf_dtype stored = run->spec->weight_dtype, compute = run->spec->compute_dtype;
@@ -112,16 +132,23 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at, int6
         .x_row = RFI_CPU_X_LD * t->value,
         .x_item = t->value,
         .w_item = panel * rfi_dtype_size(stored),
+        .slivers = ceil_div(t->rows, kernel->max_rows),
+        .rows_step = 1,
+        .block = block_of(at->depth, t->value),
     };
-    if (p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, *rfi_cpu_least_of(p, at->column, at->k))) {
-        f.multiply = p->pairs->multiply;
+    const int exact = p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, *rfi_cpu_least_of(p, at->column, at->k));
+    if (exact || (p->pairs && at->depth && x_in_pairs(run) && p->pairs->multiply_any)) {
+        f.multiply = exact ? p->pairs->multiply : p->pairs->multiply_any;
         f.x = (const char *)t->pairs;
         f.x_row = RFI_CPU_PAIRS_LD * sizeof(uint32_t);
         f.x_item = sizeof(uint32_t) / 2;
+        f.slivers = ceil_div(t->rows, p->pairs->max_rows);
+        f.rows_step = p->pairs->rows_step;
+        if (p->pairs->whole) f.block = RFI_CPU_DEPTH;
         return f;
     }
     if (!at->widened) widen_x(run, t, at);
-    if (f.multiply && (slivers == 1 || stored == compute)) return f;
+    if (f.multiply && (f.slivers == 1 || stored == compute)) return f;
     if (p->pairs) p->pairs->widen((float *)(void *)t->w, (const uint32_t *)(const void *)f.w, at->depth);
     else kernel->widen(t->w, f.w, stored, at->depth * kernel->panel);
     f.multiply = kernel->multiply[compute];
@@ -134,14 +161,14 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at, int6
  * idle. */
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
-    int64_t c_ld = run->blocking.c_ld, slivers = ceil_div(t->rows, kernel->max_rows);
-    const factors f = factors_of(run, t, at, slivers);
+    const factors f = factors_of(run, t, at);
+    const int64_t c_ld = run->blocking.c_ld, slivers = f.slivers, block = f.block;
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
     int last = at->k + at->depth == run->spec->plan.in_features;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
-    const int64_t block = block_of(at->depth, t->value);
     for (int64_t s = 0; s < slivers; s++) {
-        int64_t first = t->rows * s / slivers, rows = t->rows * (s + 1) / slivers - first;
+        const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
+                      end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
         char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
         const char *bias =
             last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
@@ -169,6 +196,14 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
             f.multiply[rows - 1](&sliver);
         }
     }
+}
+
+static void begin_products(const rfi_cpu_run *run) {
+    if (x_in_pairs(run) && run->prepared->pairs->begin) run->prepared->pairs->begin();
+}
+
+static void end_products(const rfi_cpu_run *run) {
+    if (x_in_pairs(run) && run->prepared->pairs->end) run->prepared->pairs->end();
 }
 
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
@@ -286,7 +321,9 @@ static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_
 void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const tile t = tile_of_task(run, task, slot);
+    begin_products(run);
     multiply_tile(run, &t);
+    end_products(run);
     for (int64_t i = 0; i < t.rows; i++)
         for (int64_t unit = t.unit; unit < t.unit + t.units; unit++) finish_unit(run, &t, i, unit);
 }
@@ -347,6 +384,8 @@ void rfi_cpu_run_ahead(void *context, int64_t unit, int slot) {
     tile t = tile_of_task(run, 0, slot);
     t.unit = unit;
     t.units = 1;
+    begin_products(run);
     for (int f = 0; f < plan->num_folds; f++)
         if (plan->branches[plan->folds[f].branch].seeded) seed_fold(run, &t, f);
+    end_products(run);
 }

@@ -43,7 +43,7 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
 )
-from .handle import ModelInfo
+from .handle import ModelInfo, Ways
 from .model import Model
 from .ops import Chain, presets
 from .shards import States, StatesInfo, merge_states, shard_columns, state_groups
@@ -74,6 +74,7 @@ __all__ = [
     "StatesInfo",
     "UnavailableError",
     "UnsupportedError",
+    "Ways",
     "backends",
     "cpu_measure",
     "merge_states",

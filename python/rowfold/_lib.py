@@ -274,6 +274,9 @@ class StatesInfo(Structure):
 AllGather = ctypes.CFUNCTYPE(
     c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_double, POINTER(c_int32), c_void_p, c_size_t
 )
+AllGatherOnDevice = ctypes.CFUNCTYPE(
+    c_int32, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_double, POINTER(c_int32), c_void_p, c_size_t
+)
 
 
 class Collective(Structure):
@@ -286,6 +289,7 @@ class Collective(Structure):
         ("num_ranks", c_int32),
         ("timeout", c_double),
         ("all_gather", AllGather),
+        ("all_gather_on_device", AllGatherOnDevice),
     ]
 
 
@@ -313,6 +317,7 @@ class ForwardArgs(Structure):
         ("states", POINTER(States)),
         ("rows", POINTER(c_int64)),
         ("num_rows", c_size_t),
+        ("rows_memory", c_int32),
     ]
 
 
@@ -339,6 +344,21 @@ class ModelInfo(Structure):
         ("num_row_inputs", c_int32),
         ("first_column", c_int64),
         ("total_columns", c_int64),
+    ]
+
+
+class Ways(Structure):
+    """rf_ways."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("rows", c_int64),
+        ("two_level_rows", c_int64),
+        ("irregular_rows", c_int64),
+        ("tiles", c_int64),
+        ("two_level_tiles", c_int64),
+        ("x_terms", c_int32),
+        ("weight_terms", c_int32),
     ]
 
 
@@ -451,6 +471,7 @@ FUNCTIONS = (
     Function("rf_shard_columns", Status, (c_int64, c_int64, c_int64, POINTER(c_int64), POINTER(c_int64))),
     Function("rf_model_workspace_size", Status, (ModelPointer, c_int64, POINTER(c_size_t))),
     Function("rf_model_workspace_size_ex", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(c_size_t))),
+    Function("rf_model_count_ways", Status, (ModelPointer, POINTER(ForwardArgs), POINTER(Ways))),
     Function("rf_model_get_info", Status, (ModelPointer, POINTER(ModelInfo))),
     Function("rf_model_result_info", Status, (ModelPointer, c_size_t, POINTER(ResultInfo))),
     Function("rf_model_row_input_info", Status, (ModelPointer, c_size_t, POINTER(RowInputInfo))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -55,6 +55,24 @@ class ModelInfo:
     row_inputs: dict[str, str]
     first_column: int
     total_columns: int
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Which ways the rows of a call take on a GPU; on a CPU all but ``rows`` are 0. See doc/kernels/accuracy.md.
+
+    ``two_level_rows`` have values so far apart that they take terms of two levels, ``irregular_rows`` are those that
+    terms do not represent. Of the kernel's ``tiles`` of rows ``two_level_tiles`` have a row of two levels. ``x_terms``
+    and ``weight_terms`` are the 16-bit terms that a value of x and of W is kept in, 0 where it is multiplied as stored.
+    """
+
+    rows: int
+    two_level_rows: int
+    irregular_rows: int
+    tiles: int
+    two_level_tiles: int
+    x_terms: int
+    weight_terms: int
 
 
 class Handle:
@@ -131,6 +149,12 @@ class Handle:
         size = ctypes.c_size_t()
         self.library.rf_model_workspace_size_ex(self.pointer, ctypes.byref(args), ctypes.byref(size))
         return size.value
+
+    def count_ways(self, args: _lib.ForwardArgs) -> Ways:
+        """Which ways the rows of the call with these arguments take."""
+        native = _lib.Ways(size=ctypes.sizeof(_lib.Ways))
+        self.library.rf_model_count_ways(self.pointer, ctypes.byref(args), ctypes.byref(native))
+        return Ways(**{field.name: getattr(native, field.name) for field in fields(Ways)})
 
     def explain(self, batch: int, format: _lib.Format) -> str:
         """The plan for one batch size, as text or as the text of a JSON document."""

@@ -19,7 +19,7 @@ from . import _lib, arguments, arrays, files, npz, rows
 from ._lib import DType, Memory, load
 from .calls import TensorCalls
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoadedError
-from .handle import Handle, ModelInfo
+from .handle import Handle, ModelInfo, Ways
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
 from .shards import States, StatesInfo, native_part, part_matrix, states_info
@@ -515,7 +515,8 @@ class Model:
         rows
             Which rows of x are wanted: numbers of rows, x seen as a matrix, in any order and any number of times; or
             a boolean for each row. Results are then of these alone, (rows, 1), as if x and the row inputs had been
-            indexed with them first; the others cost nothing. On the host, and of models on a CPU.
+            indexed with them first; the others cost nothing. On the host, or a torch tensor on the device as x and all
+            row inputs: a row that x does not have is then one of NaN.
         row_inputs
             The values that the chain names with #, each of the leading dimensions of x: ``model(x, target=ids)``.
             Columns are int64 or int32; numbers have a dtype that goes with the model's, or are one Python number for
@@ -596,8 +597,7 @@ class Model:
 
         Raises
         ------
-        What a call raises, and UnsupportedError for a chain without a reduction, for rank, topk and gather, and on a
-        GPU.
+        What a call raises, and UnsupportedError for a chain without a reduction, and for rank, topk and gather.
 
         """
         handle = self._open()
@@ -614,6 +614,7 @@ class Model:
             size=ctypes.sizeof(_lib.States),
             data=matrix.pointer,
             bytes=given.batch * info.num_groups * info.num_words * ctypes.sizeof(ctypes.c_double),
+            memory=matrix.memory,
         )
         args = _lib.ForwardArgs(
             size=ctypes.sizeof(_lib.ForwardArgs),
@@ -622,9 +623,14 @@ class Model:
             ldx=given.ld,
             x_dtype=given.dtype,
             x_memory=given.memory,
+            stream=given.stream,
             states=ctypes.pointer(native),
         )
         self._give_row_values(args, values, given.batch)
+        if given.memory is Memory.DEVICE:
+            workspace = kind.workspace(x, lambda: handle.call_workspace(args))
+            if workspace is not None:
+                args.workspace, args.workspace_size, _ = workspace
         handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
         return States(kind.finish(data, x), info.first_column, info.num_columns, info.total_columns, info.chain)
 
@@ -644,6 +650,8 @@ class Model:
                 )
         like, batch = parts[0].data, prod(lead)
         kind = kind_of(like, "parts[0].data")
+        for i, (matrix, _) in enumerate(read):
+            self._check_device(f"parts[{i}].data", matrix)
         given = arrays.Matrix(0, lead, batch, 0, self._x_dtype, Memory.HOST, None, None)
         values = self._row_values(given, row_inputs)
         made = [kind.empty(like, shape, dtype) for shape, dtype in self._shapes(lead, values)]
@@ -653,7 +661,8 @@ class Model:
                 for part, (matrix, _) in zip(parts, read)
             )
         )
-        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch)
+        streams = [m.stream for m, _ in (*read, *values.values()) if m.stream is not None]
+        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, stream=next(iter(streams), None))
         self._give_results(args, [matrix for _, matrix in made])
         self._give_row_values(args, values, batch)
         handle.library.rf_states_merge(handle.pointer, native, len(parts), ctypes.byref(args))
@@ -661,6 +670,19 @@ class Model:
         if not keepdims:
             done = [y[..., 0] for y in done]
         return done[0] if len(done) == 1 else self._tuple(*done)
+
+    @staticmethod
+    def _args_of(given: arrays.Matrix) -> _lib.ForwardArgs:
+        """The arguments of a call but for what it gives."""
+        return _lib.ForwardArgs(
+            size=ctypes.sizeof(_lib.ForwardArgs),
+            x=given.pointer,
+            batch=given.batch,
+            ldx=given.ld,
+            x_dtype=given.dtype,
+            x_memory=given.memory,
+            stream=given.stream,
+        )
 
     @staticmethod
     def _give_results(args: _lib.ForwardArgs, results: list[arrays.Matrix]) -> None:
@@ -711,7 +733,9 @@ class Model:
         self._check_device("x", given)
         values = self._row_values(given, row_inputs)
         listed = None if wanted is None else rows.wanted(wanted, given.lead)
-        lead = given.lead if listed is None else listed.shape
+        if listed is not None:
+            self._check_device("rows", listed)
+        lead = given.lead if listed is None else (listed.batch,)
         made, results = self._outputs(kind, x, given, out, lead, values)
         plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._x_dtype
         if plain and not given.ld and not results[0].ld:
@@ -802,17 +826,9 @@ class Model:
         given: arrays.Matrix,
         results: list[arrays.Matrix],
         values: dict[str, tuple[arrays.Matrix, int]],
-        listed: np.ndarray[Any, Any] | None,
+        listed: arrays.Matrix | None,
     ) -> None:
-        args = _lib.ForwardArgs(
-            size=ctypes.sizeof(_lib.ForwardArgs),
-            x=given.pointer,
-            batch=given.batch,
-            ldx=given.ld,
-            x_dtype=given.dtype,
-            x_memory=given.memory,
-            stream=given.stream,
-        )
+        args = self._args_of(given)
         if self._plain:
             (y,) = results
             args.y, args.ldy, args.y_dtype, args.y_memory = y.pointer, y.ld, y.dtype, y.memory
@@ -820,9 +836,9 @@ class Model:
             self._give_results(args, results)
             self._give_row_values(args, values, given.batch)
         if listed is not None:
-            # Of an empty list numpy's address is no NULL.
-            args.rows = ctypes.cast(listed.ctypes.data, ctypes.POINTER(ctypes.c_int64))
-            args.num_rows = len(listed)
+            args.rows = ctypes.cast(listed.pointer, ctypes.POINTER(ctypes.c_int64))
+            args.num_rows = listed.batch
+            args.rows_memory = listed.memory
         workspace = None
         if given.memory is Memory.DEVICE:
             for y in results:
@@ -862,6 +878,19 @@ class Model:
     def workspace_size(self, batch: int) -> int:
         """Bytes of working memory that one call with ``batch`` rows takes and frees. Raises NotLoadedError."""
         return self._open().workspace_size(arguments.integer(batch, "batch", 64))
+
+    def count_ways(self, x: Any) -> Ways:
+        """Which ways the rows of ``x`` take on a GPU, by their values and W's: a diagnostic, which computes no result.
+
+        A call takes longer where rows need terms of two levels, or cannot be represented by terms at all. Waits for
+        the stream. Raises what a call with ``x`` raises.
+        """
+        handle = self._open()
+        kind = kind_of(x, "x")
+        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
+        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
+        self._check_device("x", given)
+        return handle.count_ways(self._args_of(given))
 
     @overload
     def explain(self, batch: int = ..., format: Literal["text"] = ...) -> str: ...

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, arrays
-from ._lib import INDICES, DType, RowUse
+from ._lib import INDICES, DType, Memory, RowUse
 from .arrays import Matrix
 from .errors import ArgumentTypeError, InvalidArgumentError
 from .kinds import kind_of
@@ -55,18 +55,43 @@ def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], comput
     return kind_of(value, argument).matrix(value.reshape(batch), argument, batch, said)
 
 
-def wanted(value: Any, lead: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def wanted(value: Any, lead: tuple[int, ...]) -> Matrix:
     """The rows that a call wants, int64: numbers of rows of x as a matrix, or a boolean for each of its rows."""
+    if getattr(value, "is_cuda", False):
+        if str(value.dtype) == "torch.bool":
+            _check_mask(tuple(value.shape), lead)
+            value = value.reshape(-1).nonzero().reshape(-1)
+        elif str(value.dtype) != "torch.int64":
+            raise ArgumentTypeError(
+                f"rows has dtype {value.dtype}; expected int64 on a device, or a boolean for each row"
+            )
+        if value.ndim != 1:
+            raise InvalidArgumentError(f"rows has shape {arrays.shape_text(value.shape)}; expected one dimension")
+        return (
+            kind_of(value, "rows")
+            .matrix(value.contiguous(), "rows", len(value), DType.INT64)
+            ._replace(batch=len(value))
+        )
+    listed = _wanted_on_host(value, lead)
+    # Of an empty list numpy's address is no NULL.
+    return Matrix(listed.ctypes.data, (), len(listed), 0, DType.INT64, Memory.HOST, None, listed)
+
+
+def _check_mask(shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
+    if shape != lead:
+        raise InvalidArgumentError(
+            f"rows has shape {arrays.shape_text(shape)}; expected {arrays.shape_text(lead)}, a boolean for each row, "
+            "or a list of rows"
+        )
+
+
+def _wanted_on_host(value: Any, lead: tuple[int, ...]) -> np.ndarray[Any, Any]:
     try:
         given = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # of a tensor on a device, of lists of different lengths
         raise ArgumentTypeError(f"rows is no array of the host: {error}") from None
     if given.dtype == np.bool_:
-        if given.shape != lead:
-            raise InvalidArgumentError(
-                f"rows has shape {arrays.shape_text(given.shape)}; expected {arrays.shape_text(lead)}, a boolean for "
-                "each row, or a list of rows"
-            )
+        _check_mask(given.shape, lead)
         return np.flatnonzero(given)
     if given.size and given.dtype.kind not in "iu":
         raise ArgumentTypeError(f"rows has dtype {given.dtype}; expected integers, or a boolean for each row")

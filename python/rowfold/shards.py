@@ -75,11 +75,12 @@ def native_part(part: States, matrix: arrays.Matrix, size: int) -> _lib.States:
         first_column=part.first_column,
         num_columns=part.num_columns,
         chain=part.chain,
+        memory=matrix.memory,
     )
 
 
 def part_matrix(part: Any, argument: str, num_words: int) -> tuple[arrays.Matrix, tuple[int, ...]]:
-    """A shard's states as dense host memory, and the leading dimensions of the x that they are of."""
+    """A shard's states as dense memory, and the leading dimensions of the x that they are of."""
     if not isinstance(part, States):
         raise ArgumentTypeError(f"{argument} is a {arrays.type_name(part)}; expected what Model.states gives")
     kind = kind_of(part.data, f"{argument}.data")
@@ -91,10 +92,13 @@ def part_matrix(part: Any, argument: str, num_words: int) -> tuple[arrays.Matrix
     matrix = kind.matrix(part.data, f"{argument}.data", num_words, DType.FLOAT64)
     if matrix.dtype is not DType.FLOAT64:
         raise ArgumentTypeError(f"{argument}.data has dtype {arrays.dtype_name(matrix.dtype)}; expected float64")
-    if matrix.memory is not Memory.HOST:
-        raise InvalidArgumentError(f"{argument}.data is on a device; expected the host")
     if matrix.ld not in (0, num_words):
-        dense = part.data.contiguous() if hasattr(part.data, "contiguous") else np.ascontiguousarray(part.data)
+        if hasattr(part.data, "contiguous"):
+            dense = part.data.contiguous()
+        elif matrix.memory is Memory.HOST:
+            dense = np.ascontiguousarray(part.data)
+        else:
+            raise InvalidArgumentError(f"{argument}.data has rows apart from each other; expected dense ones")
         matrix = kind.matrix(dense, f"{argument}.data", num_words, DType.FLOAT64)
     return matrix, shape[:-2]
 

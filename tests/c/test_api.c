@@ -253,6 +253,15 @@ static void wrong_calls(const char *backend) {
     FAILS(RF_INVALID_ARGUMENT, "bytes is NULL", (asked.batch = BATCH, rf_model_workspace_size_ex(model, &asked, NULL)));
     for (int i = 0; i < BATCH + 2; i++) CHECK(y[i] == -7.25f, "%s: a wrong call wrote y[%d]", backend, i);
     CHECK(bytes == 77, "a wrong call wrote *bytes");
+    rf_ways ways = {.size = sizeof ways, .rows = 77};
+    FAILS(RF_INVALID_ARGUMENT, "x is NULL", rf_model_count_ways(model, &asked, &ways));
+    FAILS(RF_INVALID_ARGUMENT, "ways is NULL", rf_model_count_ways(model, &asked, NULL));
+    FAILS(RF_INVALID_ARGUMENT, "args is NULL", rf_model_count_ways(model, NULL, &ways));
+    CHECK(ways.rows == 77, "a wrong call wrote *ways");
+    asked.x = x;
+    OK(rf_model_count_ways(model, &asked, &ways));
+    CHECK(ways.rows == BATCH && !ways.irregular_rows && !ways.two_level_rows, "%s: ways of %lld rows, %lld irregular",
+        backend, (long long)ways.rows, (long long)ways.irregular_rows);
     size_t most = 0, least = 77;
     OK(rf_model_workspace_size(model, BATCH, &most));
     OK(rf_model_workspace_size_ex(model, &asked, &least));

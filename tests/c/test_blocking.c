@@ -40,8 +40,9 @@ static void largest(const rfi_cpu_kernel *kernel, int64_t n, int64_t most, const
 /* Until the last thread is done with tasks that are handed out in ascending order, in multiply-adds for each input. A
  * multiply-add of a thread is the unit; beside them a sliver loads W and its sums, packing a value of x takes 16, and a
  * byte of W no less than 3 from a shared cache and 15 of all threads together from memory: 120 billion multiply-adds a
- * second with 40 and 8 gigabytes. Threads that take tasks one after the other share what they read of W. */
-static double modelled(const rfi_cpu_blocking *b, int64_t batch, double weight_bytes) {
+ * second with 40 and 8 gigabytes. Threads that take tasks one after the other share what they read of W. Tiles take
+ * whole multiples of 16 rows, `rate` as fast. */
+static double modelled(const rfi_cpu_blocking *b, int64_t batch, double weight_bytes, const rfi_cpu_pairs *tiles) {
     enum { MOST_THREADS = 64, SLIVER = 14 };
     const double sliver_load = 0.7, pack = 16, cached = 3, memory = 15;
     double busy[MOST_THREADS] = {0}, last = 0, read = 0;
@@ -49,7 +50,9 @@ static double modelled(const rfi_cpu_blocking *b, int64_t batch, double weight_b
         const int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
         const double rows = (double)least(b->rows, batch - row);
         const double columns = (double)(least(b->block_units, b->units - unit) * RFI_CPU_UNIT);
-        const double slivers = (double)ceil_div((int64_t)rows, SLIVER), arithmetic = rows + sliver_load * slivers;
+        const double slivers = (double)ceil_div((int64_t)rows, SLIVER);
+        const double arithmetic =
+            tiles ? (double)round_up((int64_t)rows, tiles->rows_step) / tiles->rate : rows + sliver_load * slivers;
         int next = 0;
         for (int t = 1; t < b->threads; t++)
             if (busy[t] < busy[next]) next = t;
@@ -71,7 +74,7 @@ static void balanced(
         rfi_cpu_blocking b;
         spec.weight_dtype = weight_dtype;
         CHECK(!rfi_cpu_block(&spec, kernel, batch, &b), "batch %lld: refused", (long long)batch);
-        const double bytes = (double)rfi_dtype_size(weight_dtype), time = modelled(&b, batch, bytes);
+        const double bytes = (double)rfi_dtype_size(weight_dtype), time = modelled(&b, batch, bytes, kernel->pairs);
         if (threads == 1) alone = time;
         const double read = (double)(b.units * RFI_CPU_UNIT) * bytes * 15 / threads;
         const double of_linear = (alone / threads > read ? alone / threads : read) / time;
@@ -129,6 +132,12 @@ int main(void) {
         /* 32 units of few rows do not go evenly into every number of threads. */
         balanced(&kernel, 64, 8192, (rf_dtype)type, 0.75, 0.87);
     }
+    const rfi_cpu_pairs tiles = {.rows_step = 16, .block_rows = 128, .rate = 8};
+    const rfi_cpu_kernel with_tiles = {.max_rows = 14, .panel = 32, .pairs = &tiles};
+    balanced(&with_tiles, 1024, 8192, RF_BFLOAT16, 0.95, 0.99);
+    balanced(&with_tiles, 1024, 1000, RF_BFLOAT16, 0.95, 0.99);
+    /* To read W takes as long as to multiply it with 64 rows, so blocks of fewer rows would gain nothing. */
+    balanced(&with_tiles, 64, 8192, RF_BFLOAT16, 0.5, 0.77);
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;
 }

@@ -215,6 +215,21 @@ static void test_forced(void) {
 }
 
 /* Parts of K are whole stages but for the last, none is empty, and few tiles of a long K have several. */
+/* Terms that stand for infinities of W are multiplied with terms of x. */
+static void test_infinities_of_weights(void) {
+    const rfi_cuda_figures *figures[] = {&large, &hopper, &small, &narrow};
+    for (int i = 0; i < 4; i++)
+        for (int64_t batch = 1; batch < 3000; batch = batch * 3 + 1) {
+            rfi_cuda_problem p = problem_of(batch, 100, 7 * batch, RF_FLOAT32, RF_BFLOAT16, RF_MATH_F32);
+            p.w_infinite = 1;
+            for (int forced = -1; forced < RFI_CUDA_NUM_KERNELS; forced++) {
+                const rfi_cuda_choice c = choose(&p, figures[i], forced);
+                CHECK(c.uses_terms || figures[i] == &narrow, "%s of %lld rows on %s reads x as it is stored", c.name,
+                    (long long)batch, figures[i]->name);
+            }
+        }
+}
+
 static void test_parts(void) {
     const int kernel = rfi_cuda_kernel_find("few_32x64");
     for (int64_t depth = 1; depth < 100000; depth = depth * 3 / 2 + 1)
@@ -252,6 +267,7 @@ int main(void) {
     test_blocks();
 #endif
     test_forced();
+    test_infinities_of_weights();
     test_parts();
     test_batch_invariant();
     return failures != 0;

@@ -9,19 +9,22 @@
 static rfi_plan plan;
 static rfi_cuda_passes passes;
 
-static void take(const char *text) {
+static void take_wide(const char *text, int64_t columns) {
     rfi_chain chain;
     rf_status status = rfi_chain_from_text(text, &chain);
     CHECK(!status, "%s: %s", text, rf_last_error());
-    status = rfi_chain_set_size(&chain, 64, 96);
+    status = rfi_chain_set_size(&chain, 64, columns);
     if (!status) status = rfi_plan_make(&chain, RF_SIMPLIFY_EXACT, &plan, NULL);
     CHECK(!status, "%s: %s", text, rf_last_error());
     rfi_cuda_passes_of(&plan, &passes);
     int seen = 0;
     for (int i = 0; i < passes.count; i++)
         for (int k = 0; k < passes.at[i].num_branches; k++) seen |= 1 << passes.at[i].branches[k];
+    for (int b = 0; b < plan.num_branches; b++) seen |= plan.branches[b].gathers << b;
     CHECK(seen == (1 << plan.num_branches) - 1, "%s: some result is of no pass", text);
 }
+
+static void take(const char *text) { take_wide(text, 96); }
 
 /* `states` of each pass in turn. */
 static void expect(const char *text, int count, const rfi_cuda_states *states) {
@@ -38,7 +41,8 @@ static void expect(const char *text, int count, const rfi_cuda_states *states) {
     } while (0)
 
 int main(void) {
-    const rfi_cuda_states pairs = RFI_CUDA_PAIRS, answers = RFI_CUDA_ANSWER_STATES, other = RFI_CUDA_OTHER_STATES;
+    const rfi_cuda_states pairs = RFI_CUDA_PAIRS, answers = RFI_CUDA_ANSWER_STATES, search = RFI_CUDA_SEARCH_STATES,
+                          other = RFI_CUDA_OTHER_STATES;
     EXPECT("linear", pairs);
     EXPECT("linear | gelu | logsumexp", pairs);
     EXPECT("linear | max", pairs);
@@ -55,6 +59,52 @@ int main(void) {
     EXPECT("linear | logprob(#a), logprob(#b)", answers, answers);
     EXPECT("linear | logsumexp, (abs | max), argmax", answers, pairs);
     EXPECT("linear | logsumexp | exp, logsumexp", answers);
+    EXPECT("linear | logprob(#t), argmax, rank(#t), topk(5), logsumexp", search, search);
+    CHECK(passes.at[1].role == RFI_CUDA_SEARCHES && passes.at[1].before == 0 && passes.at[1].num_branches == 2 &&
+            passes.at[0].num_branches == 3 && passes.at[0].keeps_states && passes.at[0].column == 0,
+        "a rank and a topk are searched for together, behind the pass for the others");
+    EXPECT("linear | rank(#t)", search, search);
+    CHECK(!passes.at[0].num_branches && !passes.at[0].keeps_states, "the first pass of a rank gives nothing itself");
+    EXPECT("linear | logprob(#t), rank(#u)", answers, search, search);
+    CHECK(passes.at[2].before == 1, "the search begins with the pass that asks for its column");
+    EXPECT("linear | topk(1), topk(2), topk(3)", search, search, search, search);
+    EXPECT("linear | logsumexp, (abs | topk(2))", pairs, search, search);
+    EXPECT("linear | var | exp, std(0), norm", pairs, search, pairs, search);
+    CHECK(passes.at[1].num_branches == 2 && passes.at[3].num_branches == 1, "var and std are of the same squares");
+    EXPECT("linear | div(#t) | var", other, search);
+    EXPECT("linear | div(#t) | norm", answers, search);
+    EXPECT("linear | logsumexp, gather(#t)", pairs);
+    take("linear | gather(#t), (exp | gather(#t))");
+    CHECK(!passes.count && rfi_cuda_hardest_pass(&passes)->states == RFI_CUDA_PAIRS, "a gather takes no pass");
+    take_wide("linear | logprob(#t), rank(#u), topk(20)", 128256);
+    CHECK(passes.count == 2 && passes.at[0].column == 0, "with many columns a rank is asked ahead of any pass");
+    rfi_cuda_ahead ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192);
+    CHECK(ahead.chunk == 2048 && ahead.sample == 32 * 256 && !ahead.behind, "2048 rows and 32 blocks ahead");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, 64, 8).sample == 8192, "enough that a list of 20 blocks of 64 has room");
+    CHECK(rfi_cuda_room_of(&plan, 20, 256) == 5120 && rfi_cuda_room_of(&plan, 1, 256) == 32 * 63, "room of the lists");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, 256, 5).chunk == 5, "no more rows than there are");
+    take_wide("linear | rank(#t), topk(64)", 20000);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192);
+    CHECK(ahead.chunk == 2048 && !ahead.sample && ahead.behind == 1, "the sample for 64 would be most of the columns");
+    take_wide("linear | div(#h) | rank(#t)", 128256);
+    CHECK(passes.at[0].column == 1 && rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192).chunk == 8192 &&
+            rfi_cuda_ahead_of(&plan, &passes, 0, 256, 20000).behind == 1,
+        "numbers of the rows are read in the whole batch alone");
+    take_wide("linear | rank(#t), topk(3)", 2000);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 64, 300);
+    CHECK(!ahead.chunk && !ahead.sample && ahead.behind == 2, "few columns");
+    rfi_step step;
+    take("linear | std, norm");
+    CHECK(rfi_cuda_extra_step(&plan, &passes.at[0], &step) && step.kind == RF_OP_MUL && step.a == 1.0 / 128,
+        "the sum of 96 columns is of what is brought down by 128");
+    CHECK(rfi_cuda_extra_step(&plan, &passes.at[2], &step) && step.kind == RF_OP_ABS, "magnitudes");
+    CHECK(!rfi_cuda_extra_step(&plan, &passes.at[1], &step), "the squares are of the columns themselves");
+    take("linear | max | norm | var(0) | std");
+    CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 5, "%d steps", rfi_cuda_num_steps(&plan, &passes.at[0]));
+    rfi_step lowered[RFI_CUDA_LOWERED];
+    CHECK(rfi_cuda_lower_step(&plan.branches[0].post.at[0], lowered) == 1 && lowered[0].kind == RF_OP_ABS, "norm");
+    CHECK(rfi_cuda_lower_step(&plan.branches[0].post.at[1], lowered) == 2 && lowered[0].a == 0, "var(0)");
+    CHECK(rfi_cuda_lower_step(&plan.branches[0].post.at[2], lowered) == 2 && lowered[0].a != lowered[0].a, "std");
     take("linear | sum, logprob(#t)");
     CHECK(passes.at[0].column < 0 && passes.at[1].column == 0, "columns %d and %d", passes.at[0].column,
         passes.at[1].column);

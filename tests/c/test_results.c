@@ -243,6 +243,10 @@ static void wrong_calls(void) {
     refused(model, "args.rows is NULL, and args.num_rows 2");
     args.rows = (const int64_t *)((const char *)wanted + 4), args.num_rows = 1;
     refused(model, "args.rows is not aligned to its type, int64");
+    args.rows = wanted, args.num_rows = 1, args.rows_memory = 7;
+    refused(model, "rows_memory is 7, which is no rf_memory");
+    args.rows = wanted, args.num_rows = 1, args.rows_memory = RF_MEMORY_DEVICE;
+    refused(model, "rows_memory is RF_MEMORY_DEVICE, but the model runs on backend");
     args.rows = out.argmax, args.num_rows = 0; /* no row is one of them */
     OK(rf_model_forward_ex(model, &args));
     set_up();

@@ -117,6 +117,14 @@ static rf_status row_input_info(void *s) {
     rf_model_destroy(model);
     return status;
 }
+static rf_status count_ways(void *s) {
+    rf_model *model = created("linear(3, 2) | sum");
+    OK(rf_model_load_weights(model, w, b, NULL, 0));
+    const rf_forward_args args = {.size = sizeof args, .x = x, .batch = 1};
+    rf_status status = rf_model_count_ways(model, &args, s);
+    rf_model_destroy(model);
+    return status;
+}
 static rf_status op_info(void *s) { return rf_op_get_info(0, s); }
 static rf_status model_info(void *s) {
     rf_model *model = created("linear(3, 2) | sum");
@@ -161,6 +169,7 @@ static const struct {
         forward_row_input},
     {"rf_result_info", "info.size", sizeof(rf_result_info), sizeof(size_t), NULL, result_info},
     {"rf_row_input_info", "info.size", sizeof(rf_row_input_info), sizeof(size_t), NULL, row_input_info},
+    {"rf_ways", "ways.size", sizeof(rf_ways), sizeof(size_t), NULL, count_ways},
     {"rf_op_info", "info.size", sizeof(rf_op_info), sizeof(size_t), NULL, op_info},
     {"rf_model_info", "info.size", sizeof(rf_model_info), sizeof(size_t), NULL, model_info},
     {"rf_tensor_info", "info.size", sizeof(rf_tensor_info), sizeof(size_t), NULL, tensor_info},

@@ -30,6 +30,8 @@ LIBM(log)
 LIBM(log1p)
 LIBM(tanh)
 LIBM(sqrt)
+LIBM(sin)
+LIBM(cos)
 RFI_FN long double rfi_abs_ld(long double x) { return fabsl(x); }
 RFI_FN long double rfi_exp_term_ld(long double x) { return expl(x); }
 RFI_FN long double rfi_maxnum_ld(long double v, long double w) { return fmaxl(v, w); }
@@ -112,7 +114,9 @@ static int have_isa(int isa) { return isa == 0; }
     PRIMITIVE(log, 1, 1)       \
     PRIMITIVE(log1p, 1.5, 1.5) \
     PRIMITIVE(tanh, 1.5, 1.5)  \
-    PRIMITIVE(normcdf, 3, 3)
+    PRIMITIVE(normcdf, 3, 3)   \
+    PRIMITIVE(sin, 0.51, 1)    \
+    PRIMITIVE(cos, 0.51, 1)
 PRIMITIVES
 #include "ops.def"
 #undef PRIMITIVE
@@ -227,7 +231,8 @@ static const double corners[] = {0, FLT_TRUE_MIN, FLT_MIN, DBL_MIN, FLT_EPSILON 
     INFINITY, 0.34657359027997264, 0.6931471805599453, 1.0397207708399179, 0.55, 0.70710678118654746,
     1.4142135623730951, 1, 0.5, 2, 3, 5, 6, 20, 8.0, 10, 18, 18.71, 37.43, 38, 17.33, 87.33654, 88.0, 88.722839,
     103.27893, 103.97208, 104, 708.396, 709.782712893384, 710, 744.44, 745.1332191019411, 746, 12.98, 14.17, 14.5,
-    37.51, 38.4857, 38.7};
+    37.51, 38.4857, 38.7, 1.5707963267948966, 3.1415926535897931, 4.7123889803846899, 0.78539816339744828,
+    6.2831853071795862, 0x1p24, 0x1p44, 0x1p65, 0x1p86, 0x1p107, 0x1.47d0fep+34, 0x1.f9cbe2p+7, 0x1.d8ce3ep+114};
 enum { CORNERS = sizeof corners / sizeof *corners, WINDOW = 128, CORNER_POINTS = 2 * CORNERS * WINDOW };
 
 /* A window around each corner of either sign, in steps of the type. What lies below 0 or beyond infinity is a NaN: as
@@ -292,6 +297,12 @@ static const struct {
     {RF_OP_LOG, -0.0, 0, 0, -INFINITY, 0},
     {RF_OP_LOG, -1, 0, 0, NAN, 0},
     {RF_OP_SQRT, -1, 0, 0, NAN, 0},
+    {RF_OP_SIN, 0, 0, 0, 0, 0},
+    {RF_OP_SIN, -0.0, 0, 0, -0.0, 0},
+    {RF_OP_SIN, INFINITY, 0, 0, NAN, 0},
+    {RF_OP_SIN, -INFINITY, 0, 0, NAN, 0},
+    {RF_OP_COS, -0.0, 0, 0, 1, 0},
+    {RF_OP_COS, -INFINITY, 0, 0, NAN, 0},
     {RF_OP_LEAKY_RELU, -0.0, 0.01, 0, -0.0, 0},
     {RF_OP_LEAKY_RELU, -INFINITY, 0, 0, NAN, 0},
     {RF_OP_LEAKY_RELU, NAN, 0.01, 0, NAN, 0},

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..commands.options import DTYPES, positive, seconds
 from ..commands.output import complete_or_absent, require_place
 from ..ops import Chain, presets
-from . import compare, gpu, plot, scaling, sweep
+from . import compare, gpu, gpu_scaling, plot, scaling, sweep
 from .cases import Case, default_cases
 from .data import DATA
 from .machine import cores
@@ -38,7 +38,8 @@ that float64 does not have; 124 if one stood still.
 
 With --scaling one layer is split by columns over 1 to 512 devices. What a device computes is measured, as the largest
 shard alone on this machine with --threads; what is sent takes --latency for each round of messages and --bandwidth for
-the bytes. The last column is what the same took on so many processes of this machine, as many as it has cores for."""
+the bytes. The last column is what the same took on so many processes of this machine, as many as it has cores for, or
+with --device cuda GPUs, which NCCL joins."""
 EXAMPLES = """examples:
   rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
   rowfold bench --preset logsumexp_gelu --json new.json
@@ -191,8 +192,8 @@ def _scaling(arguments: argparse.Namespace) -> int:
     for name in ("markdown", "plot", "compare", "results"):
         if getattr(arguments, name):
             raise SystemExit(f"rowfold bench: --scaling does not go with --{name}")
-    if arguments.device != "cpu":
-        raise SystemExit("rowfold bench: --scaling measures shards, which run on a CPU so far")
+    if arguments.device not in ("cpu", "cuda"):
+        raise SystemExit(f"rowfold bench: --scaling --device {arguments.device}; expected cpu, or cuda for all GPUs")
     if (arguments.latency is None) != (arguments.bandwidth is None):
         raise SystemExit("rowfold bench: expected both of --latency and --bandwidth, or neither")
     if arguments.json:
@@ -212,7 +213,10 @@ def _scaling(arguments: argparse.Namespace) -> int:
         "repeat": arguments.repeat,
     }
     for case in cases:
-        used, points = scaling.measure(case, link, cores(), options)
+        if arguments.device == "cuda":
+            used, points = gpu_scaling.measure(case, link, options)
+        else:
+            used, points = scaling.measure(case, link, cores(), options)
         scaling.show(case, used, link is None, points)
         if arguments.json:
             scaling.write(arguments.json, case, used, points, threads)

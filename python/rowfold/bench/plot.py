@@ -284,5 +284,7 @@ def _case(case: dict[str, Any]) -> str:
 def _where(document: dict[str, Any]) -> str:
     machine = document["machine"]
     devices = {case["device"] for case in document["cases"] if case.get("device")}
-    where = ", ".join(sorted(devices)) or f"{machine['cpu']}, {machine['threads']} threads"
+    where = (
+        ", ".join(sorted(devices)) or f"{machine['cpu']}, {machine['threads']} thread{'s' * (machine['threads'] != 1)}"
+    )
     return f"rowfold {document['versions']['rowfold']} on {where}, {document['date'][:10]}"

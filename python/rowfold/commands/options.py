@@ -13,6 +13,7 @@ from ..errors import InvalidArgumentError
 from ..filetype import nearest
 from ..model import Model
 from ..ops import operators
+from .columns import Columns, own_columns
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -75,14 +76,33 @@ def add_weights(parser: argparse.ArgumentParser, required: bool, vectors: bool =
         )
 
 
+def add_shards(parser: argparse.ArgumentParser, batch: bool) -> None:
+    """Several processes that share the work; ``batch``: by rows, too."""
+    by_rows = "share the rows (batch) or " if batch else "share "
+    parser.add_argument(
+        "--shard",
+        choices=("batch", "columns") if batch else ("columns",),
+        help=f"{by_rows}the columns of the layer (columns) among the processes that torchrun, mpirun or srun started, "
+        "or that RANK and WORLD_SIZE count: one output, progress on rank 0. The processes meet in the output's "
+        "folder; columns need PyTorch, whose messages they send",
+    )
+    parser.add_argument(
+        "--shard-timeout",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="to wait for a process that has not begun, or does not answer (600)",
+    )
+
+
 def keywords(arguments: argparse.Namespace) -> dict[str, Any]:
     """The keywords of Model that the options of add_model say."""
     names = ("device", "backend", "math", "simplify", "threads")
     return {name: getattr(arguments, name) for name in names}
 
 
-def load(arguments: argparse.Namespace, **more: Any) -> Model:
-    """The model that the command line describes, its weights loaded."""
+def load(arguments: argparse.Namespace, columns: Columns | None = None, **more: Any) -> Model:
+    """The model that the command line describes, its weights loaded: all of them, or those of this process."""
     tensors = {t.name: t for t in files.tensors(arguments.weights)}
     matrices = [t.name for t in tensors.values() if len(t.shape) == 2 and t.dtype is not None]
     weight = arguments.weight or _only_matrix(arguments.weights, matrices)
@@ -95,9 +115,8 @@ def load(arguments: argparse.Namespace, **more: Any) -> Model:
     bias = _bias(arguments.bias, weight, tensors)
     if bias is not None:
         _require(arguments.weights, "--bias", bias, tensors, fitting)
-    return Model.from_file(
-        arguments.weights, arguments.chain, weight=weight, bias=bias, vectors=vectors, **keywords(arguments), **more
-    )
+    more |= own_columns(tensors[weight].shape[0], columns) | keywords(arguments)
+    return Model.from_file(arguments.weights, arguments.chain, weight=weight, bias=bias, vectors=vectors, **more)
 
 
 def _require(path: str, option: str, name: str, tensors: dict[str, files.Tensor], fitting: list[str]) -> None:

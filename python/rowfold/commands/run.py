@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgumentError
-from . import options, shards
-from .rows import is_stream, tensor_of
-from .streaming import Stream, add_files
+from . import columns, options, shards
+from .streaming import Stream, add_files, require_files
 from .writers import Named
 
 EXAMPLES = """examples:
@@ -48,19 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="the values (...) of a row input that the chain names with #, as --input is named, or one number",
     )
-    parser.add_argument(
-        "--shard",
-        choices=("batch",),
-        help="share the rows among the processes that torchrun, mpirun or srun started, or that RANK and WORLD_SIZE "
-        "count: one output, progress on rank 0. The processes meet in the output's folder",
-    )
-    parser.add_argument(
-        "--shard-timeout",
-        type=options.seconds,
-        default=600.0,
-        metavar="SECONDS",
-        help="to wait for a process that has not begun (600)",
-    )
+    options.add_shards(parser, batch=True)
     options.add_weights(parser, required=True)
     options.add_model(parser)
     parser.set_defaults(run=run)
@@ -70,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the model over the file; the exit status."""
     meeting = _meeting(arguments)
     attended: Any = contextlib.nullcontext() if meeting is None else meeting.attend()
-    with attended as own:
-        stream = Stream(arguments, _labels(arguments))
+    together: Any = columns.attend(arguments) if arguments.shard == "columns" else contextlib.nullcontext()
+    with attended as own, together as others:
+        stream = Stream(arguments, _labels(arguments), columns=others)
         with stream.model() as model:
             results = [Named(r.name, (*stream.lead, r.features), np.dtype(r.dtype)) for r in model.info.results]
             stream.run(model, results, lambda parts, _: parts, meeting, own)
@@ -83,10 +71,9 @@ def _meeting(arguments: argparse.Namespace) -> shards.Meeting | None:
     if arguments.shard is None:
         return None
     rank, size = shards.numbers()
-    for text in (arguments.input, *(row.partition("=")[2] for row in arguments.row)):
-        path, _, _ = tensor_of(text)
-        if path == "-" or is_stream(path):
-            raise InvalidArgumentError(f"--shard batch: {text} is a stream; expected a file, which every process reads")
+    require_files(arguments.shard, [arguments.input, *(row.partition("=")[2] for row in arguments.row)])
+    if arguments.shard == "columns":
+        return None
     output = Path(arguments.output)
     if arguments.output == "-" or (output.exists() and not output.is_file()):
         raise InvalidArgumentError(f"--shard batch: the output {output} is no file; expected one, in a folder of all")

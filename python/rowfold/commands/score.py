@@ -6,17 +6,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..backends import backends
-from . import options
+from . import columns, options
 from .rows import Array
-from .streaming import Stream, add_files
+from .streaming import Stream, add_files, require_files
 from .writers import Named
 
 EXAMPLES = """examples:
@@ -32,7 +30,8 @@ logits are W x + b, times --logit-scale, softcap * tanh(logits / softcap), divid
 Rows whose target is --ignore-index are not counted, and have log-probability 0 and rank -1. A summary goes to standard
 output: the number of tokens, the mean of the negative log-probabilities, its exponential (the perplexity), and the
 share of greedy choices. The input is mapped, so it may be larger than memory; the output appears under its name only
-when it is complete. No kernel for GPUs counts ranks yet: there the rank is left out."""
+when it is complete. With --shard columns each process has some columns of the layer, and all read all rows: there the
+rank is left out."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -61,6 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--logit-scale", type=_finite, metavar="S", help="logits are multiplied by it (1)")
     parser.add_argument("--ignore-index", type=int, default=-100, metavar="I", help="a target not to score (-100)")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    options.add_shards(parser, batch=False)
     options.add_weights(parser, required=True, vectors=False)
     options.add_model(parser)
     parser.set_defaults(run=run, vector=[])
@@ -68,11 +68,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Scores the file and prints the summary; the exit status."""
-    ranks = _counts_ranks(arguments)
+    if arguments.shard is None:
+        return _score(arguments, None)
+    require_files(arguments.shard, [arguments.input, arguments.targets])
+    with columns.attend(arguments) as others:
+        return _score(arguments, others)
+
+
+def _score(arguments: argparse.Namespace, others: columns.Columns | None) -> int:
+    ranks = others is None
     arguments.chain = _chain(arguments, ranks)
     source, ignored = (f"--targets {arguments.targets}", arguments.targets), arguments.ignore_index
     ranked = {"ranked": lambda values: np.where(values["target"] == ignored, 0, values["target"])}
-    stream = Stream(arguments, {"target": source}, ranked if ranks else None)
+    stream = Stream(arguments, {"target": source}, ranked if ranks else None, others)
     with stream.model() as model:
         summary = Summary(ignored, ranks)
         dtypes = {result.name: np.dtype(result.dtype) for result in model.info.results}
@@ -83,17 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
             Named("entropy", stream.lead, dtypes["entropy"]),
         ]
         stream.run(model, results, summary.part)
+    if others is not None and others.rank:
+        return 0
     # Scores that go to standard output are not to be mixed with it.
     print(summary.text(arguments.json), file=sys.stderr if arguments.output == "-" else sys.stdout)
     return 0
-
-
-def _counts_ranks(arguments: argparse.Namespace) -> bool:
-    """Whether what will compute has a rank: asking a GPU's backend for one would move all of it to the CPU."""
-    named = arguments.backend or os.environ.get("ROWFOLD_BACKEND") or arguments.device
-    if named:
-        return not named.startswith("cuda")
-    return not any(backend.available for backend in backends() if backend.name == "cuda")
 
 
 def _chain(arguments: argparse.Namespace, ranks: bool) -> str:

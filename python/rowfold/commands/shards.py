@@ -152,6 +152,11 @@ class Meeting:
                     if not says:
                         raise CommunicationError("rank 0 is gone, and its output with it")
 
+    def find(self) -> Path:
+        """A file of the first process's run, once that is there, for all others: that of a rank that there is not."""
+        self._token = self._find()
+        return self.part(self.size)
+
     def _find(self) -> str:
         """What the first process of this run calls its files, once it is there."""
         end = time.monotonic() + self.timeout

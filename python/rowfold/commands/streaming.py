@@ -22,8 +22,9 @@ from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..files import tensors
 from ..model import Model
 from . import options, shards
+from .columns import Columns
 from .output import interruptible, require_place
-from .rows import Array, Rows, Same, open_rows, tensor_of
+from .rows import Array, Rows, Same, is_stream, open_rows, tensor_of
 from .writers import Named, Nothing, Writer, ending, require_ending, share, writer
 
 OUTPUT_DTYPES = ("float32", "float64", "float16")
@@ -49,11 +50,22 @@ def add_files(parser: argparse.ArgumentParser, shape: str, formats: str, require
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
 
 
+def require_files(shard: str, named: Sequence[str]) -> None:
+    """Raises InvalidArgumentError for what only one of several processes could read."""
+    for text in named:
+        path, _, _ = tensor_of(text)
+        if path == "-" or is_stream(path):
+            raise InvalidArgumentError(
+                f"--shard {shard}: {text} is a stream; expected a file, which every process reads"
+            )
+
+
 class Stream:
     """A command's files, checked as far as that can be before the weights are read.
 
     ``labels`` are the sources of the row inputs by name: what the command line calls each, and its file or number.
-    ``derived`` makes further ones of the values of these.
+    ``derived`` makes further ones of the values of these. ``columns``: other processes have columns of the layer, and
+    all rows go through all of them; the first one writes.
     """
 
     def __init__(
@@ -61,10 +73,12 @@ class Stream:
         arguments: argparse.Namespace,
         labels: Mapping[str, tuple[str, str]],
         derived: Mapping[str, Callable[[Mapping[str, Array]], Array]] | None = None,
+        columns: Columns | None = None,
     ) -> None:
-        self.arguments, self.derived = arguments, derived or {}
+        self.arguments, self.derived, self.columns = arguments, derived or {}, columns
         self.labels = {name: label for name, (label, _) in labels.items()}
-        self.output = None if arguments.output is None else _output(arguments.output)
+        writes = arguments.output is not None and (columns is None or columns.rank == 0)
+        self.output = _output(arguments.output) if writes else None
         named = [arguments.input, *(text for _, text in labels.values() if _number(text) is None)]
         if named.count("-") > 1:
             raise InvalidArgumentError("standard input, -, is named twice; expected a file for one of them")
@@ -103,7 +117,7 @@ class Stream:
             more["x_dtype"] = arrays.dtype_name(x.dtype)
         if arguments.dtype:
             more["y_dtype"] = arguments.dtype
-        with options.load(arguments, batch_invariant=True, **more) as model, interruptible():
+        with options.load(arguments, self.columns, batch_invariant=True, **more) as model, interruptible():
             info = model.info
             if not x.shape or x.shape[-1] != info.in_features:
                 expected = f"(..., {info.in_features})"
@@ -154,7 +168,8 @@ class Stream:
         if meeting is not None:
             span = shards.own_rows(len(self.x), meeting.rank, meeting.size)
         with wrote as file:
-            self._span(model, results, span, file, part, self.arguments.quiet or own is not None)
+            other = own is not None or (self.columns is not None and self.columns.rank > 0)
+            self._span(model, results, span, file, part, self.arguments.quiet or other)
             if meeting is not None and own is None:
                 meeting.collect(lambda rank, rows: self._append(results, meeting, file, rank, rows))
 
@@ -162,6 +177,8 @@ class Stream:
         self, model: Model, results: Sequence[Named], span: tuple[int, int], file: Writer, part: Part, quiet: bool
     ) -> None:
         batch = self._batch(model, results)
+        if self.columns is not None:
+            batch = self.columns.least("batch", batch, {"rows": len(self.x)})
         outs = [np.empty((batch, r.features), np.dtype(r.dtype)) for r in model.info.results]
         with _progress(span[1] - span[0], quiet) as bar:
             for first in range(*span, batch):
@@ -184,7 +201,11 @@ class Stream:
         parts = [out[:count] for out in outs]
         try:
             more: dict[str, Any] = {name: make(values) for name, make in self.derived.items()}
-            model(x, out=self._outs(model, parts), **values, **more)
+            if self.columns is None:
+                model(x, out=self._outs(model, parts), **values, **more)
+            else:
+                for out, made in zip(parts, self.columns.results(model, x, {**values, **more})):
+                    out[...] = made
         except InvalidArgumentError as error:
             raise InvalidArgumentError(self._located(str(error), first)) from None
         file.write(part(parts, values))
@@ -218,6 +239,8 @@ class Stream:
         row: int = self.x.shape[-1] * self.x.itemsize
         row += sum(result.features * np.dtype(result.dtype).itemsize for result in info.results)
         row += sum(rows.itemsize for rows in self.rows.values())
+        if self.columns is not None:
+            row += 16 * model.states_info.num_words * 8 * (2 + self.columns.size)  # of groups, as many as there may be
 
         def need(batch: int) -> int:
             return batch * row + model.workspace_size(batch)

@@ -60,7 +60,8 @@ def fuse(
         A torch.distributed process group over which the linear layer is split by columns: the module's weight has this
         process's rows of W, in the order of the ranks, and its bias and vectors the values that belong to them. All of
         its processes call ``fuse``, and then the module, with the same x; each gets the result over all columns.
-        DTensor weights with the placement Shard(0) bring their group along. On a CPU, with gloo.
+        DTensor weights with the placement Shard(0) bring their group along. States go by NCCL from GPU to GPU where
+        the group has it, else by gloo, which a group without it gets beside it for what goes before.
     tp_timeout
         Seconds that an exchange with the other processes may take; None for the group's own limit.
 

@@ -45,18 +45,22 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def head(
-    chain: str, weight: torch.Tensor, bias: torch.Tensor | None, vectors: Mapping[str, torch.Tensor] | None = None
+    chain: str,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    vectors: Mapping[str, torch.Tensor] | None = None,
+    columns: Mapping[str, int] | None = None,
 ) -> Model:
     """A loaded model for these tensors as they are now: the one that is kept, or a new one.
 
     The weight is read where it is wherever a kernel can do that. Tensors of inference mode do not tell when they
-    change, so a model of one is not kept.
+    change, so a model of one is not kept. Of a shard ``columns`` says which it has: keywords of Model.
     """
-    vectors = vectors or {}
+    vectors, columns = vectors or {}, columns or {}
     others = [t for t in (bias, *vectors.values()) if t is not None]
     if any(t.is_inference() for t in (weight, *others)):
-        return _loaded(chain, weight, bias, vectors)
-    now, key = signature([weight, *others]), (chain, *(t.data_ptr() for t in others))
+        return _loaded(chain, weight, bias, vectors, columns)
+    now, key = signature([weight, *others]), (chain, *columns.values(), *(t.data_ptr() for t in others))
     with _lock:
         heads: OrderedDict[Any, _Head] | None = _kept.get(weight)
         found = None if heads is None else heads.get(key)
@@ -70,7 +74,7 @@ def head(
             while len(heads) >= _CHAINS:
                 heads.popitem(last=False)
         found = None
-        model = _loaded(chain, weight, bias, vectors)
+        model = _loaded(chain, weight, bias, vectors, columns)
         if heads is None:
             heads = _kept[weight] = OrderedDict()
         heads[key] = _Head(now, [t.detach() for t in others], model)
@@ -86,13 +90,20 @@ def clear() -> None:
         _kept.clear()
 
 
-def _loaded(chain: str, weight: torch.Tensor, bias: torch.Tensor | None, vectors: Mapping[str, torch.Tensor]) -> Model:
+def _loaded(
+    chain: str,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    vectors: Mapping[str, torch.Tensor],
+    columns: Mapping[str, int],
+) -> Model:
     if weight.is_cuda and torch.cuda.is_current_stream_capturing():
         raise InvalidArgumentError(
             "the weight cannot be loaded while a CUDA graph is captured; make the same call once before"
         )
     place = "cpu" if weight.device.type == "cpu" else f"{weight.device.type}:{weight.device.index or 0}"
-    model = Model(chain, *weight.shape[::-1], dtype=NAMES[weight.dtype], device=place)
+    where: dict[str, Any] = dict(columns)
+    model = Model(chain, *weight.shape[::-1], dtype=NAMES[weight.dtype], device=place, **where)
     # A copy of a transposed weight is not worth keeping beside what is made of it.
     borrow = weight.stride(-1) == 1
     with torch.no_grad():

@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from ..errors import FuseError
-from . import recipe, rules
+from . import recipe, rules, rules_columns, rules_shapes
 from .recipe import Recipe
 from .spellings import OPERATORS, REQUIRED, Spelling, by_function, by_method, by_module
 from .trace import IN_PLACE_OPERATORS
@@ -269,8 +269,7 @@ class Matcher:
     def _apply(self, node: fx.Node, row: Spelling, value: Value, given: dict[str, Any]) -> Value:
         kind, _, extra = row.text.partition(" ")
         if kind.startswith("@"):
-            build: Callable[..., Value] = getattr(rules, kind[1:])
-            return build(self, node, value, *filter(None, [extra]), **given)
+            return _rule(kind[1:])(self, node, value, *filter(None, [extra]), **given)
         given.pop("inplace", None)
         row_value = rules.as_row(node, value)
         return rules.extend(node, row_value, *_steps(node, row.text, given))
@@ -307,13 +306,13 @@ class Matcher:
             if node.target is operator.getitem:
                 return self._computed(node.name, recipe.of_node(node, self.root), node)
         if isinstance(value, (Row, Input)) and node.target is getattr:
-            found = rules.attribute(self, node, value, str(key))
+            found = rules_shapes.attribute(self, node, value, str(key))
             if found is not None:
                 return found
         if isinstance(value, Shape):
-            return rules.extent(self, node, value, key)
+            return rules_shapes.extent(self, node, value, key)
         if isinstance(value, Row) and node.target is operator.getitem:
-            return rules.index(self, node, value, key)
+            return rules_shapes.index(self, node, value, key)
         if isinstance(value, Input) and node.target is operator.getitem:
             raise refuse(node, "it takes parts of the input, before the linear layer")
         text = f"attribute {key}" if node.target is getattr else f"index {key!r}"
@@ -377,6 +376,12 @@ def _base(value: Value) -> Value:
     while isinstance(value, Row) and len(value.operands) == 1 and all(step.op == "cast" for step in value.steps):
         value = value.operands[0]
     return value
+
+
+def _rule(name: str) -> Callable[..., Value]:
+    """The function of that name that builds a row of the table."""
+    found: Callable[..., Value] = next(vars(m)[name] for m in (rules, rules_columns, rules_shapes) if name in vars(m))
+    return found
 
 
 def _bind(node: fx.Node, row: Spelling, name: str, arguments: list[Any], keywords: dict[str, Any]) -> dict[str, Any]:

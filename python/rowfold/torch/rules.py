@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What the rows of spellings.py mean whose meaning depends on what they are applied to.
 
+Here are the linear layer, arithmetic and activations; rules_columns.py has the reductions, rules_shapes.py shapes and
+types.
+
 Each function takes the Matcher, the node and the value, then the row's extra word and its arguments; it returns the new
 value or raises the error that says why not.
 """
@@ -28,8 +31,6 @@ from .values import (
     Source,
     Step,
     Value,
-    WeightType,
-    Where,
     refuse,
 )
 
@@ -94,7 +95,7 @@ class Linear(NamedTuple):
 def as_row(node: fx.Node, value: Value) -> Row:
     """The value, if it is computed from the linear layer."""
     if isinstance(value, Row):
-        _need_numbers(node, value)
+        need_numbers(node, value)
         return value
     if isinstance(value, LogSoftmax):
         raise refuse(node, no_function("log_softmax"))
@@ -112,10 +113,11 @@ def as_row(node: fx.Node, value: Value) -> Row:
         raise refuse(node, "it takes a comparison; expected that only as the condition of torch.where")
     if isinstance(value, Extent):
         raise refuse(node, BATCH_SIZE)
-    raise refuse(node, f"it is applied to {_describe(value)}; expected a value computed from the linear layer")
+    raise refuse(node, f"it is applied to {describe(value)}; expected a value computed from the linear layer")
 
 
-def _need_numbers(node: fx.Node, row: Row) -> None:
+def need_numbers(node: fx.Node, row: Row) -> None:
+    """Raises for what is no number."""
     if row.ends:
         raise refuse(node, "it takes what argmax, argmin or topk gives, of which a chain computes nothing more")
 
@@ -128,10 +130,11 @@ def number(node: fx.Node, value: Any) -> Param:
         return value
     if isinstance(value, Outside):
         raise refuse(node, "it takes a value that the linear layer has no part in, which is left to PyTorch")
-    raise refuse(node, f"an argument is {_describe(value)}; expected a number, or a parameter or buffer")
+    raise refuse(node, f"an argument is {describe(value)}; expected a number, or a parameter or buffer")
 
 
-def _describe(value: Value) -> str:
+def describe(value: Value) -> str:
+    """What a value is, for a sentence."""
     if isinstance(value, (Row, Pair, LogSoftmax, Loss)):
         return "a value computed from the linear layer"
     if isinstance(value, Input):
@@ -149,13 +152,14 @@ def _describe(value: Value) -> str:
 
 def extend(node: fx.Node, row: Row, *steps: Step) -> Row:
     """The row behind these steps."""
-    _need_numbers(node, row)
+    need_numbers(node, row)
     return Row(node, (row,), steps, folded=row.folded, dropped=row.dropped, flat=row.flat)
 
 
-def _join(node: fx.Node, how: str, a: Row, b: Row) -> Row:
-    _need_numbers(node, a)
-    _need_numbers(node, b)
+def join(node: fx.Node, how: str, a: Row, b: Row) -> Row:
+    """A value combined with one that was saved on the way to it: ``how`` is add or mul."""
+    need_numbers(node, a)
+    need_numbers(node, b)
     if a.folded != b.folded:
         raise refuse(
             node,
@@ -178,6 +182,31 @@ def _join(node: fx.Node, how: str, a: Row, b: Row) -> Row:
     return Row(node, (a, b), join=how, folded=a.folded, dropped=a.dropped, flat=a.flat)
 
 
+def need_dims(m: Matcher, node: fx.Node, dims: int) -> None:
+    """The input must have so many dimensions."""
+    if m.dims not in (None, dims):
+        raise refuse(node, f"it needs an input of {dims} dimensions, and an earlier operator one of {m.dims}")
+    m.dims = dims
+
+
+def need_last(m: Matcher, node: fx.Node, row: Row, dim: Any, missing: int, what: str) -> None:
+    """``dim`` is the last of a value that has ``missing`` dimensions fewer than the input."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise refuse(node, f"dim is {describe(dim)}; expected -1 or a number")
+    if dim == 0 or dim < -1 or (row.flat and dim > 1):
+        raise refuse(node, f"{what} acts on dim={dim}; expected the last dimension, dim=-1")
+    if dim > 0 and not row.flat:
+        need_dims(m, node, dim + 1 + missing)
+
+
+def cast_step(node: fx.Node, dtype: Any) -> Step:
+    """The step that rounds to a type."""
+    name = dtype if isinstance(dtype, str) else DTYPES.get(dtype)
+    if name is None:
+        raise refuse(node, f"it casts to {dtype}; expected float32, float64, float16 or bfloat16")
+    return Step("cast", dtype=name)
+
+
 # The linear layer.
 
 
@@ -185,11 +214,11 @@ def _linear(m: Matcher, node: fx.Node, value: Value, weight: Any, bias: Any) -> 
     if isinstance(value, Row):
         raise refuse(node, SECOND)
     if not isinstance(value, Input):
-        raise refuse(node, f"it multiplies {_describe(value)}; expected the input")
+        raise refuse(node, f"it multiplies {describe(value)}; expected the input")
     if not isinstance(weight, Leaf):
-        raise refuse(node, f"its weight is {_describe(weight)}; expected a parameter or buffer, or its transpose")
+        raise refuse(node, f"its weight is {describe(weight)}; expected a parameter or buffer, or its transpose")
     if bias is not None and not isinstance(bias, Leaf):
-        raise refuse(node, f"its bias is {_describe(bias)}; expected a parameter or buffer, or None")
+        raise refuse(node, f"its bias is {describe(bias)}; expected a parameter or buffer, or None")
     if m.linear is not None:
         raise refuse(node, SECOND)
     m.linear = Linear(weight, bias, value)
@@ -206,7 +235,7 @@ def matmul(m: Matcher, node: fx.Node, value: Value, other: Any) -> Row:
     if isinstance(value, Leaf):
         raise refuse(node, "the parameter stands on the left; expected x @ W.t(), as in torch.nn.Linear")
     if not isinstance(other, Leaf):
-        raise refuse(node, f"it multiplies with {_describe(other)}; expected a parameter or buffer, such as W.t()")
+        raise refuse(node, f"it multiplies with {describe(other)}; expected a parameter or buffer, such as W.t()")
     return _linear(m, node, value, Leaf(other.index, (*other.methods, "t")), None)
 
 
@@ -216,7 +245,7 @@ def addmm(m: Matcher, node: fx.Node, value: Value, mat1: Any, mat2: Any, beta: A
         raise refuse(node, f"alpha is {alpha} and beta {beta}; expected 1")
     row = matmul(m, node, mat1, mat2)
     if not isinstance(value, Leaf):
-        raise refuse(node, f"the matrix that is added is {_describe(value)}; expected a bias")
+        raise refuse(node, f"the matrix that is added is {describe(value)}; expected a bias")
     assert m.linear is not None
     m.linear = m.linear._replace(bias=value)
     return row
@@ -229,10 +258,10 @@ def add(m: Matcher, node: fx.Node, value: Value, other: Any, alpha: Any = 1) -> 
     """Value + alpha * other."""
     if alpha != 1:
         if not isinstance(other, (Row, int, float)):
-            raise refuse(node, f"alpha is {alpha} beside {_describe(other)}; expected 1")
+            raise refuse(node, f"alpha is {alpha} beside {describe(other)}; expected 1")
         other = mul(m, node, other, alpha) if isinstance(other, Row) else other * alpha
     if isinstance(value, Row) and isinstance(other, Row):
-        return extend(node, value, Step("mul", (2.0,))) if value is other else _join(node, "add", value, other)
+        return extend(node, value, Step("mul", (2.0,))) if value is other else join(node, "add", value, other)
     row, param = _sort(node, value, other)
     if m.linear is not None and isinstance(param, Leaf) and _is_bias(m, m.linear, node, row, param):
         m.linear = m.linear._replace(bias=param)
@@ -258,8 +287,8 @@ def sub(m: Matcher, node: fx.Node, value: Value, other: Any, alpha: Any = 1) -> 
         if value is other:
             raise refuse(node, "it subtracts a value from itself")
         if value in other.spine:
-            return _join(node, "add", value, extend(node, other, Step("neg")))
-        return extend(node, _join(node, "add", extend(node, value, Step("neg")), other), Step("neg"))
+            return join(node, "add", value, extend(node, other, Step("neg")))
+        return extend(node, join(node, "add", extend(node, value, Step("neg")), other), Step("neg"))
     if isinstance(value, Row):
         return extend(node, value, Step("sub", (number(node, other),)))
     row, param = _sort(node, value, other)
@@ -274,7 +303,7 @@ def rsub(m: Matcher, node: fx.Node, value: Value, other: Any, alpha: Any) -> Row
 def mul(m: Matcher, node: fx.Node, value: Value, other: Any) -> Row:
     """Value * other."""
     if isinstance(value, Row) and isinstance(other, Row):
-        return extend(node, value, Step("square")) if value is other else _join(node, "mul", value, other)
+        return extend(node, value, Step("square")) if value is other else join(node, "mul", value, other)
     row, param = _sort(node, value, other)
     return extend(node, row, Step("mul", (param,)))
 
@@ -310,11 +339,19 @@ def pow(m: Matcher, node: fx.Node, value: Value, exponent: Any) -> Row:  # noqa:
     if exponent == 1:
         return row
     if exponent == 3:
-        return _join(node, "mul", row, extend(node, row, Step("square")))
+        return join(node, "mul", row, extend(node, row, Step("square")))
     names = _POWERS.get(exponent) if isinstance(exponent, (int, float)) else None
     if names is None:
-        raise refuse(node, f"the exponent is {_describe(exponent)}; expected one of {sorted([1, 3, *_POWERS])}")
+        raise refuse(node, f"the exponent is {describe(exponent)}; expected one of {sorted([1, 3, *_POWERS])}")
     return extend(node, row, *map(Step, names))
+
+
+def wave(m: Matcher, node: fx.Node, value: Value, kind: str) -> Row:
+    """torch.sin and torch.cos: of a row's result PyTorch's, which has it on a GPU, too."""
+    row = as_row(node, value)
+    if row.folded:
+        raise refuse(node, f"{kind} of a row's result is left to PyTorch")
+    return extend(node, row, Step(kind))
 
 
 def _sort(node: fx.Node, a: Value, b: Value) -> tuple[Row, Param]:
@@ -421,7 +458,7 @@ def _normalize(m: Matcher, node: fx.Node, value: Value, of: tuple[Leaf | None, .
     row = as_row(node, value)
     if row.folded:
         raise refuse(node, "batch norm stands behind the reduction, where the value has one column")
-    _need_dims(m, node, 2)
+    need_dims(m, node, 2)
     parts: list[Source] = [BatchNorm(part, of, eps) for part in ("scale", "shift")]
     return extend(node, row, Step("mul", (parts[0],)), Step("add", (parts[1],)))
 
@@ -442,343 +479,6 @@ def batch_norm_module(m: Matcher, node: fx.Node, value: Value, module: Any, name
     return _normalize(m, node, value, held, float(module.eps))
 
 
-# Reductions.
-
-
-def reduce(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim: Any, dtype: Any = None) -> Row:
-    """A reduction of the last dimension."""
-    row = as_row(node, value)
-    if dim is None:
-        raise refuse(node, f"{kind} without dim reduces the batch too; expected dim=-1")
-    if isinstance(dim, (tuple, list)):
-        if len(dim) != 1:
-            raise refuse(node, f"{kind} reduces the dimensions {tuple(dim)}; expected the last one alone, dim=-1")
-        dim = dim[0]
-    if row.dropped:
-        raise refuse(
-            node,
-            f"{kind} over dim={dim} of a value whose columns were reduced before without keepdim reduces the batch; "
-            "use keepdim=True before",
-        )
-    _need_last(m, node, row, dim, 0, kind)
-    steps = [Step(kind)] if dtype is None else [_cast(node, dtype), Step(kind)]
-    return Row(node, (row,), tuple(steps), folded=True, dropped=not keepdim, flat=row.flat)
-
-
-def norm(m: Matcher, node: fx.Node, value: Value, p: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Row:
-    """The vector norm of each row, for p of 1, 2 and infinity."""
-    row = as_row(node, value)
-    known = {1: ("abs", "sum"), 2: ("square", "sum", "sqrt"), float("inf"): ("abs", "max")}
-    names = known.get({"fro": 2, None: 2}.get(p, p) if not isinstance(p, (Leaf, Row)) else 0)
-    if names is None or dtype is not None:
-        raise refuse(node, f"the order is {_describe(p)}; expected 1, 2 or inf, and no dtype")
-    folded = reduce(m, node, extend(node, row, Step(names[0])), names[1], dim, keepdim)
-    return extend(node, folded, *map(Step, names[2:]))
-
-
-def extreme(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim: Any) -> Value:
-    """torch.max and torch.min: with a dim a pair, with a tensor the elementwise one."""
-    if isinstance(dim, (Leaf, Row)) or isinstance(value, Leaf):
-        return (maximum if kind == "max" else minimum)(m, node, value, dim)
-    values = reduce(m, node, value, kind, dim, keepdim)
-    indices = None if as_row(node, value).folded else best(m, node, value, f"arg{kind}", dim, keepdim)
-    return Pair(values, indices, kind)
-
-
-# Columns, by the number that they have.
-
-
-def best(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim: Any) -> Row:
-    """The column of the largest or smallest value."""
-    if as_row(node, value).folded:
-        raise refuse(node, f"{kind} of a reduced value names no column")
-    found = reduce(m, node, value, kind, dim, keepdim)
-    found.ends = True
-    return found
-
-
-def topk(m: Matcher, node: fx.Node, value: Value, k: Any, dim: Any, largest: Any, sorted: Any) -> Pair:  # noqa: A002
-    """The largest columns of each row, and which they are."""
-    row = as_row(node, value)
-    if row.folded:
-        raise refuse(node, "topk of a reduced value takes parts of the batch")
-    if not isinstance(k, int):
-        raise refuse(node, f"k is {_describe(k)}; expected a number")
-    most = min(64, m.weight_shape()[0])
-    if not 0 < k <= most:
-        raise refuse(node, f"k is {k}; expected 1 to {most}")
-    if not largest:
-        raise refuse(node, "it takes the smallest; expected largest=True, of the negated value")
-    _need_last(m, node, row, -1 if dim is None else dim, 0, "topk")
-
-    def part(number: int) -> Row:
-        steps = (Step("topk", (float(k),)),)
-        return Row(node, (row,), steps, folded=True, flat=row.flat, ends=True, part=number)
-
-    return Pair(part(0), part(1), "topk")
-
-
-_NOT_IGNORED = -(2.0**53)  # no column that anyone names
-
-
-def log_softmax(m: Matcher, node: fx.Node, value: Value, dim: Any, _stacklevel: Any = 3, dtype: Any = None) -> Value:
-    """Something of which a column for each row may be asked for."""
-    row = as_row(node, value)
-    if dim is None:
-        raise refuse(node, "log_softmax without dim acts on a dimension that depends on the input; expected dim=-1")
-    if row.folded:
-        raise refuse(node, "log_softmax of a reduced value acts on the batch")
-    _need_last(m, node, row, dim, 0, "log_softmax")
-    return LogSoftmax(row if dtype is None else extend(node, row, _cast(node, dtype)))
-
-
-def gather(m: Matcher, node: fx.Node, value: Value, dim: Any, index: Any, sparse_grad: Any = False) -> Row:
-    """One column for each row, which a tensor from outside names."""
-    row = value.row if isinstance(value, LogSoftmax) else as_row(node, value)
-    if row.folded:
-        raise refuse(node, "it takes parts of a reduced value")
-    _need_last(m, node, row, dim, 0, "gather")
-    column = m.column(_columns(node, index), True, row.flat)
-    step = Step("logprob", (column, _NOT_IGNORED)) if isinstance(value, LogSoftmax) else Step("pick", (column,))
-    return Row(node, (row,), (step,), folded=True, flat=row.flat)
-
-
-def take(m: Matcher, node: fx.Node, value: Value, indices: Any, dim: Any) -> Row:
-    """torch.take_along_dim."""
-    if dim is None:
-        raise refuse(node, "take_along_dim without dim takes parts of the batch too; expected dim=-1")
-    return gather(m, node, value, dim, indices)
-
-
-def _columns(node: fx.Node, value: Value) -> Outside:
-    if not isinstance(value, Outside):
-        raise refuse(node, f"the columns are {_describe(value)}; expected a tensor that the forward is given")
-    return value
-
-
-def cross_entropy(
-    m: Matcher,
-    node: fx.Node,
-    value: Value,
-    target: Any,
-    weight: Any,
-    size_average: Any,
-    ignore_index: Any,
-    reduce: Any,  # noqa: A002  (PyTorch's name)
-    reduction: Any,
-    label_smoothing: Any,
-) -> Value:
-    """Of class indices (batch,), for values (batch, columns)."""
-    row = as_row(node, value)
-    if row.folded:
-        raise refuse(node, "it takes classes of a reduced value")
-    if size_average is not None or reduce is not None:
-        raise refuse(node, "it has size_average or reduce, which are deprecated; expected reduction")
-    if reduction not in ("none", "mean", "sum"):
-        raise refuse(node, f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum'")
-    if weight is not None and not isinstance(weight, Leaf):
-        raise refuse(node, f"weight is {_describe(weight)}; expected a parameter or buffer")
-    if not row.flat:
-        _need_dims(m, node, 2)
-    column = m.column(_columns(node, target), False, row.flat)
-
-    def folded(source: Row, *steps: Step) -> Row:
-        return Row(node, (source,), steps, folded=True, dropped=True, flat=row.flat)
-
-    logprob = folded(row, Step("logprob", (column, float(ignore_index))))
-    if reduction == "none" and weight is None and not label_smoothing:
-        return folded(logprob, Step("neg"))
-    rows = [logprob]
-    if label_smoothing:
-        scaled = row if weight is None else extend(node, row, Step("mul", (weight,)))
-        rows += [folded(row, Step("logsumexp")), folded(scaled, Step("mean"))]
-    return Loss(tuple(rows), column, reduction, int(ignore_index), float(label_smoothing), weight)
-
-
-def nll_loss(
-    m: Matcher,
-    node: fx.Node,
-    value: Value,
-    target: Any,
-    weight: Any,
-    size_average: Any,
-    ignore_index: Any,
-    reduce: Any,  # noqa: A002  (PyTorch's name)
-    reduction: Any,
-) -> Value:
-    """The same of values that are log-probabilities already."""
-    if not isinstance(value, LogSoftmax):
-        as_row(node, value)
-        raise refuse(node, "it takes what is no log_softmax; expected F.log_softmax before, or cross_entropy")
-    return cross_entropy(m, node, value.row, target, weight, size_average, ignore_index, reduce, reduction, 0.0)
-
-
-def _need_dims(m: Matcher, node: fx.Node, dims: int) -> None:
-    if m.dims not in (None, dims):
-        raise refuse(node, f"it needs an input of {dims} dimensions, and an earlier operator one of {m.dims}")
-    m.dims = dims
-
-
-def _need_last(m: Matcher, node: fx.Node, row: Row, dim: Any, missing: int, what: str) -> None:
-    """``dim`` is the last of a value that has ``missing`` dimensions fewer than the input."""
-    if not isinstance(dim, int) or isinstance(dim, bool):
-        raise refuse(node, f"dim is {_describe(dim)}; expected -1 or a number")
-    if dim == 0 or dim < -1 or (row.flat and dim > 1):
-        raise refuse(node, f"{what} acts on dim={dim}; expected the last dimension, dim=-1")
-    if dim > 0 and not row.flat:
-        _need_dims(m, node, dim + 1 + missing)
-
-
-# Shapes and types.
-
-
-def same(m: Matcher, node: fx.Node, value: Value, memory_format: Any = None) -> Value:
-    """What changes no value."""
-    return value if isinstance(value, Input) else as_row(node, value)
-
-
-def detach(m: Matcher, node: fx.Node, value: Value) -> Value:
-    """Nothing: no gradient is computed anyway."""
-    return same(m, node, value)
-
-
-def _cast(node: fx.Node, dtype: Any) -> Step:
-    name = dtype if isinstance(dtype, str) else DTYPES.get(dtype)
-    if name is None:
-        raise refuse(node, f"it casts to {dtype}; expected float32, float64, float16 or bfloat16")
-    return Step("cast", dtype=name)
-
-
-def cast(m: Matcher, node: fx.Node, value: Value, dtype: Any, memory_format: Any = None) -> Value:
-    """Of the input, to the type of the weights; of a value, to the type that it is computed in, or at the end."""
-    step = _cast(node, dtype)
-    if isinstance(value, Input):
-        return Input(step.dtype)
-    return extend(node, as_row(node, value), step)
-
-
-def to(m: Matcher, node: fx.Node, value: Value, dtype: Any, second: Any, device: Any, non_blocking: Any) -> Value:
-    """x.to(dtype), x.to(device), x.to(other) and x.type(dtype)."""
-    if isinstance(dtype, (Row, Input)):
-        return type_as(m, node, value, dtype)
-    given = [v for v in (dtype, second, device) if v is not None]
-    for what in given:
-        if isinstance(what, WeightType):
-            value = _as_weight(m, node, value, what)
-        elif isinstance(what, torch.dtype):
-            value = cast(m, node, value, what)
-        elif not isinstance(what, Where):
-            raise refuse(
-                node,
-                f"it moves to {_describe(what)}; expected a dtype of torch, or the dtype or device of the input: move "
-                "the result instead",
-            )
-    return value
-
-
-def type_as(m: Matcher, node: fx.Node, value: Value, other: Any) -> Value:
-    """x.type_as(other) and x.to(other)."""
-    kind = attribute(m, node, other, "dtype") if isinstance(other, (Row, Input)) else None
-    if kind is None:
-        raise refuse(node, f"it takes the type of {_describe(other)}; expected that of the input or a number's name")
-    return _as_weight(m, node, value, kind)
-
-
-def _as_weight(m: Matcher, node: fx.Node, value: Value, kind: Value) -> Value:
-    """A cast to the type of the weight, which the input has too."""
-    of = kind.of if isinstance(kind, WeightType) else None
-    if isinstance(value, Input):
-        return value if isinstance(of, Input) else Input("weight")
-    if of is not None and m.linear is not None and m.linear.input.dtype:
-        raise refuse(
-            node, "it casts to the type of an input that may have any, since it is cast before; cast the result outside"
-        )
-    return extend(node, as_row(node, value), Step("cast", dtype="weight"))
-
-
-def attribute(m: Matcher, node: fx.Node, value: Row | Input, name: str) -> Value:
-    """x.shape, x.dtype, x.device and the like; None for others."""
-    if name == "shape":
-        return Shape(value)
-    if name == "device":
-        return Where()
-    if name == "data":
-        return value
-    if name == "dtype":
-        if isinstance(value, Input) and value.dtype:
-            raise refuse(node, "it takes the type of an input that was cast; name the type")
-        if isinstance(value, Row) and any(step.op == "cast" for row in value.spine for step in row.steps):
-            raise refuse(node, "it takes the type of a value that was cast; name the type")
-        return WeightType(value)
-    return None
-
-
-def size(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Value:
-    """x.size() and x.size(dim)."""
-    if not isinstance(value, (Row, Input)):
-        raise refuse(node, f"it takes the size of {_describe(value)}")
-    return Shape(value) if dim is None else extent(m, node, Shape(value), dim)
-
-
-def extent(m: Matcher, node: fx.Node, shape: Shape, key: Any) -> Value:
-    """A size: the last one is the weight's, a number; others are known when the module runs."""
-    if isinstance(key, slice) and shape.part is None:
-        return Shape(shape.of, key)
-    if not isinstance(key, int) or shape.part is not None:
-        raise refuse(node, f"the index {key!r} of a shape; expected one number")
-    if key != -1:
-        return Extent(shape.of, key)
-    if isinstance(shape.of, Row) and shape.of.folded:
-        return Extent(shape.of, key) if shape.of.dropped else 1
-    if m.linear is None:
-        return Extent(shape.of, key)
-    m.sized = True
-    return m.weight_shape()[0 if isinstance(shape.of, Row) else 1]
-
-
-def view(m: Matcher, node: fx.Node, value: Value, sizes: tuple[Any, ...]) -> Row:
-    """(-1, out_features) makes the leading dimensions one; sizes that a value has already change nothing."""
-    row = as_row(node, value)
-    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
-        sizes = tuple(sizes[0])
-    if len(sizes) == 1 and isinstance(sizes[0], Shape) and sizes[0].of is row and sizes[0].part is None:
-        return row
-    if not row.folded and m.linear is not None and len(sizes) > 1:
-        m.sized = True
-        columns = m.weight_shape()[0]
-        lead = [s.dim if isinstance(s, Extent) else None for s in sizes[:-1]]
-        last = sizes[-1].dim if isinstance(sizes[-1], Extent) and sizes[-1].of is row else None
-        if (
-            (sizes[-1] in (columns, -1) or last == len(lead))
-            and lead == list(range(len(lead)))
-            and (not row.flat or len(lead) == 1)
-        ):
-            if not row.flat:
-                _need_dims(m, node, len(sizes))
-            return row
-        if sizes[-1] == columns and sizes[0] == -1 and len(sizes) == 2:
-            return Row(node, (row,), (), flat=True)
-    raise refuse(
-        node,
-        "a view of a value is fused only where it keeps the columns and makes the leading dimensions one, as "
-        "h.view(-1, h.size(-1)); shape the input before, or the result",
-    )
-
-
-def flatten(m: Matcher, node: fx.Node, value: Value, start_dim: Any, end_dim: Any) -> Row:
-    """Makes the leading dimensions one: from 0 to -2."""
-    row = as_row(node, value)
-    if not row.folded and not row.flat and start_dim == 0 and end_dim in (-2, 1):
-        if end_dim == 1:
-            _need_dims(m, node, 3)
-        return Row(node, (row,), (), flat=True)
-    raise refuse(
-        node,
-        f"flatten({_describe(start_dim)}, {_describe(end_dim)}) of a value; expected flatten(0, -2), which keeps the "
-        "columns: shape the input before, or the result",
-    )
-
-
 # Comparisons and choices by them.
 
 
@@ -788,7 +488,7 @@ def compare(m: Matcher, node: fx.Node, value: Value, sign: str, other: Any) -> C
         value, other, sign = other, value, {">": "<", "<": ">", ">=": "<=", "<=": ">="}[sign]
     row = as_row(node, value)
     if not isinstance(other, (int, float)) or isinstance(other, bool):
-        raise refuse(node, f"it compares with {_describe(other)}; expected a number")
+        raise refuse(node, f"it compares with {describe(other)}; expected a number")
     return Comparison(row, sign, float(other))
 
 
@@ -797,7 +497,7 @@ def where(m: Matcher, node: fx.Node, value: Value, input: Any, other: Any) -> Ro
     if not isinstance(value, Comparison):
         raise refuse(
             node,
-            f"it chooses by {_describe(value)}; expected a value compared with a number: to leave columns out, take "
+            f"it chooses by {describe(value)}; expected a value compared with a number: to leave columns out, take "
             "the rows of the weight that stay, F.linear(x, W[keep], b[keep])",
         )
     row, sign, bound = value.row, value.sign, value.number
@@ -835,50 +535,3 @@ def threshold(m: Matcher, node: fx.Node, given: Value, /, threshold: Any, value:
     if not isinstance(value, (int, float)) or value != threshold:
         raise refuse(node, "it replaces values by another number than the threshold; only equal ones are a bound")
     return extend(node, row, Step("clamp", (float(value),)))
-
-
-def unsqueeze(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Row:
-    """Gives back the column that a reduction without keepdim dropped."""
-    row = as_row(node, value)
-    if not row.dropped:
-        raise refuse(node, "it adds a dimension; expected that only behind a reduction without keepdim")
-    _need_last(m, node, row, dim, 0, "unsqueeze")
-    return Row(node, (row,), (), folded=True, dropped=False, flat=row.flat)
-
-
-def squeeze(m: Matcher, node: fx.Node, value: Value, dim: Any) -> Row:
-    """Drops the one column of a reduced value."""
-    row = as_row(node, value)
-    if dim is None:
-        raise refuse(node, "squeeze without dim drops the batch too when there is one row; expected dim=-1")
-    if not row.folded or row.dropped:
-        raise refuse(node, "squeeze is fused only where it drops the one column of a reduced value")
-    _need_last(m, node, row, dim, 0, "squeeze")
-    return Row(node, (row,), (), folded=True, dropped=True, flat=row.flat)
-
-
-def index(m: Matcher, node: fx.Node, row: Row, key: Any) -> Row:
-    """[:, None] and [..., None] behind a reduction without keepdim, [:, 0] and [..., 0] behind one with."""
-    if isinstance(key, tuple) and len(key) == 2 and key[0] in (Ellipsis, slice(None)):
-        dim = -1 if key[0] is Ellipsis else 1
-        if key[1] is None:
-            return unsqueeze(m, node, row, dim)
-        if key[1] in (0, -1) and row.folded and not row.dropped:
-            return squeeze(m, node, row, dim)
-    raise refuse(
-        node,
-        f"the index [{_index_text(key)}] takes parts of a value; expected [..., None] or [..., 0] of a reduced one: "
-        "take parts of the weight, F.linear(x, W[:n], b[:n]), or rows of the input",
-    )
-
-
-def _index_text(key: Any) -> str:
-    """An index as it is written."""
-    if isinstance(key, tuple):
-        return ", ".join(map(_index_text, key)) if key else "()"
-    if isinstance(key, slice):
-        ends = ["" if end is None else str(end) for end in (key.start, key.stop, key.step)]
-        return ":".join(ends if ends[2] else ends[:2])
-    if key is Ellipsis:
-        return "..."
-    return repr(key) if isinstance(key, (int, str, type(None))) else _describe(key)

@@ -19,6 +19,7 @@ from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..model import TopK
 from .heads import check_columns, check_gradients, check_layer, head
 from .losses import reduced, row_losses
+from .sharded import Layer, exchange_of, local, results_of
 
 
 # Under torch.compile a break of the graph; decorated so that importing this does not import the compiler.
@@ -36,6 +37,8 @@ def token_logprobs(
     entropy: bool = False,
     rank: bool = False,
     topk: int = 0,
+    tp_group: Any = None,
+    tp_timeout: float | None = None,
 ) -> Any:
     """The log-probability of each target under softmax(logits), without storing the logits.
 
@@ -76,6 +79,15 @@ def token_logprobs(
         whose target is ignored.
     topk
         How many of the best columns are wanted with their log-probabilities, at most 64.
+    tp_group
+        A torch.distributed process group over which the columns are split: ``weight`` has this process's rows, in the
+        order of the ranks, and ``bias`` what belongs to them. All of its processes make the same calls with the same
+        other tensors, and each gets the result over all columns; targets count in the whole layer. A weight that is a
+        DTensor with the placement Shard(0) brings its group along. Not with ``rank`` and ``topk``. States go by NCCL
+        from GPU to GPU where the group has it, else by gloo. A group of a mesh's columns shares out the columns alone:
+        other rows are another group's.
+    tp_timeout
+        Seconds that a message of another process may take; None for the group's own limit.
 
     Returns
     -------
@@ -85,9 +97,57 @@ def token_logprobs(
     Raises
     ------
     InvalidArgumentError for shapes, devices, a target out of range (which names the row; on a GPU the result is NaN),
-    and where a gradient would be recorded; ArgumentTypeError for dtypes.
+    and where a gradient would be recorded; ArgumentTypeError for dtypes. With ``tp_group`` every process raises what
+    one of them has failed with, and the message names its rank; CommunicationError where one does not answer.
 
     """
+    exchange = exchange_of([("weight", weight)], tp_group, tp_timeout)
+    weight, bias = local(weight), local(bias)
+    fields: list[str] = []
+    counts: torch.Tensor | None = None
+
+    def prepared() -> Layer:
+        nonlocal fields, counts
+        if exchange is not None and (rank or topk):
+            raise InvalidArgumentError(
+                f"{'rank' if rank else 'topk'} needs all columns in one process; expected a call without it, or "
+                "without tp_group"
+            )
+        layer, fields, counts = _token_layer(
+            hidden, weight, targets, bias, temperature, softcap, logit_scale, ignore_index, entropy, rank, topk
+        )
+        return layer
+
+    if exchange is not None:
+        found, _ = results_of(exchange, prepared)
+    else:
+        layer = prepared()
+        found = head(layer.chain, weight, bias)(hidden, keepdims=False, **layer.rows)
+    if not fields[1:]:
+        return found
+    scores = found._asdict()
+    if counts is not None:
+        scores["rank"] = torch.where(counts, scores["rank"], -1)
+    if topk:
+        values, indices = scores["topk"]
+        scores["topk"] = TopK(values - scores["logsumexp"][..., None], indices)
+    return _named(tuple(fields))(*(scores[field.replace("logprobs", "logprob")] for field in fields))
+
+
+def _token_layer(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    bias: torch.Tensor | None,
+    temperature: float | torch.Tensor,
+    softcap: float | None,
+    logit_scale: float | torch.Tensor | None,
+    ignore_index: int,
+    entropy: bool,
+    rank: bool,
+    topk: int,
+) -> tuple[Layer, list[str], torch.Tensor | None]:
+    """The checked call of ``token_logprobs``, the fields of its result, and for a rank the rows that count."""
     check_layer(hidden, weight, bias, ("hidden", "weight", "bias"))
     lead = tuple(hidden.shape[:-1])
     check_columns(targets, "targets", lead, weight.device)
@@ -110,28 +170,23 @@ def token_logprobs(
     )
     results = [f"logprob(#target, {_index(ignore_index)})"]
     fields = ["logprobs"]
+    counts = None
     if entropy:
         results.append("entropy")
         fields.append("entropy")
     if rank:
         counts = targets != ignore_index
-        rows["ranked"] = torch.where(counts, targets, 0)
-        results.append("rank(#ranked)")
+        if hidden.is_cuda:  # where nothing is refused, one row input serves both
+            results.append("rank(#target)")
+        else:
+            rows["ranked"] = torch.where(counts, targets, 0)
+            results.append("rank(#ranked)")
         fields.append("rank")
     if topk:
         results += [f"topk({_count(topk, weight.shape[0])})", "logsumexp"]
         fields.append("topk")
     chain = " | ".join([*steps, ", ".join(results)])
-    found = head(chain, weight, bias)(hidden, keepdims=False, **rows)
-    if not fields[1:]:
-        return found
-    scores = found._asdict()
-    if rank:
-        scores["rank"] = torch.where(counts, scores["rank"], -1)
-    if topk:
-        values, indices = scores["topk"]
-        scores["topk"] = TopK(values - scores["logsumexp"][..., None], indices)
-    return _named(tuple(fields))(*(scores[field.replace("logprobs", "logprob")] for field in fields))
+    return Layer(chain, hidden, weight, bias, rows, {}), fields, counts
 
 
 @cache
@@ -194,6 +249,8 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int | None = -100,
     label_smoothing: float = 0.0,
+    tp_group: Any = None,
+    tp_timeout: float | None = None,
 ) -> torch.Tensor:
     """``F.cross_entropy(F.linear(input, linear_weight, linear_bias), target, ...)`` without storing the logits.
 
@@ -217,13 +274,67 @@ def linear_cross_entropy(
         A target for which a row's loss is 0. None stands for -100.
     label_smoothing
         0 to 1: how much of a target is spread evenly over all classes.
+    tp_group, tp_timeout
+        As for ``token_logprobs``: ``linear_weight`` and ``linear_bias`` are this process's part; ``weight`` has all
+        classes on every process.
 
     Raises
     ------
     InvalidArgumentError for shapes, devices, a target out of range, and where a gradient would be recorded;
-    ArgumentTypeError for dtypes.
+    ArgumentTypeError for dtypes. With ``tp_group`` as ``token_logprobs``.
 
     """
+    exchange = exchange_of([("linear_weight", linear_weight)], tp_group, tp_timeout)
+    linear_weight, linear_bias = local(linear_weight), local(linear_bias)
+    ignored, recorded = -100, torch.is_grad_enabled()
+
+    def prepared() -> Layer:
+        nonlocal ignored
+        ignored = -100 if ignore_index is None else _index(ignore_index)
+        with torch.set_grad_enabled(recorded):
+            return _loss_layer(
+                input,
+                linear_weight,
+                target,
+                linear_bias,
+                weight,
+                reduction,
+                ignored,
+                label_smoothing,
+                exchange is not None,
+            )
+
+    with torch.no_grad():
+        smoothing = 0.0
+        if exchange is not None:
+            found, classes = results_of(exchange, prepared)
+            if weight is not None and len(weight) != classes:
+                raise InvalidArgumentError(
+                    f"weight has shape {tuple(weight.shape)}; expected ({classes},), a number for each class of all "
+                    "processes"
+                )
+        else:
+            layer = prepared()
+            found = head(layer.chain, linear_weight, linear_bias, layer.vectors)(input, keepdims=False, **layer.rows)
+        smoothing = float(label_smoothing)
+        logprob, *smooth = found if smoothing else (found,)
+        pair = (smooth[0], smooth[1]) if smooth else None
+        loss, scale = row_losses(logprob, pair, target, weight, ignored, smoothing)
+        return reduced(loss, scale, reduction).to(input.dtype)
+
+
+def _loss_layer(
+    input: torch.Tensor,  # noqa: A002
+    linear_weight: torch.Tensor,
+    target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    reduction: str,
+    ignored: int,
+    label_smoothing: float,
+    split: bool,
+) -> Layer:
+    """The checked call of ``linear_cross_entropy``; ``split`` says that other processes have other classes."""
     check_layer(input, linear_weight, linear_bias, ("input", "linear_weight", "linear_bias"))
     if input.ndim > 2:
         raise InvalidArgumentError(
@@ -241,30 +352,22 @@ def linear_cross_entropy(
     if not isinstance(label_smoothing, (int, float)) or not 0 <= label_smoothing <= 1:
         raise InvalidArgumentError(f"label_smoothing is {label_smoothing!r}; expected a number from 0 to 1")
     if weight is not None:
-        _check_class_weights(weight, linear_weight)
+        _check_class_weights(weight, linear_weight, split)
     check_gradients(
         "linear_cross_entropy",
         {"input": input, "linear_weight": linear_weight, "linear_bias": linear_bias, "weight": weight},
     )
-    ignored = -100 if ignore_index is None else _index(ignore_index)
-    with torch.no_grad():
-        smoothing = float(label_smoothing)
-        vectors = {} if weight is None else {"class_weight": weight}
-        more = "" if not smoothing else ", logsumexp, mean" if weight is None else _WEIGHTED
-        chain = f"linear | logprob(#target, {ignored}){more}"
-        used = vectors if smoothing else {}
-        found = head(chain, linear_weight, linear_bias, used)(input, keepdims=False, target=target)
-        logprob, *smooth = found if smoothing else (found,)
-        pair = (smooth[0], smooth[1]) if smooth else None
-        loss, scale = row_losses(logprob, pair, target, weight, ignored, smoothing)
-        return reduced(loss, scale, reduction).to(input.dtype)
+    more = "" if not label_smoothing else ", logsumexp, mean" if weight is None else _WEIGHTED
+    vectors = {"class_weight": weight} if weight is not None and label_smoothing else {}
+    chain = f"linear | logprob(#target, {ignored}){more}"
+    return Layer(chain, input, linear_weight, linear_bias, {"target": target}, vectors)
 
 
 # What label smoothing needs besides: more results of the same pass.
 _WEIGHTED = ", logsumexp, (mul(@class_weight) | mean)"
 
 
-def _check_class_weights(weight: Any, linear_weight: torch.Tensor) -> None:
+def _check_class_weights(weight: Any, linear_weight: torch.Tensor, split: bool) -> None:
     if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
         what = weight.dtype if isinstance(weight, torch.Tensor) else type(weight).__qualname__
         raise ArgumentTypeError(f"weight is {what}; expected a torch.Tensor of a floating-point type")
@@ -272,7 +375,7 @@ def _check_class_weights(weight: Any, linear_weight: torch.Tensor) -> None:
         raise ArgumentTypeError(
             f"weight has dtype {weight.dtype} and linear_weight {linear_weight.dtype}; float64 goes with float64 only"
         )
-    if weight.shape != linear_weight.shape[:1]:
+    if weight.ndim != 1 or (weight.shape != linear_weight.shape[:1] and not split):
         raise InvalidArgumentError(
             f"weight has shape {tuple(weight.shape)}; expected ({linear_weight.shape[0]},), a number for each class"
         )

@@ -2,24 +2,31 @@
 """A fused forward whose linear layer is split by columns over the processes of a group.
 
 Each process holds some rows of W, computes partial states of its columns, and merges those of all. The messages are
-``torch.distributed``'s own: each process sends to each other one, so that the one that is missing is known by name.
+``torch.distributed``'s own. What processes say of themselves goes by gloo, from each to each, so that the one that is
+missing is known by name, and on the host, so that a GPU goes on meanwhile. States go the way of their device: by NCCL
+in the order of the current stream, or by gloo.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from .. import errors
 from ..errors import CommunicationError, Error, FuseError, InvalidArgumentError
+from ..model import Model
 from ..shards import States, merge_states
+from .heads import head
 from .program import Program, Runner, signature
 
 _TAG = 0x6F57  # so that messages of the caller's own, in the same group, are not taken for these
@@ -69,17 +76,55 @@ def local(tensor: Any) -> Any:
         return tensor.to_local()
 
 
+def backends_of(group: Any) -> dict[str, str]:
+    """The backend of a group for each kind of device."""
+    config = str(dist.get_backend_config(group)) if hasattr(dist, "get_backend_config") else dist.get_backend(group)
+    if ":" not in config:
+        return {"cuda": config} if config == "nccl" else {"cpu": config, "cuda": config}
+    return dict(item.split(":", 1) for item in config.split(","))
+
+
+_beside: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # groups with gloo of the same processes
+
+
+def _with_gloo(group: Any, timeout: float | None) -> Any:
+    """The group itself if it has gloo, else one beside it, which all of its processes make at the same time."""
+    if backends_of(group).get("cpu") == "gloo":
+        return group
+    if group not in _beside:
+        limit: dict[str, Any] = {} if timeout is None else {"timeout": timedelta(seconds=timeout)}
+        _beside[group] = dist.new_group(
+            dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True, **limit
+        )
+    return _beside[group]
+
+
 class Exchange:
     """Messages between all processes of a group, each within a time limit."""
 
     def __init__(self, group: Any, timeout: float | None) -> None:
-        if dist.get_backend(group) == "nccl":
-            raise InvalidArgumentError(
-                "tp_group has the backend nccl, and states are in host memory so far; expected a group with gloo"
-            )
-        self.group, self.timeout = group, timeout
+        self.timeout = timeout
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._of_devices = group if backends_of(group).get("cuda") == "nccl" else None
+        self.group = _with_gloo(group, timeout)
         self._broken = ""
+        self.counts: list[int] = []  # columns of each process, in the last call of a function of tensors
+
+    @property
+    def broken(self) -> bool:
+        """Whether an exchange has failed: what is under way cannot be told from what comes."""
+        return bool(self._broken)
+
+    def gather_states(self, mine: torch.Tensor) -> torch.Tensor:
+        """``gather`` of what may be on a GPU: there it is only begun."""
+        if not mine.is_cuda:
+            return self.gather(mine)
+        if self._of_devices is None:
+            return self.gather(mine.cpu()).to(mine.device)
+        everyone = mine.new_empty((self.size, *mine.shape))
+        if mine.numel():
+            dist.all_gather_into_tensor(everyone, mine, group=self._of_devices)
+        return everyone
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
         """What each process sent, (processes, n), of ``mine`` (n) from each; raises CommunicationError."""
@@ -169,42 +214,9 @@ class Shards:
                 part = runner.model.states(x)
             except Exception as failure:  # whatever it is, the others must not wait
                 error = failure
-        facts = {}
-        if part is not None:
-            facts = {"shape": list(x.shape), "first": part.first_column, "count": part.num_columns}
-            facts |= {"chain": part.chain, "states": list(part.data.shape[-2:])}
-        cards = self.exchange.agree(error, facts)
-        assert part is not None and runner is not None
-        return runner.finish(merge_states(runner.model, self._parts(cards, x, part)))
-
-    def _parts(self, cards: list[dict[str, Any]], x: torch.Tensor, part: States) -> list[States]:
-        mine = cards[self.exchange.rank]
-        for rank, card in enumerate(cards):
-            if card["shape"] != cards[0]["shape"]:
-                raise InvalidArgumentError(
-                    f"rank {rank} has x of shape {tuple(card['shape'])}, and rank 0 {tuple(cards[0]['shape'])}; "
-                    "expected the same x on all processes of tp_group"
-                )
-            if card["chain"] != cards[0]["chain"]:
-                raise InvalidArgumentError(
-                    f"rank {rank} computes another chain than rank 0, or in another type; expected the same module"
-                )
-        rows = x.shape[:-1].numel()
-        sizes = [rows * card["states"][0] * card["states"][1] for card in cards]
-        sent = part.data.new_zeros(max(sizes))
-        sent[: sizes[self.exchange.rank]] = part.data.reshape(-1)
-        assert mine["states"] == list(part.data.shape[-2:])
-        everyone = self.exchange.gather(sent)
-        return [
-            States(
-                everyone[rank, : sizes[rank]].view(*x.shape[:-1], *card["states"]),
-                card["first"],
-                card["count"],
-                self.total,
-                card["chain"],
-            )
-            for rank, card in enumerate(cards)
-        ]
+        parts = parts_of(self.exchange, error, x.shape, part, self.total)
+        assert runner is not None
+        return runner.finish(merge_states(runner.model, parts))
 
     def _loaded(self, program: Program, leaves: Sequence[torch.Tensor]) -> Runner:
         if self._runner is None or self._runner.signature != signature(leaves):
@@ -215,3 +227,135 @@ class Shards:
                 raise FuseError(f"the weight has {count} rows, and had {self.count} when it was fused; fuse it anew")
             self._runner = runner
         return self._runner
+
+
+def parts_of(
+    exchange: Exchange, error: Exception | None, shape: torch.Size, part: States | None, total: int
+) -> list[States]:
+    """The states of all processes, from those of this one, or from what kept it from having any.
+
+    ``shape`` is that of x, the same on all.
+    """
+    cards = exchange.agree(error, _facts(shape, part))
+    assert part is not None
+    return _exchanged(exchange, cards, part, total)
+
+
+def _facts(shape: torch.Size, part: States | None) -> dict[str, Any]:
+    """What the others must know of a process's states."""
+    if part is None:
+        return {}
+    facts = {"shape": list(shape), "first": part.first_column, "count": part.num_columns, "chain": part.chain}
+    return facts | {"states": list(part.data.shape[-2:]), "device": part.data.device.type}
+
+
+def _exchanged(exchange: Exchange, cards: list[dict[str, Any]], part: States, total: int) -> list[States]:
+    """The states of all processes, which have said what theirs are."""
+    for rank, card in enumerate(cards):
+        if card["shape"] != cards[0]["shape"]:
+            raise InvalidArgumentError(
+                f"rank {rank} has x of shape {tuple(card['shape'])}, and rank 0 {tuple(cards[0]['shape'])}; "
+                "expected the same x on all processes of tp_group"
+            )
+        if card["chain"] != cards[0]["chain"]:
+            raise InvalidArgumentError(
+                f"rank {rank} computes another chain than rank 0, or in another type; expected the same module"
+            )
+        if card["device"] != cards[0]["device"]:
+            raise InvalidArgumentError(
+                f"rank {rank} has x on {card['device']}, and rank 0 on {cards[0]['device']}; expected the same"
+            )
+    lead = cards[0]["shape"][:-1]
+    sizes = [math.prod(lead) * card["states"][0] * card["states"][1] for card in cards]
+    sent = part.data.reshape(-1)
+    if sizes[exchange.rank] < max(sizes):
+        sent = torch.cat([sent, sent.new_zeros(max(sizes) - sizes[exchange.rank])])
+    everyone = exchange.gather_states(sent)
+    return [
+        States(
+            everyone[rank, : sizes[rank]].view(*lead, *card["states"]),
+            card["first"],
+            card["count"],
+            total,
+            card["chain"],
+        )
+        for rank, card in enumerate(cards)
+    ]
+
+
+class Layer(NamedTuple):
+    """A call of a function of tensors, of which the weight, and what goes with its rows, is this process's part."""
+
+    chain: str
+    hidden: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    rows: Mapping[str, Any]
+    vectors: Mapping[str, torch.Tensor]  # of all columns
+
+
+def results_of(exchange: Exchange, make: Callable[[], Layer]) -> tuple[Any, int]:
+    """What the chain comes to over the columns of all processes, without the one column, and how many these are.
+
+    Which columns each has is taken to be what it was, so that one message says all; where it is not, that is found out
+    by all, who then begin anew.
+    """
+    error, layer, loaded = None, None, None
+    facts: dict[str, Any] = {}
+    try:
+        layer = make()
+        facts = {"count": layer.weight.shape[0], "asks": zlib.crc32(layer.chain.encode())}
+        if exchange.counts and exchange.counts[exchange.rank] == facts["count"]:
+            loaded = _states_of(layer, exchange.rank, exchange.counts)
+            facts |= {**_facts(layer.hidden.shape, loaded[1]), "counts": _checksum(exchange.counts)}
+    except Exception as failure:  # whatever it is, the others must not wait
+        error = failure
+    cards = exchange.agree(error, facts)
+    assert layer is not None
+    for rank, card in enumerate(cards):
+        if card["asks"] != cards[0]["asks"]:
+            raise InvalidArgumentError(
+                f"rank {rank} asks for something else than rank 0; expected the same arguments on all processes"
+            )
+    counts = [card["count"] for card in cards]
+    if any(card.get("counts") != _checksum(counts) for card in cards):
+        exchange.counts = counts
+        try:
+            loaded = _states_of(layer, exchange.rank, counts)
+        except Exception as failure:
+            error = failure
+        cards = exchange.agree(error, {} if error is not None else _facts(layer.hidden.shape, loaded and loaded[1]))
+    assert loaded is not None
+    model, part = loaded
+    parts = _exchanged(exchange, cards, part, sum(counts))
+    return merge_states(model, parts, keepdims=False, **layer.rows), sum(counts)
+
+
+def _checksum(counts: Sequence[int]) -> int:
+    return zlib.crc32(repr(list(counts)).encode())
+
+
+def _states_of(layer: Layer, rank: int, counts: Sequence[int]) -> tuple[Model, States]:
+    """The loaded model of a process's columns, and its states."""
+    first, count, total = sum(counts[:rank]), counts[rank], sum(counts)
+    for name, vector in layer.vectors.items():
+        if len(vector) != total:
+            raise InvalidArgumentError(f"{name} has {len(vector)} values; expected {total}, those of all processes")
+    own = {name: vector[first : first + count] for name, vector in layer.vectors.items()}
+    model = head(layer.chain, layer.weight, layer.bias, own, {"first_column": first, "total_columns": total})
+    return model, model.states(layer.hidden, **layer.rows)
+
+
+def exchange_of(tensors: Sequence[tuple[str, Any]], group: Any, timeout: float | None) -> Exchange | None:
+    """How this process reaches those that have the other columns; None where it has all."""
+    found = group_of(tensors, group)
+    if found is None:
+        return None
+    kept = _exchanges.get(found)
+    if kept is None or kept.broken:
+        kept = _exchanges[found] = Exchange(found, timeout)
+    kept.timeout = timeout
+    return kept
+
+
+_exchanges: WeakKeyDictionary[Any, Exchange] = WeakKeyDictionary()

@@ -4,7 +4,7 @@
 A row has the chain's text, where ``{name}`` is an argument; the arguments with their defaults; the names under which
 torch, torch.nn.functional, torch.special and torch.Tensor have it (a trailing ``_`` works in place); the classes of
 torch.nn, whose attributes are the arguments; and Python's operators. Rows whose text begins with ``@`` are built by the
-function of that name in rules.py, because what they mean depends on what they are applied to.
+function of that name in one of the rules*.py, because what they mean depends on what they are applied to.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ SPELLINGS = (
     Spelling("log", "", "log log_"),
     Spelling("log1p", "", "log1p log1p_"),
     Spelling("reciprocal", "", "reciprocal reciprocal_"),
+    Spelling("@wave sin", "", "sin sin_", meaning="sin, of each logit, on a CPU"),
+    Spelling("@wave cos", "", "cos cos_", meaning="cos, of each logit, on a CPU"),
     Spelling("relu", "inplace=False", "relu relu_", "ReLU"),
     Spelling("hardtanh(0, 6)", "inplace=False", "relu6", "ReLU6"),
     Spelling(

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT */
+/* What results take beside passes over W: bounds of searches, what was found, spreads, columns that are gathered, rows
+ * that are wanted. */
+#include "answers.h"
+
+#include <cuda_runtime.h>
+
+#include "common/pieces.cuh"
+
+namespace {
+
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+
+/* A column of a row and its value; below 0: none. */
+template <class T> struct ranked {
+    T value;
+    int32_t column;
+};
+
+template <class T> __device__ __forceinline__ bool comes_before(const ranked<T> &p, const ranked<T> &q) {
+    if (p.column < 0 || q.column < 0) return p.column >= 0 && q.column < 0;
+    return rfi_comes_before(p.value, p.column, q.value, q.column);
+}
+
+constexpr int KEPT = 1024; /* columns */
+
+/* The first k of `count` columns, item(i) the i-th, by a block: put(n, column) gets each from one thread, less than k
+ * where there are less. What no more than k - 1 threads have better ones than is a bound; those that are not behind it
+ * are few, and each counts the others before it. No two are the same column, so which thread holds which does not
+ * matter. */
+template <class T, class Item, class Put> __device__ void select_first(int64_t count, int k, Item item, Put put) {
+    __shared__ ranked<T> best[THREADS], kept[KEPT], bound;
+    __shared__ int num_kept;
+    ranked<T> mine = {0, -1};
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
+        const ranked<T> one = item(i);
+        if (comes_before(one, mine)) mine = one;
+    }
+    best[threadIdx.x] = mine;
+    if (threadIdx.x == 0) num_kept = 0, bound.column = -1;
+    __syncthreads();
+    int before = 0;
+    for (int i = 0; i < THREADS && mine.column >= 0; i++) before += comes_before(best[i], mine);
+    if (mine.column >= 0 && before == k - 1) bound = mine;
+    __syncthreads();
+    const auto counts = [&](const ranked<T> &one) {
+        return one.column >= 0 && (bound.column < 0 || !comes_before(bound, one));
+    };
+    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
+        const ranked<T> one = item(i);
+        if (!counts(one)) continue;
+        const int at = atomicAdd(&num_kept, 1);
+        if (at < KEPT) kept[at] = one;
+    }
+    __syncthreads();
+    if (num_kept <= KEPT) {
+        for (int j = threadIdx.x; j < num_kept; j += THREADS) {
+            int place = 0;
+            for (int i = 0; i < num_kept; i++) place += comes_before(kept[i], kept[j]);
+            if (place < k) put(place, kept[j]);
+        }
+        return;
+    }
+    for (int64_t j = threadIdx.x; j < count; j += THREADS) {
+        const ranked<T> one = item(j);
+        if (!counts(one)) continue;
+        int64_t place = 0;
+        for (int64_t i = 0; i < count; i++) place += comes_before(item(i), one);
+        if (place < k) put((int)place, one);
+    }
+}
+
+/* The best column of a partial state. */
+template <class T> __device__ __forceinline__ ranked<T> best_of_state(const rfi_cuda_bound &b, int64_t at) {
+    const rfi_state_of<T, rfi_answers::TOTALS> s = rfi_read_state<T, rfi_answers::TOTALS>(b.partials, at);
+    const T word = s.t[2];
+    if (word < 0) return {(T)NAN, (int32_t)(rfi_answers::BEHIND - rfi_typed<T>::column_of(-word))};
+    if (!(word < (T)INFINITY)) return {0, -1};
+    return {s.m, (int32_t)rfi_typed<T>::column_of(word)};
+}
+
+/* A block a row. No more than k - 1 blocks of columns have a best one that comes before the k-th best of all blocks,
+ * and so the first k columns lie in k blocks, none of them behind that one. */
+template <class T> __global__ void __launch_bounds__(THREADS) bound_by_peaks(const __grid_constant__ rfi_cuda_bound b) {
+    const int64_t row = blockIdx.x;
+    T *const value = (T *)b.values + row;
+    if (b.wanted && b.counts[row] >= (unsigned)b.top && b.counts[row] <= b.room) {
+        if (threadIdx.x) return;
+        *value = (T)NAN;
+        b.columns[row] = 0;
+        return;
+    }
+    const int unit = b.irregular && b.irregular[row] ? RFI_FOLD_COLUMNS : b.fold_columns;
+    const int64_t states = (b.out_features + unit - 1) / unit, first = row * b.num_partials;
+    if (threadIdx.x == 0) { /* with fewer blocks all columns come before */
+        *value = -(T)INFINITY;
+        b.columns[row] = INT32_MAX;
+        if (b.wanted) *b.wanted = 1;
+    }
+    __syncthreads(); /* the count is read, and what may be written once more is written */
+    if (threadIdx.x == 0) b.counts[row] = 0;
+    select_first<T>(
+        states, b.top, [&](int64_t i) { return best_of_state<T>(b, first + i); },
+        [&](int n, const ranked<T> &one) {
+            if (n < b.top - 1) return;
+            *value = one.value;
+            b.columns[row] = one.column + 1; /* it is one of them itself */
+        });
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) bound_by_pick(const __grid_constant__ rfi_cuda_bound b) {
+    const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row >= b.batch) return;
+    const int64_t asked = b.asked[row];
+    const bool there = asked >= 0 && asked < b.out_features;
+    ((T *)b.values)[row] = there ? ((const T *)b.picked)[row] : (T)NAN;
+    b.columns[row] = there ? (int32_t)asked : -1;
+    b.counts[row] = 0;
+}
+
+/* A block a row. W has no more bytes of a row than are whole pieces of 16. */
+template <class T> __global__ void __launch_bounds__(THREADS)
+    take_diagonal(const __grid_constant__ rfi_cuda_diagonal d) {
+    const int64_t row = blockIdx.x, asked = d.asked[row];
+    const bool there = asked >= 0 && asked < d.out_features;
+    const int64_t from = there ? asked : 0;
+    const void *const terms[3] = {d.from.data, d.from.low, d.from.least};
+    const void *const places[3] = {d.to.data, d.to.low, d.to.least};
+    const int item = d.from.dtype == RF_FLOAT64 ? 8 : d.from.dtype == RF_FLOAT32 ? 4 : 2, values = 16 / item;
+    const int64_t depth =
+        d.from.panel ? (d.in_features + 2 * d.from.panel - 1) / (2 * d.from.panel) * (2 * d.from.panel) : d.in_features;
+    for (int t = 0; t < 3 && terms[t]; t++)
+        for (int64_t i = threadIdx.x * values; i < depth; i += THREADS * values) {
+            const int64_t a = d.from.panel ? rfi_place(d.from.panel, d.from.ld, from, i) : from * d.from.ld + i,
+                          b = d.from.panel ? rfi_place(d.from.panel, d.to.ld, row, i) : row * d.to.ld + i;
+            *(uint4 *)((char *)places[t] + b * item) = *(const uint4 *)((const char *)terms[t] + a * item);
+        }
+    if (threadIdx.x) return;
+    d.columns[row] = there ? row : -1;
+    if (d.from.scale) ((float *)d.to.scale)[row] = d.from.scale[from];
+    ((T *)d.to_bias)[row] = ((const T *)d.bias)[from];
+    for (int v = 0; v < d.num_vectors; v++)
+        ((T *)d.to_vectors)[v * d.rows + row] = ((const T *)d.vectors)[v * d.out_features + from];
+}
+
+/* A block a row. */
+template <class T> __global__ void __launch_bounds__(THREADS) store_top(const __grid_constant__ rfi_cuda_found f) {
+    const int64_t row = blockIdx.x, first = row * f.search.room,
+                  count = min((int64_t)f.search.counts[row], f.search.room);
+    select_first<T>(
+        count, f.top,
+        [&](int64_t i) { return ranked<T>{((const T *)f.search.found)[first + i], f.search.found_columns[first + i]}; },
+        [&](int n, const ranked<T> &one) {
+            rfi_store_as<T>(f.y, f.y_dtype, row * f.ldy + n, one.value);
+            f.indices[row * f.ld_indices + n] = one.column;
+        });
+}
+
+__global__ void __launch_bounds__(THREADS) store_ranks(const __grid_constant__ rfi_cuda_found f) {
+    const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row >= f.batch) return;
+    f.indices[row * f.ld_indices] = f.search.columns[row] < 0 ? -1 : (int64_t)f.search.counts[row];
+}
+
+__device__ __forceinline__ float down_of(float m) { return rfi_down_f32(m); }
+__device__ __forceinline__ double down_of(double m) { return rfi_down_f64(m); }
+
+template <class T> __global__ void __launch_bounds__(THREADS) find_centres(const __grid_constant__ rfi_cuda_spread s) {
+    const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row >= s.fold.batch) return;
+    const T centre = s.fold.out_features ? ((const T *)s.centres)[row] : (T)0;
+    ((T *)s.shifts)[row] = s.scale ? (T)((double)centre * s.scale) : (T)0;
+    ((T *)s.factors)[row] = s.scale ? (T)1 : down_of(centre);
+}
+
+/* A warp a row: the squares of all units, in an order that depends on their number alone. */
+template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(const __grid_constant__ rfi_cuda_spread s) {
+    const rfi_cuda_fold &f = s.fold;
+    const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row >= f.batch) return;
+    double sum = 0, squares = 0;
+    for (int64_t i = threadIdx.x % 32; i < f.squares.units; i += 32) {
+        const T *const unit = (const T *)f.squares.sums + (row * f.squares.units + i) * 2;
+        sum += (double)unit[0], squares += (double)unit[1];
+    }
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        sum += __shfl_xor_sync(~0u, sum, step);
+        squares += __shfl_xor_sync(~0u, squares, step);
+    }
+    if (threadIdx.x % 32) return;
+    /* The centre is the mean but for rounding, which the sum of the distances tells. */
+    if (s.scale && squares < INFINITY) squares = fmax(squares - sum * (sum / (double)f.out_features), 0.0);
+    const T m = f.out_features ? ((const T *)s.centres)[row] : (T)0;
+    for (int i = 0; i < f.num_results; i++) {
+        const rfi_cuda_result &result = f.results[i];
+        T v;
+        if (result.reduction == RF_OP_NORM) v = m < (T)INFINITY ? (T)(sqrt(squares) / (double)down_of(m)) : m;
+        else if (result.reduction == RF_OP_STD) v = (T)sqrt(squares / s.counts[i]);
+        else v = (T)(squares / s.counts[i]);
+        v = rfi_run_steps(f, result.first_step, result.num_steps, row, v);
+        rfi_store_as<T>(result.y, result.y_dtype, row * result.ldy, v);
+    }
+}
+
+/* A lane's part of the product of a row of x, as it is stored, with a row of W that has an infinity: whatever is finite
+ * does not count. The terms of such a row are that infinity's sign, and zeros that say what the others were, for an
+ * infinite x meets them (doc/kernels/accuracy.md). */
+template <class T> __device__ T meet_infinity(const rfi_cuda_fold &f, int64_t row, int64_t column, int lane) {
+    const T little = (T)0x1p-100f; /* finite x times this is finite, however many are added */
+    T sum = 0;
+    for (int64_t k = lane; k < f.in_features; k += 32) {
+        const int64_t at = f.w.panel ? rfi_place(f.w.panel, f.w.ld, column, k) : column * f.w.ld + k;
+        const T first = rfi_load_as<T>(f.w.data, f.w.dtype, at),
+                second = f.w.low ? rfi_load_as<T>(f.w.low, f.w.dtype, at) : (T)0;
+        const T w = first != 0 ? copysign((T)INFINITY, first) : signbit(second) ? copysign(little, first) : (T)0;
+        sum = fma(rfi_load_as<T>(f.x.data, f.x.dtype, row * f.x.ld + k), w, sum);
+    }
+    return sum;
+}
+
+/* A warp a column: the lanes share out K by pieces. */
+template <class T> __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ rfi_cuda_gather g) {
+    using namespace pieces;
+    const rfi_cuda_fold &f = g.fold;
+    const int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (at >= f.batch * g.columns) return;
+    const int lane = threadIdx.x % 32;
+    const int64_t row = at / g.columns, place = at % g.columns, from = g.list ? g.list[row] : row;
+    int64_t column = -1;
+    if (from >= 0 && from < g.asked_rows)
+        column = g.asked_dtype == RF_INT32 ? ((const int32_t *)g.asked)[from * g.ld + place]
+                                           : ((const int64_t *)g.asked)[from * g.ld + place];
+    T v = (T)NAN;
+    if (column >= 0 && column < f.out_features) {
+        const operand x = operand_of<T>(f.x), w = operand_of<T>(f.w);
+        const T scale = f.w.scale ? (T)f.w.scale[column] : (T)1;
+        T sum = 0;
+        const bool infinite = isinf(scale);
+        if (infinite) sum = meet_infinity<T>(f, row, column, lane);
+        for (int64_t k = infinite ? f.in_features : lane * PIECE<T>; k < f.in_features; k += 32 * PIECE<T>) {
+            piece<1> x_piece;
+            piece<sizeof(T) == 4 ? 3 : 1> w_piece;
+            const form x_form = load_piece<T>(x_piece, x, true, row, k, f.in_features),
+                       w_form = load_piece<T>(w_piece, w, true, column, k, f.in_features);
+            T xs[PIECE<T>], ws[PIECE<T>];
+            values_of<T>(xs, x_piece, x_form, f.x.dtype == RF_BFLOAT16);
+            values_of<T>(ws, w_piece, w_form, f.w.dtype == RF_BFLOAT16);
+#pragma unroll
+            for (int i = 0; i < PIECE<T>; i++) sum = fma(xs[i], ws[i] * scale, sum);
+        }
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+        v = sum + ((const T *)f.bias)[column];
+        T saved = 0;
+        for (int i = 0; i < f.chain.num_pre; i++) {
+            const rfi_cuda_step &step = f.chain.steps[i];
+            const T a = step.row >= 0 ? ((const T *)f.row_inputs)[step.row * f.batch + row]
+                : step.vector >= 0    ? ((const T *)f.vectors)[step.vector * f.out_features + column]
+                                      : rfi_typed<T>::a(step);
+            v = rfi_typed<T>::apply(step.kind, v, a, rfi_typed<T>::b(step), saved);
+            if (step.kind == RF_OP_SAVE) saved = v;
+        }
+    }
+    if (lane == 0) rfi_store_as<T>(f.y, f.y_dtype, row * f.ldy + place, v);
+}
+
+/* A block a row; values by their bits. */
+template <class T> __global__ void __launch_bounds__(THREADS)
+    take_rows(const __grid_constant__ rfi_cuda_take t, T missing) {
+    const int64_t from = t.list[blockIdx.x];
+    const bool there = from >= 0 && from < t.from_rows;
+    for (int64_t i = threadIdx.x; i < t.ld_to; i += THREADS)
+        ((T *)t.to)[blockIdx.x * t.ld_to + i] = i >= t.columns ? (T)0
+            : there                                            ? ((const T *)t.from)[from * t.ld_from + i]
+                                                               : missing;
+}
+
+/* A thread a row of one column. */
+template <class T> __global__ void __launch_bounds__(THREADS)
+    take_values(const __grid_constant__ rfi_cuda_take t, T missing) {
+    const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row >= t.rows) return;
+    const int64_t from = t.list[row];
+    ((T *)t.to)[row] = from >= 0 && from < t.from_rows ? ((const T *)t.from)[from * t.ld_from] : missing;
+}
+
+template <class T> cudaError_t launch_take(const rfi_cuda_take *take, T missing, cudaStream_t stream) {
+    const bool single = take->columns == 1 && take->ld_to == 1;
+    const int64_t blocks = single ? rfi_tiles(take->rows, THREADS) : take->rows;
+    if (!take->rows) return cudaSuccess;
+    if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)blocks);
+    config.blockDim = dim3(THREADS);
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, single ? take_values<T> : take_rows<T>, *take, missing);
+}
+
+/* A thread a row, or a warp. */
+template <class P>
+cudaError_t launch_rows(void (*kernel)(P), const P *parameters, int64_t rows, int rows_a_block, cudaStream_t stream) {
+    const int64_t blocks = rfi_tiles(rows, rows_a_block);
+    if (!rows) return cudaSuccess;
+    if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
+    return rfi_launch(kernel, parameters, dim3((unsigned)blocks), THREADS, 0, stream);
+}
+
+} // namespace
+
+cudaError_t rfi_cuda_launch_bound(const rfi_cuda_bound *bound, cudaStream_t stream) {
+    const bool wide = bound->dtype == RF_FLOAT64;
+    if (!bound->top)
+        return launch_rows(wide ? bound_by_pick<double> : bound_by_pick<float>, bound, bound->batch, THREADS, stream);
+    return launch_rows(wide ? bound_by_peaks<double> : bound_by_peaks<float>, bound, bound->batch, 1, stream);
+}
+
+cudaError_t rfi_cuda_launch_diagonal(const rfi_cuda_diagonal *diagonal, cudaStream_t stream) {
+    return launch_rows(diagonal->dtype == RF_FLOAT64 ? take_diagonal<double> : take_diagonal<float>, diagonal,
+        diagonal->rows, 1, stream);
+}
+
+cudaError_t rfi_cuda_launch_found(const rfi_cuda_found *found, cudaStream_t stream) {
+    if (!found->top) return launch_rows(store_ranks, found, found->batch, THREADS, stream);
+    return launch_rows(
+        found->dtype == RF_FLOAT64 ? store_top<double> : store_top<float>, found, found->batch, 1, stream);
+}
+
+cudaError_t rfi_cuda_launch_centre(const rfi_cuda_spread *spread, cudaStream_t stream) {
+    return launch_rows(spread->dtype == RF_FLOAT64 ? find_centres<double> : find_centres<float>, spread,
+        spread->fold.batch, THREADS, stream);
+}
+
+cudaError_t rfi_cuda_launch_spread(const rfi_cuda_spread *spread, cudaStream_t stream) {
+    return launch_rows(spread->dtype == RF_FLOAT64 ? store_spreads<double> : store_spreads<float>, spread,
+        spread->fold.batch, WARPS, stream);
+}
+
+cudaError_t rfi_cuda_launch_gather(const rfi_cuda_gather *g, cudaStream_t stream) {
+    return launch_rows(
+        g->dtype == RF_FLOAT64 ? gather<double> : gather<float>, g, g->fold.batch * g->columns, WARPS, stream);
+}
+
+cudaError_t rfi_cuda_launch_take(const rfi_cuda_take *take, cudaStream_t stream) {
+    switch (take->dtype) {
+    case RF_FLOAT64: return launch_take<uint64_t>(take, UINT64_C(0x7ff8000000000000), stream);
+    case RF_INT64: return launch_take<uint64_t>(take, UINT64_MAX, stream);
+    case RF_INT32: return launch_take<uint32_t>(take, UINT32_MAX, stream);
+    case RF_FLOAT16: return launch_take<uint16_t>(take, 0x7e00, stream);
+    case RF_BFLOAT16: return launch_take<uint16_t>(take, 0x7fc0, stream);
+    default: return launch_take<uint32_t>(take, 0x7fc00000u, stream);
+    }
+}

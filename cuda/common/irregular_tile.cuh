@@ -1,0 +1,575 @@
+/* SPDX-License-Identifier: MIT */
+/* A tile of logits of rows that terms of 16 bits do not represent, on tensor cores: what each kernel that reads x in
+ * terms does with the rows that it leaves out.
+ *
+ * A finite row is brought to three bfloat16 terms on its way to shared memory, and W's values, whatever terms they are
+ * kept in, to three more: six products, and the range of float32. Of a row with infinities only these count, and only
+ * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities
+ * where all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
+ * alone. The sum of a row depends on the row and W alone, not on what else is in the tile. */
+#ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
+#define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
+
+#include "common/pieces.cuh"
+#include "common/ptx.cuh"
+
+namespace irregular_tile {
+
+constexpr int THREADS = 256, WARPS = THREADS / 32;
+constexpr int ROWS = 64, COLUMNS = 128; /* of a tile */
+constexpr int TILE_LD = COLUMNS + 4;
+constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a stage */
+constexpr int TERMS = 3;
+constexpr int X_TERM = ROWS * ROW_BYTES, W_TERM = COLUMNS * ROW_BYTES, STAGE = TERMS * (X_TERM + W_TERM);
+constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+constexpr int X_STEPS = ROWS * PIECES / THREADS, W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
+constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
+constexpr int UP = 76; /* x is scaled to a largest magnitude of 2^90: that of the terms of binary16, and so much more */
+static_assert(UP == 76, "the inverse is in logit_of");
+static_assert(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) == WARPS, "warps cover the tile");
+
+/* What a block knows of a tile besides its values, in shared memory, and what rows there are. */
+struct Notes {
+    float w_scale[COLUMNS];
+    int place[COLUMNS];   /* of the infinity of a row of W that has one, or -1; the lowest bit of 2 k is its sign */
+    int infinities[ROWS]; /* of a row of x */
+    int list[WINDOW], counts[WARPS];
+};
+constexpr int TILE_BYTES = (int)sizeof(float) * ROWS * TILE_LD;
+/* What is needed at least: a stage, and one on its way, of what takes most, of finite rows two terms of W. */
+constexpr int LEAST_BYTES = STAGE + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 2);
+static_assert(LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 3),
+    "the tile, and rows with infinities beside three terms of W");
+
+/* The rows of x that are computed in one way. A scale says whether they are finite; where the infinities of others are,
+ * in place of their terms: see rfi_cuda_split. */
+enum Kind { FINITE, FEW, MANY, ALL };
+
+__device__ __forceinline__ const int *infinities_of(const rfi_cuda_fold &p, int64_t row) {
+    return (const int *)((const uint16_t *)p.x.data + row * p.x.ld);
+}
+__device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind kind) {
+    if (!p.irregular[row] || kind == ALL) return p.irregular[row];
+    if (p.x.scale[row] != INFINITY) return kind == FINITE;
+    return kind == (infinities_of(p, row)[0] > RFI_FEW_INFINITIES ? MANY : FEW);
+}
+
+/* The flagged rows of a kind among the WINDOW from row `first` on, in their order, which is the same in every block.
+ * Their number. By THREADS threads; sync() is a barrier of them. */
+template <class Sync>
+__device__ int list_rows(const rfi_cuda_fold &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
+    constexpr int EACH = WINDOW / THREADS;
+    const int64_t row = first + thread * EACH;
+    const int lane = thread % 32;
+    unsigned flags = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (row + i < p.batch && is_of(p, row + i, kind)) flags |= 1u << i;
+    int upto = __popc(flags);
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += below;
+    }
+    sync(); /* what was there is read */
+    if (lane == 31) notes.counts[thread / 32] = upto;
+    sync(); /* the counts are written */
+    int at = upto - __popc(flags), all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < thread / 32) at += notes.counts[w];
+        all += notes.counts[w];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (flags >> i & 1) notes.list[at++] = (int)(row + i);
+    sync(); /* the list is written */
+    return all;
+}
+
+/* Where a piece of a row of a stage lies: permuted by the row's number, so that the eight rows of an 8 x 8 matrix lie
+ * in different banks. */
+__device__ __forceinline__ int place_of(int row, int piece) {
+    return row * ROW_BYTES + ((piece ^ (row >> 1 & 3)) << 4);
+}
+
+struct Words {
+    uint32_t w[4];
+};
+__device__ __forceinline__ Words words_of(const uint4 &v) { return {{v.x, v.y, v.z, v.w}}; }
+__device__ __forceinline__ uint4 pack(const Words &v) { return make_uint4(v.w[0], v.w[1], v.w[2], v.w[3]); }
+
+/* By address: of a pointer that it gets the compiler does not know that it is to shared memory. */
+__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "r"(from)
+        : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared(uint32_t to, const uint4 &v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+        : "memory");
+}
+
+/* Eight values to three bfloat16 terms each, to `to` and TERM bytes further on. */
+template <int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
+#pragma unroll
+    for (int t = 0; t < TERMS; t++) {
+        Words term;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const __nv_bfloat162 two = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+            term.w[i] = *(const uint32_t *)&two;
+            const float2 back = rfi_widen<__nv_bfloat16>(term.w[i]);
+            v[2 * i] -= back.x, v[2 * i + 1] -= back.y;
+        }
+        store_shared(to + t * TERM, pack(term));
+    }
+}
+
+/* Shared memory: what is multiplied, one stage or two, then what each thread has on its way there, as it comes from
+ * memory, of several: nobody else reads that. */
+struct Room {
+    int buffer, buffers, raw, stages; /* bytes of a stage and their number; of a raw one, and theirs */
+};
+constexpr int MOST_STAGES = 4;
+template <bool SIGNS> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
+    Room room;
+    room.buffer = (SIGNS ? 1 : TERMS) * (X_TERM + W_TERM);
+    room.raw = THREADS * 16 * (X_STEPS * 2 + W_STEPS * w_terms);
+    room.buffers = bytes >= 2 * (room.buffer + room.raw) ? 2 : 1;
+    room.stages = min((bytes - room.buffers * room.buffer) / room.raw, MOST_STAGES);
+    return room;
+}
+
+/* Until the oldest of a thread's `stages` raw stages is there. */
+__device__ __forceinline__ void wait_for_oldest(int stages) {
+    switch (stages) {
+    case 4: rfi_copy_wait<3>(); break;
+    case 3: rfi_copy_wait<2>(); break;
+    case 2: rfi_copy_wait<1>(); break;
+    default: rfi_copy_wait<0>(); break;
+    }
+}
+
+/* A thread's pieces of x of a stage. Rows that are not there are left as they are: nobody reads what comes of them. */
+template <bool SIGNS> struct XPieces {
+    pieces::operand from;
+    int64_t row[X_STEPS];         /* -1: not there */
+    float a[X_STEPS], b[X_STEPS]; /* what it is scaled with: a power of two, in two factors */
+    int infinities[X_STEPS];      /* so far, of this thread's pieces of the row */
+    int place;                    /* of the first in a stage */
+
+    __device__ __forceinline__ XPieces(const rfi_cuda_fold &p, const int *list, int rows, int thread)
+        : from(pieces::operand_of<float>(p.x_stored)), place(place_of(thread / PIECES, thread % PIECES)) {
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++) {
+            const int r = (s * THREADS + thread) / PIECES;
+            row[s] = r < rows ? list[r] : -1;
+            a[s] = b[s] = 1;
+            infinities[s] = 0;
+            if (SIGNS || row[s] < 0) continue;
+            const int exponent = UP - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
+            a[s] = __int_as_float((exponent - second + 127) << 23);
+            b[s] = __int_as_float((second + 127) << 23);
+        }
+    }
+    /* To the thread's place in a raw stage. */
+    __device__ __forceinline__ void load(uint32_t raw, int64_t k, int64_t end) const {
+        const bool narrow = from.whole != pieces::VALUES;
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
+            if (row[s] < 0) continue;
+            if (from.in_pieces && k + 8 <= end) {
+                const unsigned char *at =
+                    (const unsigned char *)from.rows.data + (row[s] * from.rows.ld + k) * (narrow ? 2 : 4);
+                rfi_copy_async_16(raw, at, 16);
+                if (!narrow) rfi_copy_async_16(raw + THREADS * 16, at + 16, 16);
+                continue;
+            }
+            pieces::piece<1> piece;
+            pieces::load_piece<float>(piece, from, true, row[s], k, end);
+            store_shared(raw, piece.raw[0]);
+            store_shared(raw + THREADS * 16, piece.raw[1]);
+        }
+    }
+    /* Of two values in 16 bits the signs of those that are infinite: -1, 0 or 1. Those of float32 by their upper
+     * halves, for there is no NaN. */
+    static __device__ __forceinline__ uint32_t signs_of(uint32_t two, uint32_t infinity, int &infinities) {
+        const uint32_t there = __vcmpeq2(two & infinity, infinity);
+        infinities += __popc(there) / 16;
+        return (two & 0x80008000 | 0x3f803f80) & there;
+    }
+    __device__ __forceinline__ void put(uint32_t stage, uint32_t raw) {
+        const bool narrow = from.whole != pieces::VALUES;
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
+            if (row[s] < 0) continue;
+            /* The steps' rows are a multiple of eight apart: they are permuted alike. */
+            const uint32_t to = stage + place + s * (THREADS / PIECES) * ROW_BYTES;
+            const pieces::piece<1> piece = {{load_shared(raw), load_shared(raw + THREADS * 16)}};
+            if (SIGNS) {
+                const uint32_t infinity = from.rows.dtype == RF_FLOAT16 ? 0x7c007c00 : 0x7f807f80;
+                const Words low = words_of(piece.raw[0]), high = words_of(piece.raw[1]);
+                Words signs;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const Words &half = i < 2 ? low : high;
+                    signs.w[i] =
+                        signs_of(narrow ? low.w[i] : __byte_perm(half.w[i % 2 * 2], half.w[i % 2 * 2 + 1], 0x7632),
+                            infinity, infinities[s]);
+                }
+                store_shared(to, pack(signs));
+            } else {
+                float v[8];
+                pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = v[i] * a[s] * b[s];
+                put_terms<X_TERM>(to, v);
+            }
+        }
+    }
+};
+
+/* And those of W. */
+template <bool SIGNS> struct WPieces {
+    static constexpr int FIRST = (SIGNS ? 1 : TERMS) * X_TERM; /* of W in a stage */
+    int terms;
+    int64_t end;           /* pieces from here on are zeros */
+    int64_t base[W_STEPS]; /* of the row, in values */
+    bool there[W_STEPS], infinite[W_STEPS];
+    int64_t panel_step; /* from a panel to the next */
+    int shift, mask, turn[W_STEPS];
+
+    __device__ __forceinline__ WPieces(const rfi_cuda_fold &p, int64_t column0, int thread) {
+        const int panel = p.w.panel;
+        terms = rfi_terms_of(p.w);
+        end = p.in_features;
+        mask = panel - 1;
+        shift = panel ? 31 - __clz(panel) : 0;
+        panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) {
+            const int64_t row = column0 + (s * THREADS + thread) / PIECES;
+            there[s] = row < p.out_features;
+            infinite[s] = there[s] && p.w.scale && p.w.scale[row] == INFINITY;
+            base[s] = panel ? rfi_place(panel, p.w.ld, row, 0) : row * p.w.ld;
+            turn[s] = panel ? (int)(base[s] & mask) : 0; /* where the row's first piece lies */
+            base[s] -= turn[s];
+        }
+    }
+    /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
+    __device__ __forceinline__ void load(const rfi_cuda_fold &p, uint32_t raw, int64_t k) const {
+        const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) {
+            const bool reads = there[s] && k < end;
+            const int64_t at = reads ? base[s] + offset + (mask < 0 ? 0 : (int)k & mask ^ turn[s]) : 0;
+#pragma unroll
+            for (int t = 0; t < TERMS; t++) {
+                if (t >= terms) break;
+                const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
+                rfi_copy_async_16(
+                    raw + (2 * X_STEPS + s * terms + t) * THREADS * 16, (const uint16_t *)term + at, reads ? 16 : 0);
+            }
+        }
+    }
+    __device__ __forceinline__ void put(
+        const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, Notes &notes, int64_t k, int thread) const {
+        const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
+#pragma unroll
+        for (int s = 0; s < W_STEPS; s++) {
+            const int column = (s * THREADS + thread) / PIECES;
+            const uint32_t to = stage + FIRST + place_of(column, thread % PIECES);
+            uint4 term[TERMS];
+#pragma unroll
+            for (int t = 0; t < TERMS; t++)
+                term[t] = t < terms ? load_shared(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16)
+                                    : make_uint4(0, 0, 0, 0);
+            const Words high = words_of(term[0]), low = words_of(term[1]), least = words_of(term[2]);
+            if (infinite[s]) note_place(notes, high, column, k);
+            if (SIGNS) {
+                /* A value that is not zero has a term that is not, or, in a row with an infinity, a second one of -0;
+                 * the first has its sign in any case. */
+                Words signs;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t there = __vcmpne2(high.w[i] & 0x7fff7fff | low.w[i] | least.w[i], 0);
+                    signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
+                }
+                store_shared(to, pack(signs));
+            } else if (bfloat16) {
+#pragma unroll
+                for (int t = 0; t < TERMS; t++) store_shared(to + t * W_TERM, term[t]);
+            } else {
+                float v[8], more[8];
+                pieces::widen(v, term[0], false);
+                pieces::widen(more, term[1], false);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] += more[i];
+                put_terms<W_TERM>(to, v);
+            }
+        }
+    }
+    /* Of a row of W with an infinity that is the only term which is not zero. */
+    static __device__ __forceinline__ void note_place(Notes &notes, const Words &high, int column, int64_t k) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t term = high.w[i / 2] >> i % 2 * 16 & 0xffff;
+            if (term & 0x7fff) notes.place[column] = (int)(k + i) << 1 | (int)(term >> 15);
+        }
+    }
+};
+
+typedef float Sums[M][N][4];
+
+constexpr int PAIR = 2; /* tiles of 16 rows, and of 8 columns, whose products are taken together */
+static_assert(M % PAIR == 0 && N % PAIR == 0, "whole pairs");
+
+/* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
+__device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
+#pragma unroll
+    for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * ROW_BYTES);
+}
+__device__ __forceinline__ void multiply_pair(
+    float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
+#pragma unroll
+    for (int m = 0; m < PAIR; m++)
+#pragma unroll
+        for (int n = 0; n < PAIR; n++) rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+}
+
+/* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
+ * first, see rfi_unbiased; of signs any sum is exact. `x` and `w` are where the lane's first fragments lie. */
+template <bool SIGNS> __device__ __forceinline__ void multiply_stage(Sums &total, uint32_t x, uint32_t w, int pairs) {
+    constexpr int STEPS = DEPTH / 16, BIG = SIGNS ? 1 : TERMS;
+#pragma unroll
+    for (int m = 0; m < M / PAIR; m++) {
+        if (m >= pairs) break;
+        const uint32_t x_pair = x + m * PAIR * 16 * ROW_BYTES;
+#pragma unroll
+        for (int n = 0; n < N / PAIR; n++) {
+            const uint32_t w_pair = w + n * PAIR * 8 * ROW_BYTES;
+            float part[PAIR][PAIR][4] = {};
+            uint32_t a[BIG][PAIR][4], b[BIG][4];
+            if (!SIGNS)
+#pragma unroll
+                for (int k = 0; k < STEPS; k++) {
+#pragma unroll
+                    for (int t = 0; t < BIG; t++) {
+                        load_x(a[t], x_pair + t * X_TERM, k);
+                        rfi_load_matrices(b[t], (w_pair ^ k << 5) + t * W_TERM);
+                    }
+#pragma unroll
+                    for (int sum = BIG - 1; sum > 0; sum--)
+#pragma unroll
+                        for (int i = sum; i >= 0; i--) multiply_pair(part, a[i], b[sum - i]);
+                }
+#pragma unroll
+            for (int k = 0; k < STEPS; k++) {
+                load_x(a[0], x_pair, k);
+                rfi_load_matrices(b[0], w_pair ^ k << 5);
+                multiply_pair(part, a[0], b[0]);
+            }
+#pragma unroll
+            for (int i = 0; i < PAIR; i++)
+#pragma unroll
+                for (int j = 0; j < PAIR; j++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) total[m * PAIR + i][n * PAIR + j][c] += part[i][j][c];
+        }
+    }
+}
+
+/* A logit by its sum. An infinite column is infinite or NaN by what x is at its place. */
+template <bool SIGNS> __device__ __forceinline__ float logit_of(
+    const rfi_cuda_fold &p, const Notes &notes, int64_t row, int r, int c, float sum) {
+    const float scale = notes.w_scale[c];
+    float at_place = SIGNS ? sum : 1; /* any number of the sign that the infinity of W gives to the logit */
+    if (scale == INFINITY) {
+        const int place = notes.place[c];
+        if (place < 0) return NAN;
+        const float x = rfi_load_as<float>(p.x_stored.data, p.x_stored.dtype, row * p.x_stored.ld + (place >> 1));
+        at_place = place & 1 ? -x : x;
+        if (!SIGNS) return at_place * INFINITY;
+    }
+    if (SIGNS) {
+        const float all = (float)notes.infinities[r];
+        return sum == all && at_place > 0 ? INFINITY : sum == -all && at_place < 0 ? -INFINITY : NAN;
+    }
+    return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)scale * 0x1p-76);
+}
+
+/* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
+ * apart; that has `bytes`, LEAST_BYTES or more. By THREADS threads; sync() is a barrier of them. */
+template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const rfi_cuda_fold &p,
+    unsigned char *shared, int bytes, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    const int warp = thread / 32, lane = thread % 32, warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
+              warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
+    const int lane_x = place_of(warp_row + lane % 16, lane / 16),
+              lane_w = WPieces<SIGNS>::FIRST + place_of(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int pairs = (rows - warp_row + PAIR * 16 - 1) / (PAIR * 16);
+    const int *list = notes.list + first;
+    if (thread < COLUMNS) {
+        const int64_t column = column0 + thread;
+        notes.w_scale[thread] = p.w.scale && column < p.out_features ? p.w.scale[column] : 1;
+        notes.place[thread] = -1;
+    }
+    if (thread < ROWS) notes.infinities[thread] = 0;
+    XPieces<SIGNS> x(p, list, rows, thread);
+    const WPieces<SIGNS> w(p, column0, thread);
+    const Room room = room_of<SIGNS>(bytes, w.terms);
+    const uint32_t stages = rfi_shared_address(shared), raw = stages + room.buffers * room.buffer + thread * 16;
+    int64_t asked = 0, k = thread % PIECES * 8; /* columns of which raw stages are asked for; of the piece to be put */
+    int slot = 0;                               /* of that */
+    const auto load = [&](int to) {
+        if (asked < p.in_features) {
+            x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.in_features);
+            w.load(p, raw + to * room.raw, asked + thread % PIECES * 8);
+        }
+        rfi_copy_commit();
+        asked += DEPTH;
+    };
+    /* The next stage to a buffer; a thread reads what it has asked for itself: no barrier. */
+    const auto put = [&](int buffer) {
+        wait_for_oldest(room.stages);
+        x.put(stages + buffer, raw + slot * room.raw);
+        w.put(p, stages + buffer, raw + slot * room.raw, notes, k, thread);
+        load(slot);
+        if (++slot == room.stages) slot = 0;
+        k += DEPTH;
+    };
+    Sums total = {};
+    sync(); /* the notes are there, and what lay in this memory is read */
+    for (int i = 0; i < room.stages; i++) load(i);
+    put(0);
+    sync(); /* the first stage is written */
+    const bool single = room.buffers == 1;
+    const int other = single ? 0 : room.buffer;
+    int buffer = 0;
+    /* Of the two warps that share a scheduler one brings the next stage while the other multiplies this one. */
+    const bool early = !single && warp >= WARPS / 2;
+    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
+#pragma unroll 1
+        for (int half = 0; half < 2; half++) {
+            if (half != early) {
+                if (k0 + DEPTH < p.in_features) put(other - buffer);
+            } else {
+                const uint32_t stage = stages + buffer;
+                multiply_stage<SIGNS>(total, stage + lane_x, stage + lane_w, pairs);
+            }
+            if (single && half == 0) sync(); /* the stage is read */
+        }
+        sync(); /* the next stage is written, and this one is read */
+        buffer = other - buffer;
+    }
+    rfi_copy_wait<0>();
+    if (SIGNS)
+#pragma unroll
+        for (int s = 0; s < X_STEPS; s++)
+            if (x.infinities[s]) atomicAdd(&notes.infinities[(s * THREADS + thread) / PIECES], x.infinities[s]);
+    sync(); /* all infinities are counted: the tile takes the stages' place */
+    float *tile = (float *)shared;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int r = warp_row + m * 16 + half * 8 + lane / 4;
+            if (r >= rows) continue;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int c = warp_column + n * 8 + lane % 4 * 2 + i;
+                    tile[r * TILE_LD + c] = logit_of<SIGNS>(p, notes, list[r], r, c, total[m][n][half * 2 + i]);
+                }
+        }
+    sync(); /* the tile is written */
+}
+
+/* The same for rows with few infinities: what the columns of W are at their places. False where the tile has an
+ * infinite column. */
+template <class Sync> __device__ __forceinline__ bool look_up(
+    const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    constexpr int AT_ONCE = 8,
+                  STEP = THREADS / COLUMNS; /* rows of a thread whose latencies overlap, and from one to the next */
+    const int c = thread % COLUMNS;
+    const int64_t column = column0 + c;
+    const bool there = column < p.out_features;
+    if (thread == 0) notes.counts[0] = 0;
+    sync(); /* that is there, and what lay in this memory is read */
+    if (there && p.w.scale && p.w.scale[column] == INFINITY) notes.counts[0] = 1;
+    sync(); /* all have looked */
+    if (notes.counts[0]) return false;
+    const int panel = p.w.panel;
+    const int64_t start = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
+    const int mask = panel - 1, turn = panel ? (int)(start & mask) : 0, shift = panel ? 31 - __clz(panel) : 0;
+    const int64_t panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+    const uint16_t *const high = (const uint16_t *)p.w.data, *const low = (const uint16_t *)p.w.low,
+                          *const least = (const uint16_t *)p.w.least;
+    for (int r0 = thread / COLUMNS; r0 < rows; r0 += AT_ONCE * STEP) {
+        const int *at[AT_ONCE];
+        int count[AT_ONCE], most = 0, seen[AT_ONCE] = {}; /* by bits: up, down, NaN */
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int r = r0 + i * STEP;
+            at[i] = infinities_of(p, notes.list[first + min(r, rows - 1)]);
+            count[i] = there && r < rows ? at[i][0] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) most = max(most, count[i]);
+        for (int q = 1; q <= most; q++) {
+            int64_t from[AT_ONCE];
+            int place[AT_ONCE];
+            uint32_t value[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) place[i] = q <= count[i] ? at[i][q] : -1;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int k = max(place[i], 0) >> 1;
+                from[i] = panel ? start - turn + (k >> shift) * panel_step + (k & mask ^ turn) : start + k;
+                value[i] = there ? high[from[i]] : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                if (place[i] < 0) continue;
+                uint32_t rest = value[i] & 0x7fff;
+                if (!rest && low) rest = low[from[i]];
+                if (!rest && least) rest = least[from[i]];
+                seen[i] |= !rest ? 4 : (value[i] >> 15 ^ place[i]) & 1 ? 2 : 1;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (r0 + i * STEP < rows)
+                tile[(r0 + i * STEP) * TILE_LD + c] = seen[i] == 1 ? INFINITY : seen[i] == 2 ? -INFINITY : NAN;
+    }
+    sync(); /* the tile is written */
+    return true;
+}
+
+/* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
+template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared, int bytes, Notes &notes,
+    int thread, unsigned block, unsigned blocks, Sync sync) {
+    const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
+    for (int64_t window = 0; window < p.batch; window += WINDOW)
+#pragma unroll 1
+        for (int kind = FINITE; kind <= MANY; kind++) {
+            const int count = list_rows(p, (Kind)kind, window, notes, thread, sync);
+            const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * columns;
+            for (int64_t i = block; i < tiles; i += blocks) {
+                const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
+                const int64_t column0 = i / groups * COLUMNS;
+                if (kind == FINITE) multiply<false>(p, shared, bytes, notes, first, rows, column0, thread, sync);
+                else if (kind == MANY || !look_up(p, (float *)shared, notes, first, rows, column0, thread, sync))
+                    multiply<true>(p, shared, bytes, notes, first, rows, column0, thread, sync);
+                rfi_fold_tile(
+                    p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
+                sync(); /* the tile is read, its states are written */
+            }
+        }
+}
+
+} // namespace irregular_tile
+#endif

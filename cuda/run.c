@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT */
+/* The passes of a call: prepares x where the kernel asks for it, and launches. */
+#include "run.h"
+
+#include "answers.h"
+#include "device.h"
+#include "dtype.h"
+#include "error.h"
+#include "shards.h"
+
+static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
+#define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \
+    launcher,
+#include "kernels.def"
+#undef RFI_CUDA_KERNEL
+};
+
+static rfi_cuda_clear clear_of(const rfi_cuda_layout *l, char *workspace, const rfi_cuda_fold *fold) {
+    return (rfi_cuda_clear){.words = (unsigned *)(workspace + l->tickets),
+        .count = l->num_tickets,
+        .overlaps = fold->overlaps,
+        .w_borrowed = fold->w_borrowed};
+}
+
+/* x in terms, which becomes the fold's, and words cleared. */
+rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece,
+    const rfi_cuda_clear *clear, rfi_cuda_fold *fold) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    char *const workspace = r->workspace;
+    const int terms = l->problem.x_terms;
+    rfi_cuda_split split = {
+        .data = piece->x,
+        .rows = piece->rows,
+        .columns = l->problem.in_features,
+        .ld = piece->ldx,
+        .dtype = l->problem.x_dtype,
+        .terms = terms,
+        .term_dtype = l->problem.term_dtype,
+        .high = workspace + l->terms[0],
+        .low = terms > 1 ? workspace + l->terms[1] : NULL,
+        .least = terms > 2 ? workspace + l->terms[2] : NULL,
+        .ld_terms = l->depth * l->levels,
+        .depth = l->depth,
+        .strict = r->p->strict,
+        .dense = r->p->dense,
+        .w_infinite = r->p->w_infinite,
+        .scale = (float *)(workspace + l->scale),
+        .irregular = (uint8_t *)(workspace + l->flag),
+        .clear = *clear,
+    };
+    if (l->levels == 2)
+        split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
+    fold->irregular = split.irregular;
+    fold->levels = split.levels;
+    fold->x_stored = fold->x;
+    fold->x = (rfi_cuda_rows){.data = split.high,
+        .low = split.low,
+        .least = split.least,
+        .scale = split.scale,
+        .ld = split.ld_terms,
+        .dtype = split.term_dtype,
+        .level = l->levels == 2 ? l->depth : 0};
+    return rfi_cuda_status(rfi_cuda_launch_split(&split, r->call->stream), "preparing x");
+}
+
+/* Clears the tickets and prepares x. */
+rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    cudaStream_t stream = r->call->stream;
+    const rfi_cuda_clear clear = clear_of(l, r->workspace, fold);
+    if (l->choice.uses_terms) return rfi_cuda_bring_to_terms(r, pass, piece, &clear, fold);
+    rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
+    size_t item = rfi_dtype_size(l->problem.x_dtype);
+    if (!status && l->choice.aligned_x &&
+        !rfi_cuda_in_pieces(piece->x, piece->ldx, l->problem.in_features, item, piece->padded)) {
+        rfi_cuda_copy copy = {
+            .from = piece->x,
+            .to = r->workspace + l->copy,
+            .rows = piece->rows,
+            .columns = l->problem.in_features,
+            .ld_from = piece->ldx,
+            .ld_to = l->depth,
+            .item = (int32_t)item,
+        };
+        fold->x.data = copy.to;
+        fold->x.ld = copy.ld_to;
+        status = rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
+    }
+    return status;
+}
+
+/* The kernel of a layout, for what is prepared. */
+rf_status rfi_cuda_launch_fold(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    rf_status status = RF_OK;
+    if (l->choice.uses_terms && !l->choice.irregular)
+        status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, r->call->stream), "computing irregular rows");
+    return status ? status
+                  : rfi_cuda_status(launchers[l->choice.kernel](fold, r->call->stream), "launching the kernel");
+}
+
+/* Before the next launch with the same rows: x stays as it is prepared. */
+rf_status rfi_cuda_clear_again(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+    const rfi_cuda_clear clear = clear_of(&r->l->passes[pass], r->workspace, fold);
+    return rfi_cuda_status(rfi_cuda_launch_clear(&clear, r->call->stream), "clearing the tickets");
+}
+
+/* What all launches of a piece are told. */
+static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *piece, const rfi_cuda_chain *chain) {
+    const rfi_cuda_prepared *p = r->p;
+    return (rfi_cuda_fold){
+        .x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype},
+        .w = p->w,
+        .batch = piece->rows,
+        .in_features = r->spec->plan.in_features,
+        .out_features = r->spec->plan.out_features,
+        .bias = p->columns,
+        .vectors = p->vectors,
+        .num_vectors = r->spec->plan.num_vectors,
+        .row_inputs = r->workspace + r->l->row_numbers,
+        .shared_per_block = (int32_t)p->figures.shared_per_block,
+        .overlaps = p->overlaps,
+        .w_borrowed = !p->weight,
+        .chain = *chain,
+    };
+}
+
+/* Where results of a pass go. */
+static void give_results(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_cuda_pass *what = &r->p->passes.at[pass];
+    fold->num_results = what->num_branches;
+    for (int i = 0; i < what->num_branches; i++) {
+        const rfi_output *out = &piece->outputs[r->spec->plan.branches[what->branches[i]].output];
+        fold->results[i] = r->p->programs[pass].results[i];
+        fold->results[i].y = out->data;
+        fold->results[i].ldy = out->ld;
+        fold->results[i].y_dtype = out->dtype;
+    }
+}
+
+/* To where the pass for squares reads it, which comes next. */
+static void give_centres(const rfi_cuda_running *r, int pass, rfi_cuda_fold *fold) {
+    fold->y = r->workspace + r->l->spreads[pass + 1].centres;
+    fold->ldy = 1;
+    fold->y_dtype = r->spec->compute_dtype;
+    fold->num_results = 1;
+    fold->results[0] = r->p->programs[pass].results[0];
+    fold->results[0].y = fold->y;
+    fold->results[0].ldy = 1;
+    fold->results[0].y_dtype = fold->y_dtype;
+}
+
+static void give_y(const rfi_cuda_running *r, int branch, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_output *y = &piece->outputs[r->spec->plan.branches[branch].output];
+    fold->y = y->data;
+    fold->ldy = y->ld;
+    fold->y_dtype = y->dtype;
+}
+
+static rfi_cuda_spread spread_of(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+    const rfi_cuda_pass *what = &r->p->passes.at[pass];
+    const rfi_cuda_spread_place *at = &r->l->spreads[pass];
+    rfi_cuda_spread spread = {
+        .fold = *fold,
+        .centres = r->workspace + at->centres,
+        .dtype = r->spec->compute_dtype,
+        .shifts = r->workspace + at->shifts,
+        .factors = r->workspace + at->factors,
+    };
+    rfi_step extra;
+    const double n = (double)r->spec->plan.out_features;
+    if (r->p->passes.at[what->before].reduction == RF_OP_SUM) {
+        rfi_cuda_extra_step(&r->spec->plan, &r->p->passes.at[what->before], &extra);
+        spread.scale = n > 0 ? 1 / (extra.a * n) : 1;
+    }
+    for (int i = 0; i < what->num_branches; i++) spread.counts[i] = r->spec->plan.branches[what->branches[i]].count;
+    return spread;
+}
+
+/* Before a pass for squares: where they are taken from, and room for them. */
+static rf_status begin_spread(const rfi_cuda_running *r, int pass, rfi_cuda_fold *fold) {
+    const rfi_cuda_spread_place *at = &r->l->spreads[pass];
+    const size_t bytes = (size_t)(fold->batch * at->units) * 2 * rfi_dtype_size(r->spec->compute_dtype);
+    fold->squares = (rfi_cuda_squares){
+        .shifts = r->workspace + at->shifts,
+        .factors = r->workspace + at->factors,
+        .sums = r->workspace + at->sums,
+        .units = at->units,
+    };
+    rf_status status =
+        rfi_cuda_status(cudaMemsetAsync(fold->squares.sums, 0, bytes, r->call->stream), "clearing the squares' place");
+    const rfi_cuda_spread spread = spread_of(r, pass, fold);
+    return status ? status : rfi_cuda_status(rfi_cuda_launch_centre(&spread, r->call->stream), "finding the centres");
+}
+
+/* The kernel merges the states of its rows as always, which is little beside the fold, but nobody reads the results. */
+static void want_states(const rfi_cuda_running *r, const rfi_cuda_layout *l, rfi_cuda_fold *fold) {
+    fold->y = r->workspace + l->unread;
+    fold->ldy = 1;
+    fold->y_dtype = r->spec->compute_dtype;
+    fold->chain.num_post = 0;
+    fold->num_results = 0;
+    fold->keeps_states = 1;
+}
+
+static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
+    cudaStream_t stream = r->call->stream;
+    const rfi_cuda_prepared *p = r->p;
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    const rfi_cuda_pass *what = &p->passes.at[pass];
+    char *workspace = r->workspace;
+    rf_status status = RF_OK;
+    if (what->role == RFI_CUDA_SEARCHES) return RF_OK; /* the pass before has done it */
+    rfi_cuda_fold fold = fold_of(r, piece, &p->programs[pass].chain);
+    fold.fold_columns = l->choice.fold_columns;
+    fold.partials = workspace + l->partials;
+    fold.num_partials = l->num_partials;
+    fold.picked = workspace + l->picked;
+    fold.tickets = l->split_tickets ? (unsigned *)(workspace + l->tickets) : NULL;
+    fold.groups = l->groups;
+    fold.splits = l->choice.splits;
+    fold.split_depth = l->choice.split_depth;
+    fold.split_sums = workspace + l->split_sums;
+    fold.split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets;
+    fold.keeps_states = what->keeps_states;
+    if (what->column >= 0) fold.columns = (const int64_t *)(workspace + r->l->row_columns) + what->column * piece->rows;
+    if (what->role == RFI_CUDA_CENTRES) give_centres(r, pass, &fold);
+    else if (what->reduction != RFI_CUDA_ANSWERS) give_y(r, what->branches[0], piece, &fold);
+    else if (what->role == RFI_CUDA_GIVES) give_results(r, pass, piece, &fold);
+    if (piece->states) want_states(r, l, &fold);
+    else if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
+    if (what->role == RFI_CUDA_SPREADS) status = begin_spread(r, pass, &fold);
+    if (fold.tickets) {
+        fold.next_tile = fold.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
+        fold.irregular_ticket = fold.next_tile + 1;
+    }
+    if (what->searched) return rfi_cuda_run_with_searches(r, pass, piece, &fold);
+    if (!status) status = rfi_cuda_make_ready(r, pass, piece, &fold);
+    if (!status) status = rfi_cuda_launch_fold(r, pass, &fold);
+    if (!status && piece->states) status = rfi_cuda_write_states(r->spec, what, &fold, piece->states, stream);
+    if (status) return status;
+    if (what->role == RFI_CUDA_SPREADS) {
+        give_results(r, pass, piece, &fold);
+        const rfi_cuda_spread spread = spread_of(r, pass, &fold);
+        status = rfi_cuda_status(rfi_cuda_launch_spread(&spread, stream), "adding the squares");
+    }
+    return status;
+}
+
+/* Columns that a branch gathers: no pass, and W as the model keeps it. */
+static rf_status gather(
+    const rfi_cuda_running *r, int branch, const rfi_cuda_chain *chain, const rfi_cuda_piece *piece) {
+    const rfi_row_values *asked = &piece->gathers[r->spec->plan.branches[branch].row - 1];
+    const int by_list = r->call->wanted && asked->memory == RF_MEMORY_DEVICE;
+    rfi_cuda_gather gather = {
+        .fold = fold_of(r, piece, chain),
+        .asked = asked->data,
+        .ld = asked->ld,
+        .columns = asked->columns,
+        .asked_dtype = asked->dtype,
+        .dtype = r->spec->compute_dtype,
+        .list = by_list ? (const int64_t *)(r->workspace + r->l->list) : NULL,
+        .asked_rows = by_list ? r->call->x_rows : piece->rows,
+    };
+    give_y(r, branch, piece, &gather.fold);
+    return rfi_cuda_status(rfi_cuda_launch_gather(&gather, r->call->stream), "gathering columns");
+}
+
+/* The passes one behind the other, in the same place. */
+rf_status rfi_cuda_run_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece) {
+    const rfi_plan *plan = &r->spec->plan;
+    rf_status status = RF_OK;
+    for (int pass = 0; pass < r->p->passes.count && !status; pass++)
+        if (!piece->states || rfi_cuda_has_folds(plan, &r->p->passes.at[pass])) status = run_pass(r, pass, piece);
+    if (piece->states) return status;
+    const rfi_cuda_program *program = r->p->programs + r->p->passes.count;
+    for (int b = 0; b < plan->num_branches && !status; b++)
+        if (plan->branches[b].gathers) status = gather(r, b, &program++->chain, piece);
+    return status;
+}

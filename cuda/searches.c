@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT */
+/* Columns that come before a bound, of rank and topk: how the bound is found, ahead of the pass that gives other
+ * results or behind it, and where what is found goes. */
+#include "run.h"
+
+#include "answers.h"
+#include "device.h"
+#include "dtype.h"
+#include "error.h"
+
+static rfi_cuda_before before_of(const rfi_cuda_running *r, int branch) {
+    const rfi_cuda_search_place *at = &r->l->searches[branch];
+    const int lists = r->spec->plan.branches[branch].top > 0;
+    return (rfi_cuda_before){
+        .values = r->workspace + at->values,
+        .columns = (const int32_t *)(r->workspace + at->columns),
+        .counts = (unsigned *)(r->workspace + at->counts),
+        .found = lists ? r->workspace + at->found : NULL,
+        .found_columns = lists ? (int32_t *)(r->workspace + at->found_columns) : NULL,
+        .room = at->room,
+    };
+}
+
+/* Which columns the rows of a piece ask for in a branch, or NULL. */
+static const int64_t *asked_in(const rfi_cuda_running *r, int branch, const rfi_cuda_piece *piece) {
+    const int row = r->spec->plan.branches[branch].row;
+    return row ? (const int64_t *)(r->workspace + r->l->row_columns) + (row - 1) * piece->rows : NULL;
+}
+
+/* Is the bound of a branch known ahead of the pass? */
+static int is_ahead(const rfi_cuda_running *r, int pass, int branch) {
+    const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
+    const int top = r->spec->plan.branches[branch].top;
+    /* A sample is as large as the largest k wants it that has one. */
+    return top ? ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, r->l->passes[pass].choice.fold_columns)
+               : ahead->chunk > 0;
+}
+
+/* A bound for a search, by what is known of the first `columns` columns, while that is in its place. `wanted`: one
+ * that rows get whose search with another bound was in vain. */
+static rf_status find_bound(
+    const rfi_cuda_running *r, int pass, int branch, const rfi_cuda_piece *piece, int64_t columns, unsigned *wanted) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    const rfi_cuda_search_place *at = &r->l->searches[branch];
+    const rfi_cuda_bound bound = {
+        .batch = piece->rows,
+        .out_features = columns,
+        .dtype = r->spec->compute_dtype,
+        .top = r->spec->plan.branches[branch].top,
+        .picked = r->workspace + (is_ahead(r, pass, branch) ? r->l->aheads[pass].picked : l->picked),
+        .asked = asked_in(r, branch, piece),
+        .partials = r->workspace + l->partials,
+        .num_partials = l->num_partials,
+        .fold_columns = l->choice.fold_columns,
+        .irregular = l->choice.uses_terms ? (const uint8_t *)r->workspace + l->flag : NULL,
+        .values = r->workspace + at->values,
+        .columns = (int32_t *)(r->workspace + at->columns),
+        .counts = (unsigned *)(r->workspace + at->counts),
+        .room = at->room,
+        .wanted = wanted,
+    };
+    return rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding where to search");
+}
+
+static rf_status store_found(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
+    const rfi_cuda_pass *what = &r->p->passes.at[pass];
+    rf_status status = RF_OK;
+    for (int i = 0; i < what->num_branches && !status; i++) {
+        const rfi_branch *branch = &r->spec->plan.branches[what->branches[i]];
+        const rfi_output *y = &piece->outputs[branch->output], *indices = y + (branch->top > 0);
+        const rfi_cuda_found found = {
+            .search = before_of(r, what->branches[i]),
+            .batch = piece->rows,
+            .dtype = r->spec->compute_dtype,
+            .top = branch->top,
+            .y = y->data,
+            .ldy = y->ld,
+            .y_dtype = y->dtype,
+            .indices = indices->data,
+            .ld_indices = indices->ld,
+        };
+        status = rfi_cuda_status(rfi_cuda_launch_found(&found, r->call->stream), "storing what was found");
+    }
+    return status;
+}
+
+/* A launch of a pass for what it knows ahead: of other columns, without results. */
+static rfi_cuda_fold fold_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold, int64_t columns) {
+    rfi_cuda_fold ahead = *fold;
+    ahead.out_features = columns;
+    ahead.groups = rfi_cuda_groups(&r->l->passes[pass].choice, columns);
+    ahead.num_results = 0;
+    ahead.columns = NULL;
+    ahead.before[0] = ahead.before[1] = (rfi_cuda_before){0};
+    return ahead;
+}
+
+/* The columns that `part` of a piece asks for, from row `first` of it on: by the kernel that computes all others, of
+ * these rows of W alone, so that they have the same bits. */
+static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *part, int64_t first,
+    const int64_t *asked, const rfi_cuda_fold *fold) {
+    const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
+    const rfi_cuda_rows *w = &r->p->w;
+    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->in_features;
+    const size_t number = rfi_dtype_size(r->spec->compute_dtype);
+    char *const place = r->workspace + at->w;
+    const int64_t depth = (k * item + 15) / 16 * 16 / item;
+    const size_t apart = w->low && w->panel ? (size_t)((const char *)w->low - (const char *)w->data)
+                                            : (size_t)(depth * item * part->rows);
+    const rfi_cuda_diagonal diagonal = {
+        .asked = asked + first,
+        .rows = part->rows,
+        .in_features = k,
+        .out_features = fold->out_features,
+        .from = *w,
+        .to = {.data = place,
+            .low = w->low ? place + apart : NULL,
+            .least = w->least ? place + 2 * apart : NULL,
+            .scale = w->scale ? (float *)(r->workspace + at->scale) : NULL,
+            .ld = w->panel ? (part->rows + RFI_BLOCK_ROWS - 1) / RFI_BLOCK_ROWS * RFI_BLOCK_ROWS : depth,
+            .dtype = w->dtype,
+            .panel = w->panel},
+        .bias = fold->bias,
+        .vectors = fold->vectors,
+        .to_bias = r->workspace + at->bias,
+        .to_vectors = r->workspace + at->vectors,
+        .columns = (int64_t *)(r->workspace + at->columns),
+        .num_vectors = fold->num_vectors,
+        .dtype = r->spec->compute_dtype,
+    };
+    rfi_cuda_fold ahead = fold_ahead(r, pass, fold, part->rows);
+    ahead.batch = part->rows;
+    ahead.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
+    ahead.w = diagonal.to;
+    ahead.w_borrowed = 1; /* a kernel in front writes it */
+    ahead.bias = diagonal.to_bias;
+    ahead.vectors = diagonal.to_vectors;
+    ahead.columns = diagonal.columns;
+    ahead.picked = r->workspace + at->picked + (size_t)first * number;
+    ahead.keeps_states = 0;
+    rf_status status =
+        rfi_cuda_status(rfi_cuda_launch_diagonal(&diagonal, r->call->stream), "taking the rows of W asked for");
+    if (!status) status = rfi_cuda_make_ready(r, pass, part, &ahead);
+    return status ? status : rfi_cuda_launch_fold(r, pass, &ahead);
+}
+
+static rf_status pick_all_ahead(
+    const rfi_cuda_running *r, int pass, const int64_t *asked, const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
+    const int64_t chunk = r->l->aheads[pass].ahead.chunk;
+    rf_status status = RF_OK;
+    for (int64_t first = 0; first < piece->rows && !status; first += chunk) {
+        rfi_cuda_piece part = *piece;
+        part.x = (const char *)piece->x + (size_t)(first * piece->ldx) * rfi_dtype_size(r->call->x_dtype);
+        part.rows = piece->rows - first < chunk ? piece->rows - first : chunk;
+        status = pick_ahead(r, pass, &part, first, asked, fold);
+    }
+    return status;
+}
+
+/* States of some columns, in which the best k of all have their bound. */
+static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
+    const int64_t sample = at->ahead.sample;
+    const size_t item = rfi_dtype_size(r->spec->compute_dtype), width = (size_t)sample * item;
+    rfi_cuda_fold ahead = fold_ahead(r, pass, fold, sample);
+    rf_status status = RF_OK;
+    ahead.keeps_states = 1;
+    if (fold->num_vectors > 1) {
+        ahead.vectors = r->workspace + at->sample_vectors;
+        status = rfi_cuda_status(cudaMemcpy2DAsync(r->workspace + at->sample_vectors, width, fold->vectors,
+                                     (size_t)fold->out_features * item, width, (size_t)fold->num_vectors,
+                                     cudaMemcpyDeviceToDevice, r->call->stream),
+            "copying the vectors of some columns");
+    }
+    if (!status) status = rfi_cuda_make_ready(r, pass, piece, &ahead);
+    return status ? status : rfi_cuda_launch_fold(r, pass, &ahead);
+}
+
+/* Bounds of what is known ahead, for the pass itself. */
+static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
+    const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const int64_t sample = r->l->aheads[pass].ahead.sample;
+    rf_status status = RF_OK;
+    int sampled = 0;
+    for (int i = 0; i < search->num_branches && !status; i++) {
+        const int branch = search->branches[i], top = r->spec->plan.branches[branch].top;
+        if (!is_ahead(r, pass, branch)) continue;
+        if (!top) status = pick_all_ahead(r, pass, asked_in(r, branch, piece), piece, fold);
+        else if (!sampled++) status = sample_ahead(r, pass, piece, fold);
+        if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->out_features, NULL);
+    }
+    for (int i = 0; i < search->num_branches; i++)
+        if (is_ahead(r, pass, search->branches[i])) fold->before[i] = before_of(r, search->branches[i]);
+    return status;
+}
+
+/* Behind the pass: for what was not known ahead, and once more for rows whose sample told too little. Too many columns
+ * for the list came before its bound, or, where it had other bits, too few: mostly of no row, which the device alone
+ * knows. */
+static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
+    const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
+    unsigned *const wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted);
+    const int behind = r->l->aheads[pass].ahead.behind;
+    rfi_cuda_fold again = fold_ahead(r, pass, fold, fold->out_features);
+    rf_status status =
+        rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
+    for (int i = 0; i < search->num_branches && !status; i++) {
+        const int branch = search->branches[i], ahead = is_ahead(r, pass, branch);
+        if (ahead && !r->spec->plan.branches[branch].top) continue;
+        again.before[i] = before_of(r, branch);
+        status = find_bound(r, pass, branch, piece, fold->out_features, ahead ? wanted : NULL);
+    }
+    again.wanted = behind ? NULL : wanted;
+    if (!status) status = rfi_cuda_clear_again(r, pass, &again);
+    return status ? status : rfi_cuda_launch_fold(r, pass, &again);
+}
+
+rf_status rfi_cuda_run_with_searches(
+    const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
+    const int searches = rfi_cuda_search_of(&r->p->passes, pass);
+    const rfi_cuda_pass *search = &r->p->passes.at[searches];
+    rf_status status = begin_searches(r, pass, search, piece, fold);
+    if (!status) status = rfi_cuda_make_ready(r, pass, piece, fold);
+    if (!status) status = rfi_cuda_launch_fold(r, pass, fold);
+    if (!status && (ahead->sample || ahead->behind)) status = search_again(r, pass, search, piece, fold);
+    return status ? status : store_found(r, searches, piece);
+}

@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: MIT */
+/* Several results and searches of tiles of 128 x 256: see rfi_cuda_before. */
+#include "sm90/launch.cuh"
+
+cudaError_t rfi_cuda_fold_sm90_searches_128x256(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return hopper::launch_for<128, 256, 2, 1, true, true>(*fold, stream);
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/* AMX-BF16: TDPBF16PS adds the products of a tile of x, 16 rows of 16 pairs, with one of W, 16 pairs of 16 columns, to
+ * one of 16 x 16 floats. Slivers of two tiles of rows by two of columns are 4 sums; with 2 tiles of x and 2 of W,
+ * all 8. Pairs of x and W lie as for AVX512-BF16: which half of a pair comes first is the same in both, and makes no
+ * difference. Rows of x behind the last are multiplied as they are, and nobody looks at their sums. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "cpu/kernel.h"
+
+enum { LANES = 16, VECTORS = 2, PANEL = LANES * VECTORS };
+/* The tiles, which have to be constants: sums by row and column, x by row, W by column. */
+#define SUM_00 0
+#define SUM_01 1
+#define SUM_10 2
+#define SUM_11 3
+#define X_0 4
+#define X_1 5
+#define W_0 6
+#define W_1 7
+
+enum { X_BYTES = RFI_CPU_PAIRS_LD * 4, W_BYTES = PANEL * 4, SUM_BYTES = PANEL * 4 };
+
+/* To some compilers a load of a tile is a function of an address, for which nothing has to be in memory. */
+static inline __attribute__((always_inline)) void write_out(void) { __asm__ volatile("" ::: "memory"); }
+
+static inline __attribute__((always_inline)) void step(const uint32_t *x, const uint32_t *w, const int tiles) {
+    _tile_loadd(W_0, w, W_BYTES);
+    _tile_loadd(X_0, x, X_BYTES);
+    _tile_dpbf16ps(SUM_00, X_0, W_0);
+    _tile_loadd(W_1, w + LANES, W_BYTES);
+    _tile_dpbf16ps(SUM_01, X_0, W_1);
+    if (tiles < 2) return;
+    _tile_loadd(X_1, x + RFI_CPU_TILE * RFI_CPU_PAIRS_LD, X_BYTES);
+    _tile_dpbf16ps(SUM_10, X_1, W_0);
+    _tile_dpbf16ps(SUM_11, X_1, W_1);
+}
+
+/* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
+static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int tiles) {
+    enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
+    float sums[RFI_CPU_TILE_ROWS][PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    const uint32_t *x = s->x, *w = s->w;
+    const float *in = s->in, *bias = s->bias;
+    const char *ahead = s->ahead;
+    float *out = s->out;
+    const int lines = TURNS * s->ahead_lines;
+    int64_t k = 0;
+    write_out();
+    _tile_zero(SUM_00);
+    _tile_zero(SUM_01);
+    _tile_zero(SUM_10);
+    _tile_zero(SUM_11);
+    for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
+        step(x, w, tiles);
+        for (int line = 0; line < lines; line++, ahead += RFI_CPU_ALIGN) __builtin_prefetch(ahead, 0, 2);
+        x += RFI_CPU_TILE;
+        w += RFI_CPU_TILE * PANEL;
+    }
+    if (k < s->depth) { /* x has zeros there, but W other inputs, which may be infinite */
+        uint32_t last[RFI_CPU_TILE * PANEL] __attribute__((aligned(RFI_CPU_ALIGN))) = {0};
+        memcpy(last, w, (size_t)((s->depth - k + 1) / 2) * W_BYTES);
+        write_out();
+        step(x, last, tiles);
+        write_out(); /* nor may `last` be given up before */
+    }
+    _tile_stored(SUM_00, &sums[0][0], SUM_BYTES);
+    _tile_stored(SUM_01, &sums[0][LANES], SUM_BYTES);
+    if (tiles > 1) {
+        _tile_stored(SUM_10, &sums[RFI_CPU_TILE][0], SUM_BYTES);
+        _tile_stored(SUM_11, &sums[RFI_CPU_TILE][LANES], SUM_BYTES);
+    }
+    const __m512 bias_0 = _mm512_loadu_ps(bias), bias_1 = _mm512_loadu_ps(bias + LANES);
+    for (int i = 0; i < rows; i++, in += s->ld_in, out += s->ld_out) {
+        _mm512_storeu_ps(out, _mm512_loadu_ps(in) + _mm512_load_ps(&sums[i][0]) + bias_0);
+        _mm512_storeu_ps(out + LANES, _mm512_loadu_ps(in + LANES) + _mm512_load_ps(&sums[i][LANES]) + bias_1);
+    }
+}
+
+static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 1); }
+static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 2); }
+
+#define ONE(rows)                                             \
+    static void multiply_##rows(const rfi_cpu_sliver *s) {    \
+        if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows); \
+        else multiply_two_tiles(s, rows);                     \
+    }
+RFI_CPU_EACH_TILE_ROWS(ONE)
+#undef ONE
+
+#define ONE(rows) multiply_##rows,
+static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
+#undef ONE
+
+/* All tiles whole. As LDTILECFG reads it. */
+static void begin(void) {
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config __attribute__((aligned(RFI_CPU_ALIGN))) = {
+        .palette = 1,
+        .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+        .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+    };
+    const void *all = &config; /* not the first eight bytes alone, which is what some compilers see */
+    __asm__ volatile("" : "+r"(all) : : "memory");
+    _tile_loadconfig(all);
+}
+
+/* A processor whose tiles are in use saves more with every switch of threads, and may run slower. */
+static void end(void) { _tile_release(); }
+
+const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
+    .name = "AMX-BF16",
+    .max_rows = RFI_CPU_TILE_ROWS,
+    .rows_step = RFI_CPU_TILE,
+    .block_rows = RFI_CPU_TILE_BLOCK,
+    .whole = 1,
+    .rate = 4, /* doc/kernels/cpu.md 19 */
+    .multiply = table,
+    .multiply_any = rfi_cpu_tiles_multiply,
+    .multiply_float = rfi_cpu_pairs_multiply_float,
+    .pack = rfi_cpu_pairs_pack,
+    .widen = rfi_cpu_pairs_widen,
+    .begin = begin,
+    .end = end,
+};
+
+/* Eight exponents up to that of 1, so that sums of products have more bits than a float. */
+static uint32_t some_pair(uint32_t *random) {
+    *random ^= *random << 13;
+    *random ^= *random >> 17;
+    *random ^= *random << 5;
+    return (*random & 0x83ff83ff) | 0x3c003c00;
+}
+
+/* Values of all signs with exponents close to each other, whose sums are rounded at every step, and in some rows and
+ * columns infinities, NaN and products that overflow: any other order shows. */
+int rfi_cpu_tiles_as_documented_amx_bf16(void) {
+    enum { ROWS = RFI_CPU_TILE_ROWS, DEPTH = 3 * RFI_CPU_TILE_DEPTH };
+    static const uint16_t special[] = {0x7f80, 0xff80, 0x7fc1, 0x7f7f, 0xff7f, 0x0000, 0x8000, 0x5f80};
+    static const float zeros[PANEL];
+    uint32_t x[ROWS * RFI_CPU_PAIRS_LD], random = 1;
+    uint32_t w[DEPTH / 2 * PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    float tiles[ROWS * PANEL], plain[ROWS * PANEL];
+    for (int i = 0; i < ROWS * DEPTH / 2; i++) {
+        x[i / (DEPTH / 2) * RFI_CPU_PAIRS_LD + i % (DEPTH / 2)] = some_pair(&random);
+        w[i] = some_pair(&random);
+    }
+    for (uint32_t i = 0; i < sizeof special / sizeof *special; i++) {
+        x[(3 * i + 1) * RFI_CPU_PAIRS_LD + 5 * i] = (uint32_t)special[i] << (i & 1 ? 16 : 0);
+        w[5 * i * PANEL + 4 * i] = (uint32_t)special[(i + 3) % 8] << (i & 1 ? 0 : 16);
+    }
+    rfi_cpu_sliver s = {
+        .depth = DEPTH, .x = x, .w = w, .in = zeros, .bias = zeros, .ld_out = PANEL, .ahead = (const char *)w};
+    s.out = plain;
+    rfi_cpu_tiles_multiply[ROWS - 1](&s);
+    s.out = tiles;
+    begin();
+    table[ROWS - 1](&s);
+    end();
+    for (int i = 0; i < ROWS * PANEL; i++)
+        if (memcmp(&tiles[i], &plain[i], sizeof tiles[i]) && !(__builtin_isnan(tiles[i]) && __builtin_isnan(plain[i])))
+            return 0;
+    return 1;
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: MIT */
+/* librowfold_nccl: what it refuses, which needs neither GPU nor NCCL; and one layer on as many GPUs as there are, up to
+ * four, a thread each. */
+#include <dlfcn.h>
+#include <nccl/rowfold_nccl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "check.h"
+
+enum { K = 96, N = 5000, BATCH = 70, MOST_RANKS = 4 };
+
+static float x[BATCH * K], weight[N * K];
+static int64_t target[BATCH];
+
+typedef struct rank {
+    int number, ranks;
+    void *comm;
+    int comes; /* to the call that has a time limit */
+    pthread_t thread;
+} rank;
+
+typedef struct answer {
+    float logprob[BATCH];
+    int64_t index[BATCH];
+} answer;
+static answer right;
+
+static rf_model *model_of(int device, int64_t first, int64_t count) {
+    char text[80], name[20];
+    snprintf(text, sizeof text, "linear(%d, %lld) | logprob(#target), argmax", K, (long long)count);
+    snprintf(name, sizeof name, "cuda:%d", device);
+    rf_model *model = NULL;
+    const rf_config config = {
+        .size = sizeof config, .chain = text, .device = name, .first_column = first, .total_columns = N};
+    CHECK(!rf_model_create(&model, &config) && !rf_model_load_weights(model, weight + first * K, NULL, NULL, 0), "%s",
+        rf_last_error());
+    return model;
+}
+
+static rf_status ask(const rf_model *model, const rf_collective *by, int64_t batch, answer *to) {
+    memset(to, 0, sizeof *to);
+    const rf_result results[2] = {
+        {.size = sizeof *results, .data = to->logprob}, {.size = sizeof *results, .data = to->index}};
+    const rf_row_input row = {.size = sizeof row, .name = "target", .data = target, .length = batch};
+    const rf_forward_args args = {.size = sizeof args,
+        .x = x,
+        .batch = batch,
+        .results = results,
+        .num_results = 2,
+        .row_inputs = &row,
+        .num_row_inputs = 1};
+    return rf_model_forward_sharded(model, by, &args);
+}
+
+static int32_t alone(void *user, const void *send, void *receive, size_t bytes, double timeout, int32_t *failed,
+    char *message, size_t size) {
+    (void)user, (void)timeout, (void)failed, (void)message, (void)size;
+    memcpy(receive, send, bytes);
+    return 0;
+}
+
+static void *work(void *argument) {
+    const rank *own = argument;
+    static const double limits[] = {0, 30};
+    char why[300] = "", says[80];
+    answer got;
+    int64_t first = 0, count = 0;
+    rf_shard_columns(N, own->number, own->ranks, &first, &count);
+    rf_model *model = model_of(own->number, first, count);
+    for (int i = 0; i < 2; i++) {
+        rf_collective by = {.size = sizeof by};
+        CHECK(!rf_nccl_open(&by, own->comm, limits[i], why, sizeof why), "%s", why);
+        CHECK(by.rank == own->number && by.num_ranks == own->ranks, "rank %d of %d", by.rank, by.num_ranks);
+        for (int turn = 0; turn < 3; turn++)
+            CHECK(!ask(model, &by, BATCH, &got) && !memcmp(&got, &right, sizeof got), "rank %d: %s", own->number,
+                rf_last_error());
+        for (int wrong = 0; wrong < own->ranks; wrong++) {
+            snprintf(says, sizeof says, "rank %d failed: batch is -1", wrong);
+            CHECK(ask(model, &by, own->number == wrong ? -1 : BATCH, &got) == RF_INVALID_ARGUMENT &&
+                    strstr(rf_last_error(), says),
+                "rank %d: %s", own->number, rf_last_error());
+        }
+        rf_nccl_close(&by);
+    }
+    /* A rank that does not come. */
+    if (own->comes) {
+        struct timespec begin, end;
+        rf_collective hasty = {.size = sizeof hasty};
+        CHECK(!rf_nccl_open(&hasty, own->comm, 2, why, sizeof why), "%s", why);
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        CHECK(ask(model, &hasty, BATCH, &got) == RF_COMMUNICATION &&
+                strstr(rf_last_error(), "the exchange of shapes failed: it took longer than 2 seconds"),
+            "rank %d: %s", own->number, rf_last_error());
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        CHECK(end.tv_sec - begin.tv_sec < 40, "rank %d: %d seconds", own->number, (int)(end.tv_sec - begin.tv_sec));
+        CHECK(ask(model, &hasty, BATCH, &got) == RF_COMMUNICATION && strstr(rf_last_error(), "before has failed"),
+            "rank %d: %s", own->number, rf_last_error());
+        rf_nccl_close(&hasty);
+    }
+    rf_model_destroy(model);
+    return NULL;
+}
+
+/* How many GPUs there are, by what the library says of one that is not. */
+static int count_devices(void) {
+    for (int device = 0; device < MOST_RANKS; device++) {
+        char name[20];
+        snprintf(name, sizeof name, "cuda:%d", device);
+        rf_model *model = NULL;
+        const rf_config config = {.size = sizeof config, .chain = "linear(1, 1) | max", .device = name};
+        if (rf_model_create(&model, &config)) return device;
+        rf_model_destroy(model);
+    }
+    return MOST_RANKS;
+}
+
+static void refusals(void) {
+    rf_collective none = {.size = sizeof none}, small = {.size = 8};
+    char why[300] = "";
+    CHECK(rf_nccl_open(NULL, &none, 0, why, sizeof why) == RF_INVALID_ARGUMENT && !strcmp(why, "collective is NULL"),
+        "%s", why);
+    CHECK(rf_nccl_open(&small, &none, 0, why, sizeof why) == RF_INVALID_ARGUMENT &&
+            !strncmp(why, "collective.size is 8", 20),
+        "%s", why);
+    CHECK(rf_nccl_open(&none, NULL, 0, why, sizeof why) == RF_INVALID_ARGUMENT && !strcmp(why, "comm is NULL"), "%s",
+        why);
+    CHECK(rf_nccl_open(&none, &none, -1, why, sizeof why) == RF_INVALID_ARGUMENT && !strncmp(why, "timeout is -1", 13),
+        "%s", why);
+    CHECK(rf_nccl_open(&none, &none, -1, NULL, 0) == RF_INVALID_ARGUMENT, "without a place for a sentence");
+    rf_nccl_close(&none), rf_nccl_close(NULL);
+    CHECK(!none.user && !none.all_gather, "what was refused is as it was");
+}
+
+int main(void) {
+    refusals();
+    void *const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+    if (!library) {
+        rf_collective by = {.size = sizeof by};
+        char why[300] = "";
+        CHECK(rf_nccl_open(&by, &by, 0, why, sizeof why) == RF_UNAVAILABLE && !strncmp(why, "NCCL is not there: ", 19),
+            "%s", why);
+        printf("no NCCL: refusals alone\n");
+        return failures != 0;
+    }
+    int (*init)(void **, int, const int *), (*destroy)(void *);
+    void *function = dlsym(library, "ncclCommInitAll");
+    memcpy(&init, &function, sizeof function);
+    function = dlsym(library, "ncclCommDestroy");
+    memcpy(&destroy, &function, sizeof function);
+    const int ranks = count_devices();
+    if (!ranks || !init || !destroy) {
+        printf("no GPU: refusals alone\n");
+        return failures != 0;
+    }
+    uint32_t seed = 1;
+    for (int i = 0; i < N * K; i++) seed = seed * 1664525u + 1013904223u, weight[i] = (float)(seed >> 8) * 0x1p-23f - 1;
+    for (int i = 0; i < BATCH * K; i++) seed = seed * 1664525u + 1013904223u, x[i] = (float)(seed >> 8) * 0x1p-23f - 1;
+    for (int i = 0; i < BATCH; i++) target[i] = (int64_t)i * 71;
+    rf_model *whole = model_of(0, 0, N);
+    const rf_collective one = {.size = sizeof one, .num_ranks = 1, .all_gather = alone};
+    CHECK(!ask(whole, &one, BATCH, &right), "%s", rf_last_error());
+    rf_model_destroy(whole);
+
+    void *comms[MOST_RANKS];
+    rank all[MOST_RANKS];
+    if (init(comms, ranks, NULL)) {
+        printf("NCCL finds the GPUs unfit: refusals alone\n");
+        return failures != 0;
+    }
+    for (int r = 0; r < ranks; r++) {
+        all[r] = (rank){.number = r, .ranks = ranks, .comm = comms[r], .comes = ranks > 1 && r + 1 < ranks};
+        CHECK(!pthread_create(&all[r].thread, NULL, work, &all[r]), "a thread");
+    }
+    for (int r = 0; r < ranks; r++) pthread_join(all[r].thread, NULL);
+    if (ranks == 1) destroy(comms[0]);
+    printf("%d GPU%s\n", ranks, ranks > 1 ? "s" : "");
+    return failures != 0;
+}

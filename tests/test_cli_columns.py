@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""rowfold run and score --shard columns: several processes with some columns each, one complete output."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import rowfold
+from rowfold.commands import shards
+from test_cli import environment
+from test_cli_shards import finish, left
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("torch has no gloo", allow_module_level=True)
+
+K, N, ROWS = 24, 3000, 23
+CHAIN = "linear | mul(@s) | div(#heat) | logprob(#t, -100), argmax, entropy, var"
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(3)
+    W, b = rng.standard_normal((N, K), dtype=np.float32), rng.standard_normal(N, dtype=np.float32)
+    np.savez(tmp_path / "w.npz", weight=W, bias=b, s=rng.uniform(0.5, 2, N).astype(np.float32))
+    np.save(tmp_path / "x.npy", rng.standard_normal((ROWS, K), dtype=np.float32))
+    ids = rng.integers(0, N, ROWS)
+    ids[3] = -100
+    np.save(tmp_path / "ids.npy", ids)
+    return tmp_path
+
+
+def start(folder, rank, size, *command, names=("RANK", "WORLD_SIZE"), **more):
+    known = {name for pair in shards.NUMBERS for name in pair} | {"MASTER_ADDR", "MASTER_PORT"}
+    variables = {k: v for k, v in environment().items() if k not in known}
+    variables |= dict(zip(names, (str(rank), str(size)))) | more
+    files = ["--weights", "w.npz", "--weight", "weight", "--bias", "bias", "--input", "x.npy", "--threads", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "rowfold", command[0], *files, *command[1:]],
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(folder, rank, size, *more, output="y.npz", shard=("--shard", "columns"), **keywords):
+    rows = ["--row", "t=ids.npy", "--row", "heat=0.7", "--vector", "s=s"]
+    return start(folder, rank, size, "run", CHAIN, *rows, "--output", output, *shard, *more, **keywords)
+
+
+def score(folder, rank, size, *more, shard=("--shard", "columns"), **keywords):
+    return start(folder, rank, size, "score", "--targets", "ids.npy", *shard, *more, **keywords)
+
+
+def check_results(folder):
+    assert finish(run(folder, 0, 1, output="one.npz", shard=())) == [("", 0)]
+    got, right = (np.load(folder / name) for name in ("y.npz", "one.npz"))
+    assert got.files == right.files
+    for name in got.files:
+        np.testing.assert_array_equal(got[name], right[name])
+
+
+@pytest.mark.parametrize(("size", "names"), [(1, shards.NUMBERS[0]), (2, shards.NUMBERS[1]), (3, shards.NUMBERS[3])])
+def test_one_output_with_the_bits_of_one_process(files, size, names):
+    # Little memory: several batches. The first is the last to come.
+    processes = [run(files, rank, size, "--max-memory", "300K", names=names) for rank in reversed(range(size))]
+    assert finish(*processes) == [("", 0)] * size
+    assert left(files) == ["ids.npy", "w.npz", "x.npy", "y.npz"]
+    check_results(files)
+
+
+def test_torchrun_says_where_they_meet(files):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    processes = [score(files, rank, 2, **meeting) for rank in range(2)]
+    said = [p.communicate(timeout=120) for p in processes]
+    assert [p.returncode for p in processes] == [0, 0], said
+    alone = score(files, 0, 1, shard=())
+    lines = alone.communicate(timeout=120)[0].splitlines()
+    assert said[1][0] == "" and said[0][0].splitlines() == lines and lines[0] == "tokens           22 (1 ignored)"
+
+
+def test_scores(files):
+    assert finish(*(score(files, rank, 2, "--output", "s.npz") for rank in range(2))) == [("", 0)] * 2
+    assert finish(score(files, 0, 1, "--output", "one.npz", shard=())) == [("", 0)]
+    got, right = np.load(files / "s.npz"), np.load(files / "one.npz")
+    assert got.files == ["logprob", "greedy", "entropy"]  # a rank needs all columns in one process
+    for name in got.files:
+        np.testing.assert_array_equal(got[name], right[name])
+
+
+def test_a_process_that_fails_is_named_by_all(files):
+    (one, status), (two, other) = finish(run(files, 0, 2), run(files, 1, 2, "--weight", "nothing"))
+    assert (status, other) == (1, 1)
+    assert "nothing" in two and one.startswith("rowfold: rank 1 failed: ") and "nothing" in one
+    assert left(files) == ["ids.npy", "w.npz", "x.npy"]
+    ids = np.load(files / "ids.npy")
+    ids[9] = N
+    np.save(files / "ids.npy", ids)
+    for said, status in finish(*(run(files, rank, 2) for rank in range(2))):
+        assert status == 1 and f"rank 0 failed: --row t=ids.npy is {N} in row 9" in said
+    assert left(files) == ["ids.npy", "w.npz", "x.npy"]
+
+
+def test_a_process_that_does_not_come_or_dies_is_named(files):
+    ((said, status),) = finish(run(files, 1, 2, "--shard-timeout", "1"))
+    assert status == 1 and said == "rowfold: rank 0 has not come within 1 seconds (--shard-timeout)\n"
+    ((said, status),) = finish(run(files, 0, 2, "--shard-timeout", "2"))
+    assert status == 1 and "the 2 processes have not met within 2 seconds (--shard-timeout)" in said
+    # Much work for the second, which is killed after it has begun.
+    x = np.load(files / "x.npy")
+    np.save(files / "x.npy", np.broadcast_to(x[:1], (300_000, K)))
+    np.save(files / "ids.npy", np.zeros(300_000, np.int64))
+    processes = [run(files, rank, 2, "--max-memory", "1M") for rank in range(2)]
+    time.sleep(12)
+    processes[1].kill()
+    (said, status), _ = finish(*processes)
+    assert status == 1 and "rank 1 (global rank 1) did not answer" in said, said
+    assert left(files) == ["ids.npy", "w.npz", "x.npy"]
+
+
+def test_refusals(files):
+    ((said, status),) = finish(score(files, 0, 2))
+    assert status == 1 and "the processes have nowhere to meet; expected --output FILE" in said
+    ((said, status),) = finish(run(files, 0, 2, "--input", "-"))
+    assert status == 1 and "--shard columns: - is a stream" in said
+    command = ["run", "linear | gelu", "--output", "y.npy", "--shard", "columns"]
+    for said, status in finish(*(start(files, rank, 2, *command) for rank in range(2))):
+        assert status == 1 and "folds no columns" in said
+    with pytest.raises(rowfold.UnsupportedError):
+        rowfold.Model("linear | topk(3)", K, 300, total_columns=N)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: MIT
+"""The ways of values that 16-bit terms do not represent, on each kernel that multiplies terms: which one is taken is
+asked of the library, and what comes of it is compared with float64."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import rowfold
+from cases import Case, make_case, same_bits
+from cuda_kernels import FORCE, KERNELS
+from datasets import ALL, Data, infinities, kernelbench, spread
+from hypothesis import given, settings
+
+_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
+pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+
+Array = np.ndarray
+# Where float32 x is brought to terms; those of several results have the same code for it.
+TERMS = [name for name in KERNELS if name.startswith(("mma_1", "mma_6", "hopper")) and "answers" not in name]
+K, N = 1056, 200
+PARTS = {
+    "first": lambda batch: [0],
+    "one": lambda batch: [17],
+    "edges": lambda batch: [0, 15, 16, batch - 1],
+    "all": lambda batch: list(range(batch)),
+}
+
+
+def _tame(batch: int, n: int = N, seed: int = 0) -> tuple[Array, Array, Array]:
+    """W without zeros, which x of any range may meet."""
+    x, w, b = kernelbench(np.random.default_rng(seed), batch, K, n)
+    x, w = x - 0.5, np.where(np.abs(w) < 1e-6, 1e-6, w)
+    return tuple(np.ascontiguousarray(v, np.float32) for v in (x, w, b))
+
+
+def _ways(x: Array, w: Array, math: str = "f32") -> rowfold.Ways:
+    with rowfold.Model("linear | logsumexp", backend="cuda", math=math).load_weights(w) as model:
+        return model.count_ways(x)
+
+
+def _check(x: Array, w: Array, b: Array, chain: str = "linear | max", **keywords: str) -> None:
+    case = make_case(chain, Data(x, w, b), **keywords)
+    case.check_results(case.run("cuda", simplify="none"), "cuda")
+
+
+@pytest.fixture(params=TERMS)
+def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """As many rows as are several tiles, if the kernel, which is forced, takes so many."""
+    monkeypatch.setenv(FORCE, request.param)
+    return 60 if request.param == "hopper_small" else 140
+
+
+def test_tame_values_take_no_wider_way(batch: int) -> None:
+    x, w, b = _tame(batch)
+    tiles = _ways(x, w).tiles
+    assert _ways(x, w) == rowfold.Ways(batch, 0, 0, tiles, 0, 2, 2)
+    assert tiles in (1, 2, 3, 9)
+    x[3, 5] = np.inf
+    x[4, 6] = np.nan
+    x[5] = 0
+    assert _ways(x, w).irregular_rows == _ways(x, w).two_level_rows == 0
+    _check(x, w, b)
+
+
+def test_rows_of_two_levels(batch: int) -> None:
+    x, w, b = _tame(batch)
+    x[[3, 5, batch - 1]] = spread(6.0, np.random.default_rng(1), 3, K).astype(np.float32)
+    ways = _ways(x, w)
+    assert (ways.two_level_rows, ways.irregular_rows, ways.x_terms, ways.weight_terms) == (3, 0, 2, 2)
+    assert ways.two_level_tiles == (1 if ways.tiles == 1 else 2)
+    _check(x, w, b)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_rows_with_several_infinities(batch: int, part: str) -> None:
+    rows = PARTS[part](batch)
+    rng = np.random.default_rng(len(rows))
+    x, w, b = _tame(batch)
+    w[rng.random(w.shape) < 0.1] = 0
+    for row in rows:
+        at = rng.choice(K, [2, 3, 4, 15, 16, K // 2][row % 6], replace=False)
+        x[row, at] = rng.choice([np.inf, -np.inf] if row % 4 == 1 else [np.inf], len(at))
+        w[row % N, at] = np.abs(w[row % N, at]) + 0.01  # so that one logit of many infinities is infinite
+    if len(rows) > 1:
+        x[rows[-1]] = -np.inf
+    assert _ways(x, w).irregular_rows == len(rows)
+    for chain in ("linear | max", "linear", "linear | logsumexp, argmax"):
+        _check(x, w, b, chain)
+    first, second = (Case("linear", x, w, b).run("cuda") for _ in range(2))
+    assert same_bits(first, second)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_rows_beyond_two_levels(batch: int, part: str) -> None:
+    """A sum without what is lost would not show it unless W has zeros where x is large: then it must be there."""
+    rows = PARTS[part](batch)
+    x, w, b = _tame(batch)
+    rng = np.random.default_rng(5)
+    x[rows] = rng.normal(size=(len(rows), K)) * np.repeat([1e18, 1e-2, 1e-26], [3, 297, K - 300])
+    ways = _ways(x, w)
+    assert (ways.two_level_rows, ways.irregular_rows) == (len(rows), 0), "W has something of each"
+    _check(x, w, b)
+    w[:, :300] = 0
+    ways = _ways(x, w)
+    assert (ways.two_level_rows, ways.irregular_rows) == (0, len(rows))
+    for chain in ("linear | max", "linear"):
+        _check(x, w, b, chain)
+    exact = x[rows].astype(np.float64) @ w.T.astype(np.float64)
+    y = Case("linear", x, w, np.zeros_like(b)).run("cuda")[rows]
+    sums = np.abs(x[rows].astype(np.float64)) @ np.abs(w.T.astype(np.float64))
+    assert (np.abs(y - exact) <= 1e-6 * sums).all()
+
+
+@pytest.mark.parametrize("x_dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("several", [False, True])
+def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
+    """One in a row of W is a term; rows with several keep all of W as it is stored."""
+    rng = np.random.default_rng(0)
+    x, w, b = _tame(batch)
+    rows = np.arange(0, N, 3)
+    w[rows, rng.integers(0, K, len(rows))] = rng.choice([np.inf, -np.inf], len(rows))
+    w[rng.random(w.shape) < 0.1] = 0
+    w[0] = 0.5
+    w[0, 7] = np.inf
+    x[1] = np.maximum(x[1], 0)  # zero where W is infinite, sometimes
+    x[2, ::2] *= 1e-30
+    x[3] = 1e-40
+    x[4, 9] = np.inf
+    x[5, [9, 10]] = -np.inf
+    x[6, 8] = np.nan
+    x[7, 7] = -np.inf
+    if several:
+        w[rows[1], [3, 4]] = np.inf
+    with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(w) as model:
+        assert ("several infinities" in model.explain(batch)) == several
+    ways = _ways(x, w)
+    assert ways.weight_terms == (0 if several else 2)
+    assert ways.irregular_rows >= (0 if several else 3)
+    for chain in ("linear | max", "linear"):
+        _check(x, w, b, chain, x_dtype=x_dtype)
+
+
+def test_columns_gathered_beside_infinities() -> None:
+    """What a dot product makes of the terms of such a row: the infinity alone, and the signs of what it meets."""
+    x, w, _ = _tame(40)
+    w[::3, 7] = np.inf
+    w[1, 9] = -np.inf
+    w[::4, 11] = 0
+    x[::5, 7] = 0
+    x[3, 11] = np.inf
+    x[4, [9, 11]] = -np.inf, np.inf
+    x[6, 12] = np.nan
+    asked = np.tile(np.arange(len(w)), (len(x), 1))
+    with rowfold.Model("linear | gather(#asked)", dtype="float32", backend="cuda").load_weights(w) as model:
+        y = model(x, asked=asked)
+    with np.errstate(invalid="ignore"):
+        wanted = (x[:, None].astype(np.float64) * w.astype(np.float64)).sum(-1)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(wanted))
+    np.testing.assert_array_equal(y[np.isinf(y)], wanted[np.isinf(wanted)])
+    there = np.isfinite(wanted)
+    np.testing.assert_allclose(y[there], wanted[there], rtol=0, atol=1e-3)
+
+
+def test_an_infinity_of_w_under_tf32(batch: int) -> None:
+    x, w, b = _tame(batch)
+    w[5, 9] = -np.inf
+    x[3, 4] = np.inf
+    w[5, 4] = 0
+    assert _ways(x, w, "tf32").weight_terms == 2
+    y = Case("linear", x, w, b).run("cuda", math="tf32")
+    with np.errstate(invalid="ignore"):
+        exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
+    assert np.array_equal(np.isnan(y), np.isnan(exact)) and np.array_equal(np.isinf(y), np.isinf(exact))
+    assert (y[np.isinf(y)] == exact[np.isinf(y)]).all()
+
+
+def test_updated_weights(batch: int) -> None:
+    """The way follows from the values that are there."""
+    x, w, b = _tame(batch)
+    infinite, several = w.copy(), w.copy()
+    infinite[3, 5] = several[3, [5, 6]] = np.inf
+    with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(w, b) as model:
+        for values in (infinite, w, several, infinite, w):
+            model.update_weights(values, b)
+            with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(values, b) as fresh:
+                assert same_bits(model(x), fresh(x)) and model.count_ways(x) == fresh.count_ways(x)
+
+
+def test_a_row_does_not_depend_on_others(batch: int) -> None:
+    rng = np.random.default_rng(3)
+    x, w, b = _tame(batch)
+    w[:, :3] = 0
+    x[::3, :2] = np.inf
+    x[1::3] = spread(30.0, rng, *x[1::3].shape).clip(-1e38, 1e38).astype(np.float32)
+    with Case("linear | logsumexp", x, w, b).model("cuda", batch_invariant=True) as model:
+        whole = model(x)
+        ways = model.count_ways(x)
+        assert ways.irregular_rows > batch // 2 or not ways.x_terms  # hopper_small promises no invariance
+        for first, last in ((0, 1), (1, 9), (5, 70), (64, 140)):
+            assert same_bits(model(x[first:last]), whole[first:last])
+        order = rng.permutation(len(x))
+        assert same_bits(model(x[order]), whole[order])
+
+
+@pytest.mark.parametrize("kernel", TERMS)
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.sampled_from([1, 5, 16, 33, 64, 65, 130]),
+    k=st.sampled_from([32, 40, 100, 513, 1024]),
+    n=st.sampled_from([1, 8, 64, 130, 300]),
+    kind=st.sampled_from(["infinities", "infinities_both", "specials", "lognormal6", "mixed"]),
+    x_dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+    dtype=st.sampled_from(["float32", "float32", "bfloat16", "float16"]),
+)
+def test_any_mixture(kernel: str, seed: int, batch: int, k: int, n: int, kind: str, x_dtype: str, dtype: str) -> None:
+    rng = np.random.default_rng(seed)
+    data = infinities(bool(seed % 2), rng, batch, k, n) if kind == "mixed" else ALL[kind](rng, batch, k, n)
+    if kind == "mixed":
+        wide = rng.random(batch) < 0.3
+        data.x[wide] = spread(25.0, rng, int(wide.sum()), k)
+    case = make_case("linear | max", data, x_dtype=x_dtype, dtype=dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FORCE, kernel)
+        case.check_results(case.run("cuda", simplify="none"), "cuda", kernel)
