@@ -111,6 +111,9 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
+    int halves;     /* two blocks share out K of a tile */
+    int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
+                       the blocks have nothing to do */
     int parts;      /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
     int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
@@ -232,15 +235,17 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
-    double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits,
-           sms = f->multiprocessors, part = splits > 1 ? (double)split_depth : depth;
+    const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1;
+    double blocks = along * tiles(p->batch, along * k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits *
+        halves,
+           sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / halves;
     double rounds = shared->shares ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
     double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
     double x_item = (double)(c->uses_terms ? 2 * (size_t)p->x_terms : item(p->x_dtype));
-    if (k->tile_columns <= 64)
+    if (k->tile_columns <= 64 || halves > 1)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);
     if ((shared->unit == FMA32 || shared->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
@@ -252,7 +257,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         c->uses_terms ? batch * PREPARED_ROW
             : copies  ? batch * COPIED_ROW
                       : 0);
-    const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns);
+    const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
     const double states = tiles(p->out_features, 64);
     const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < 64 ? states : 64) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +

@@ -15,6 +15,9 @@
 /* Multiprocessors of a device of sm_90a at most, so that the kernel for few rows has no more blocks. */
 #define RFI_SM90_BLOCKS 144
 
+/* Values of K in a stage of sm90/halves.cuh. */
+#define RFI_HALVES_DEPTH 64
+
 /* Values of K in a stage of sm80/few_tiles.cu; parts of K are whole stages but for the last. */
 #define RFI_SPLIT_DEPTH 64
 

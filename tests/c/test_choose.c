@@ -125,7 +125,7 @@ static void test_expected(void) {
 }
 
 #ifdef RFI_BUILD_SM90
-/* Up to 64 rows in any precision. */
+/* Up to 64 rows in any precision, and about a hundred. */
 static void test_few_rows(void) {
     static const struct {
         int batch;
@@ -135,7 +135,9 @@ static void test_few_rows(void) {
         {4, "hopper_small", "hopper_small"},
         {8, "hopper_small", "hopper_small"},
         {64, "hopper_small", "hopper_small"},
-        {65, "hopper_64x128", "hopper_64x128"},
+        {65, "hopper_halves", "hopper_halves"},
+        {128, "hopper_halves", "hopper_halves"},
+        {129, "hopper_128x128", "hopper_128x128"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
@@ -148,9 +150,12 @@ static void test_few_rows(void) {
         p.batch_invariant = 1;
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, "hopper_128x256"), "batch-invariant, batch %d: %s", expected[i].batch, c.name);
-        c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_small"));
-        CHECK(!is(&c, "hopper_small"),
-            "a kernel whose results depend on the batch was forced on a batch-invariant model");
+        static const char *const others[] = {"hopper_small", "hopper_halves_128x128"};
+        for (size_t k = 0; k < 2; k++) {
+            c = choose(&p, &hopper, rfi_cuda_kernel_find(others[k]));
+            CHECK(!is(&c, others[k]), "%s, which is not for every batch, was forced on a batch-invariant model",
+                others[k]);
+        }
     }
 }
 #endif
