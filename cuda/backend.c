@@ -119,7 +119,10 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
 
 /* Which way W's values take, where it is not the usual one: see doc/kernels/accuracy.md. */
 static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size) {
-    if (p->w_terms == 3)
+    if (p->w_several)
+        snprintf(text, size, "; all rows of x as irregular ones, for %u rows of W have several infinities",
+            p->findings.many);
+    else if (p->w_terms == 3)
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
             p->findings.wide);

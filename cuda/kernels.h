@@ -209,6 +209,8 @@ typedef struct rfi_cuda_split {
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
     int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
                            infinity is irregular */
+    int32_t w_several;  /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
+                           of W itself, such a row has a term for each. 0: its logits are NaN */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio

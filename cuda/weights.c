@@ -263,6 +263,7 @@ static rf_status split_slices(
             .depth = p->w.panel ? panel_depth(plan, p->w.panel) : p->w.ld,
             .panel = p->w.panel,
             .panel_rows = p->w.ld,
+            .w_several = p->w_several,
             .scale = (float *)p->w.scale + first,
         };
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
@@ -316,10 +317,16 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 enum {
-    LENIENT_DEPTH = 512,  /* with fewer columns no value of x is lost: there are not enough others that one could do
-                             without */
-    DENSE_DEPTH = 1 << 20 /* with more, what two levels leave adds up */
+    COUNTED_DEPTH = 1 << 24, /* with more columns float32 does not count a row's infinities */
+    LENIENT_DEPTH = 512,     /* with fewer columns no value of x is lost: there are not enough others that one could do
+                                without */
+    DENSE_DEPTH = 1 << 20    /* with more, what two levels leave adds up */
 };
+
+/* Whether to compute all of x as irregular rows takes less time than to multiply W as it is stored: by wgmma. */
+static int prefers_irregular(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    return spec->plan.in_features <= COUNTED_DEPTH && plan_panel(p, spec);
+}
 
 /* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
@@ -334,10 +341,11 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     leave_scratch(&s, weights);
     if (status) return status;
     if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
-    else if (p->findings.many) p->w_terms = 0;
+    else if (p->findings.many && !prefers_irregular(p, spec)) p->w_terms = 0;
     else if (p->findings.wide || (int64_t)lost * 64 > plan->out_features) p->w_terms = 3;
     else if (p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
     p->w_infinite = p->w_terms && p->findings.infinite;
+    p->w_several = p->w_terms && p->findings.many;
     p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
     return RF_OK;
@@ -347,7 +355,7 @@ static rf_status keep_weights(
     rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int keep_form) {
     rf_status status = RF_OK;
     if (!keep_form) {
-        p->w_terms = p->w_nonfinite = p->w_infinite = 0;
+        p->w_terms = p->w_nonfinite = p->w_infinite = p->w_several = 0;
         if (spec->plan.out_features && !p->collapsed) status = choose_terms(p, spec, weights);
     }
     if (status) return status;

@@ -116,7 +116,9 @@ def test_rows_beyond_two_levels(batch: int, part: str) -> None:
 @pytest.mark.parametrize("x_dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("several", [False, True])
 def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
-    """One in a row of W is a term; rows with several keep all of W as it is stored."""
+    """Terms, also several in a row, with which wgmma computes all of x as irregular rows; without it W is kept as it is
+    stored then.
+    """
     rng = np.random.default_rng(0)
     x, w, b = _tame(batch)
     rows = np.arange(0, N, 3)
@@ -133,11 +135,19 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
     x[7, 7] = -np.inf
     if several:
         w[rows[1], [3, 4]] = np.inf
+        w[rows[2], : K // 2] = -np.inf
+        w[rows[3]] = np.inf
+        x[8] = np.abs(x[8]) + 0.1
+        x[9] = np.where(np.isinf(w[rows[1]]), w[rows[1]], x[9])
     with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(w) as model:
-        assert ("several infinities" in model.explain(batch)) == several
+        text = model.explain(batch)
+    assert ("several infinities" in text) == several
     ways = _ways(x, w)
-    assert ways.weight_terms == (0 if several else 2)
-    assert ways.irregular_rows >= (0 if several else 3)
+    assert ways.weight_terms == (0 if "as it is stored" in text else 2)
+    if several and ways.weight_terms:
+        assert ways.irregular_rows == batch - 1, "all but that with NaN"
+    elif not several:
+        assert 3 <= ways.irregular_rows < batch // 2
     for chain in ("linear | max", "linear"):
         _check(x, w, b, chain, x_dtype=x_dtype)
 
@@ -174,6 +184,37 @@ def test_an_infinity_of_w_under_tf32(batch: int) -> None:
         exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
     assert np.array_equal(np.isnan(y), np.isnan(exact)) and np.array_equal(np.isinf(y), np.isinf(exact))
     assert (y[np.isinf(y)] == exact[np.isinf(y)]).all()
+
+
+def test_what_is_wide_under_tf32(batch: int) -> None:
+    """One term holds a row of which half of the values are large, whatever of the others it loses: but not a feature
+    that is small beside the others in many rows, for x may rest on it alone.
+    """
+    rng = np.random.default_rng(7)
+    x, w, b = _tame(batch)
+
+    def check(x: Array, w: Array, weight_terms: int, two_level_rows: int) -> None:
+        ways = _ways(x, w, "tf32")
+        assert (ways.weight_terms, ways.two_level_rows) == (weight_terms, two_level_rows)
+        for chain in ("linear", "linear | logsumexp"):
+            case = Case(chain, x, w, b)
+            case.check(case.run("cuda", math="tf32"), "tf32", case.expected("cuda", "tf32"))
+
+    def few(share: float, shape: tuple[int, ...], little: float = 1e-10) -> Array:
+        return np.where(rng.random(shape) < share, little, 1).astype(np.float32)
+
+    check(x, spread(3.0, rng, N, K).astype(np.float32), 1, 0)
+    check(x, w * few(0.4, w.shape), 1, 0)
+    check(x, w * few(0.6, w.shape), 3, 0)
+    check(x * few(0.4, x.shape), w, 1, 0)
+    check(x * few(0.6, x.shape), w, 1, batch)
+    feature, alone = w.copy(), np.zeros_like(x)
+    feature[:, 5] *= 1e-10
+    alone[:, 5] = x[:, 5]
+    check(alone, feature, 3, 0)
+    rare = w.copy()
+    rare[:2, 5] *= 1e-10
+    check(x, rare, 1, 0)
 
 
 def test_updated_weights(batch: int) -> None:

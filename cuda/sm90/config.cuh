@@ -20,6 +20,7 @@ constexpr int CHUNK = 16; /* accumulators at most that a thread takes through th
 constexpr int CONSUMERS = 2; /* warpgroups that multiply */
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int LEVEL_WORDS = 32;      /* of the map of tiles whose rows have two levels */
+constexpr int COUNTED_TILES = 64;    /* tiles of rows of a cluster whose irregular rows are counted */
 constexpr int HANDED_OUT = 4;        /* tiles that a cluster knows of at a time */
 constexpr int SHARED_LIMIT = 232448; /* of a block, less what is declared statically */
 
@@ -83,7 +84,8 @@ template <class C> struct Shared {
         *last; /* for each consumer, two tiles in turn and the groups: whether the ticket drawn for it was the last */
     uint32_t *irregular; /* whether there are rows for compute_irregular */
     uint32_t *wide;      /* (LEVEL_WORDS): see is_wide */
-    uint32_t wide_known; /* the barrier of that */
+    uint32_t *left_out;  /* (COUNTED_TILES): see is_idle */
+    uint32_t wide_known; /* the barrier of these */
     __device__ __forceinline__ uint8_t *ring() const { return (uint8_t *)columns - C::STAGES * C::STAGE; }
 };
 
@@ -156,6 +158,34 @@ __device__ __forceinline__ void find_wide(const rfi_cuda_fold &f, const Shared<C
                 const uint32_t bit = levels_bit<C>((int)(row / C::BM));
                 atomicOr(sh.wide + bit / 32, 1u << bit % 32);
             }
+}
+
+/* Looks for irregular rows, by `threads` threads, and counts them by tiles. Whether this thread has seen one. */
+template <class C>
+__device__ __forceinline__ bool find_irregular(const rfi_cuda_fold &f, const Shared<C> &sh, int thread, int threads) {
+    bool found = false;
+    if (f.irregular)
+        for (int64_t row = thread; row < f.batch; row += threads)
+            if (f.irregular[row]) {
+                found = true;
+                if (row < (int64_t)COUNTED_TILES * C::BM * C::CLUSTER_M)
+                    atomicAdd(sh.left_out + row / (C::BM * C::CLUSTER_M), 1u);
+            }
+    return found;
+}
+
+/* Whether all rows that a cluster computes with this block, which `m` says of its first, are irregular: nobody wants
+ * their products. */
+template <class C> __device__ __forceinline__ bool is_idle(const Parameters &p, const Shared<C> &sh, int m) {
+    const int tile = m / C::CLUSTER_M;
+    return tile < COUNTED_TILES &&
+        sh.left_out[tile] == min(p.fold.batch - (int64_t)m * C::BM, (int64_t)C::BM * C::CLUSTER_M);
+}
+
+/* Stages of a tile, the one after `count` others, of each level: of an idle one those of which W may be on its way
+ * already. */
+template <class C> __device__ __forceinline__ int stages_of(const Parameters &p, bool idle, uint32_t count) {
+    return !idle ? p.stages : count ? 0 : min(p.stages, C::STAGES);
 }
 
 /* To the tile that the first block's producer hands out next, for a whole warp. By shuffle, so that the compiler sees

@@ -461,9 +461,9 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (f.tickets) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (*sh.irregular)
-        compute_irregular<C::TOTALS>(
+    static_assert(IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
+    if (__shfl_sync(~0u, (int)*sh.irregular, 0))
+        compute_irregular<C::TOTALS, Of64Rows>(
             f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 
