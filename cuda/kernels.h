@@ -200,9 +200,9 @@ typedef struct rfi_cuda_split {
     const void *data; /* (rows, columns) of `dtype` */
     int64_t rows, columns, ld;
     int32_t dtype;
-    int32_t terms, term_dtype;
-    void *high, *low, *least; /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
-                                 up to `depth` */
+    int32_t terms, term_dtype; /* RF_FLOAT32: one of float32 rounded to TF32, at `high`; nothing else is written */
+    void *high, *low, *least;  /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
+                                  up to `depth` */
     int64_t ld_terms, depth;
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */

@@ -427,6 +427,33 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     p.levels.wide[row] = ratio != 0;
 }
 
+/* Rounded to 10 bits behind the point, ties away from zero; what is finite stays so. */
+__device__ __forceinline__ float to_tf32(float v) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(v));
+    const float rounded = __uint_as_float(bits & 0xffffe000);
+    return fabsf(v) < INFINITY ? fabsf(rounded) < INFINITY ? rounded : copysignf(0x1.ffcp127f, v) : v;
+}
+
+/* A block a row: values as tensor cores take them for TF32. Infinities and NaN are what they are: no row is irregular.
+ */
+__global__ void __launch_bounds__(THREADS) round_rows(const __grid_constant__ rfi_cuda_split p) {
+    const int64_t row = blockIdx.x, first = row * p.ld;
+    const bool whole = is_whole(p);
+    float *to = (float *)p.high + row * p.ld_terms;
+    begin(p.clear);
+    clear_words(p.clear);
+#pragma unroll 4
+    for (int64_t i = threadIdx.x * WIDTH; i < p.depth; i += THREADS * WIDTH) {
+        float v[WIDTH];
+        load_values(p, first, i, p.dtype, whole, v);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) v[j] = to_tf32(v[j]);
+        *(float4 *)(to + i) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    if (threadIdx.x == 0 && p.irregular) p.irregular[row] = 0;
+}
+
 /* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost,
  * doc/kernels/accuracy.md says. */
 __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ rfi_cuda_survey p) {
@@ -508,6 +535,8 @@ template <int TERMS, bool BF16> static void (*split_kernel(bool few, bool plain)
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
+    if (split->term_dtype == RF_FLOAT32)
+        return rfi_launch(round_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
     const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split),
                bf16 = split->term_dtype == RF_BFLOAT16;
     const int64_t row = split->columns * item_of(split->dtype),

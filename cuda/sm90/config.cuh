@@ -40,11 +40,13 @@ struct Parameters {
 /* ANSWERS: for states of rfi_answers and row inputs, in place of pairs. SEARCHES: with what goes beside the fold, which
  * takes registers. */
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_, bool ANSWERS_,
-    bool SEARCHES_>
+    bool SEARCHES_, bool TF32_ = false>
 struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
+    static constexpr bool TF32 = TF32_;         /* one term, of 32 bits, */
+    static constexpr int UNITS = TF32_ ? 2 : 1; /* which counts as two columns of 16 */
     static constexpr int BM = BM_, BN = BN_, CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
     static constexpr int ORDER =
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */

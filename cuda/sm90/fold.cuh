@@ -146,7 +146,8 @@ template <class C> __device__ __forceinline__ void produce_columns(const Paramet
 
 template <class C, int N>
 __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
-    if constexpr (C::BF16) wgmma_bf16(d, a, b, accumulate);
+    if constexpr (C::TF32) wgmma_tf32(d, a, b, accumulate);
+    else if constexpr (C::BF16) wgmma_bf16(d, a, b, accumulate);
     else wgmma_f16(d, a, b, accumulate);
 }
 

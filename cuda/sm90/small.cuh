@@ -41,7 +41,7 @@ struct Parameters {
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool ANSWERS_> struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
-    static constexpr bool BF16 = BF16_;
+    static constexpr bool BF16 = BF16_, TF32 = false;
     static constexpr bool LEVELS = !BF16;
     static constexpr int ROWS = ROWS_; /* of x, a multiple of 8: those behind the batch are multiplied as they are, and
                                           nobody reads the result */
