@@ -157,6 +157,21 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
         _check(x, w, b, chain, x_dtype=x_dtype)
 
 
+def test_several_infinities_beside_wide_weights(batch: int) -> None:
+    """Three terms of bfloat16, and all rows of x irregular, whatever their range."""
+    rng = np.random.default_rng(2)
+    x, w, b = _tame(batch)
+    w = spread(6.0, rng, *w.shape).astype(np.float32)
+    w[::5, :2] = np.inf
+    w[1::5, 3] = -np.inf
+    x[1::4] *= np.float32(1e20)
+    x[2::4] *= np.float32(1e-25)
+    x[3, ::2] = np.inf
+    assert _ways(x, w).weight_terms == (3 if _on_wgmma(batch) else 0)
+    for chain in ("linear", "linear | max"):
+        _check(x, w, b, chain)
+
+
 def test_columns_gathered_beside_infinities() -> None:
     """What a dot product makes of the terms of such a row: the infinity alone, and the signs of what it meets."""
     x, w, _ = _tame(40)

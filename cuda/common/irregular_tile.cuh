@@ -24,8 +24,10 @@ constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a sta
 constexpr int TERMS = 3;
 constexpr int W_TERM = COLUMNS * ROW_BYTES, W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
 constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
-constexpr int UP = 76; /* x is scaled to a largest magnitude of 2^90: that of the terms of binary16, and so much more */
-static_assert(UP == 76, "the inverse is in logit_of");
+/* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
+ * of bfloat16, which has float32's range itself, to that of its own terms. */
+__device__ __forceinline__ int up_of(const rfi_cuda_fold &p) { return p.w.least ? 0 : 76; }
+__device__ __forceinline__ double down_of(const rfi_cuda_fold &p) { return p.w.least ? 1 : 0x1p-76; }
 
 /* What is multiplied: values; the signs of x's infinities and those of all of W; and the reverse. */
 enum Pass { VALUES, X_INFINITIES, W_INFINITIES };
@@ -190,7 +192,7 @@ template <Pass PASS, int ROWS> struct XPieces {
             a[s] = b[s] = 1;
             infinities[s] = 0;
             if (PASS != VALUES || row[s] < 0) continue;
-            const int exponent = UP - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
+            const int exponent = up_of(p) - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
             a[s] = __int_as_float((exponent - second + 127) << 23);
             b[s] = __int_as_float((second + 127) << 23);
         }
@@ -527,7 +529,7 @@ __device__ __forceinline__ float fated(unsigned fate) {
 }
 
 __device__ __forceinline__ float logit_of(const rfi_cuda_fold &p, const Notes &notes, int64_t row, int c, float sum) {
-    return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)notes.w_scale[c] * 0x1p-76);
+    return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)notes.w_scale[c] * down_of(p));
 }
 
 /* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
