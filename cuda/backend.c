@@ -114,12 +114,21 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
     if (!prepared || !prepared->w_nonfinite)
         problem.x_terms =
             rfi_cuda_x_terms(w_terms, spec->weight_dtype, x_dtype, spec->plan.in_features, &problem.term_dtype);
+    if (prepared && prepared->w_tf32) problem.x_terms = 1, problem.term_dtype = RF_FLOAT32;
     return problem;
 }
 
 /* Which way W's values take, where it is not the usual one: see doc/kernels/accuracy.md. */
 static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size) {
-    if (p->w_terms == 3)
+    if (p->w_tf32)
+        snprintf(text, size,
+            "; x and W in float32 rounded to TF32, for in a binary16 term %u rows of W, or one column, would lose too "
+            "much, and %u have infinities",
+            p->findings.wide, p->findings.infinite);
+    else if (p->w_several)
+        snprintf(text, size, "; all rows of x as irregular ones, for %u rows of W have several infinities",
+            p->findings.many);
+    else if (p->w_terms == 3)
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
             p->findings.wide);

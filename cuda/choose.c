@@ -50,8 +50,11 @@ static int in_16_bit(const rfi_cuda_problem *p) {
     return p->x_terms || (!p->w_terms && is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype);
 }
 
+/* As what tensor cores take for TF32. */
+static int in_tf32(const rfi_cuda_problem *p) { return p->x_terms && p->term_dtype == RF_FLOAT32; }
+
 static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return p->out_features && in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
+    return p->out_features && in_16_bit(p) && !in_tf32(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
 }
 
 /* Large tiles: stages of three terms a side take more. */
@@ -203,7 +206,9 @@ static double rate_of(unit multiplier, const rfi_cuda_figures *f) {
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
     const family *const shared = k->family;
-    const int products = shared->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
+    /* A product of TF32 takes as long as two of 16 bits. */
+    const int products = (shared->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1) << in_tf32(p),
+              term = in_tf32(p) ? 4 : 2; /* bytes */
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     const int splits = c->splits;
     const int64_t split_depth = c->split_depth;
@@ -231,7 +236,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double launches = shared->irregular ? 1 : c->uses_terms ? 4 : 2;
     /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
     const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
-    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms)
+    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + (size_t)(term * p->x_terms))
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
@@ -244,7 +249,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
-    double x_item = (double)(c->uses_terms ? 2 * (size_t)p->x_terms : item(p->x_dtype));
+    double x_item = (double)(c->uses_terms ? (size_t)(term * p->x_terms) : item(p->x_dtype));
     if (k->tile_columns <= 64 || halves > 1)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);

@@ -46,7 +46,7 @@ typedef struct rfi_cuda_problem {
     rf_dtype x_dtype, w_dtype;
     int w_terms;         /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
     int x_terms;         /* and that x is brought to; 0: as it is stored */
-    rf_dtype term_dtype; /* of x's */
+    rf_dtype term_dtype; /* of x's; RF_FLOAT32: x and W, which is as stored, are float32 rounded to TF32 */
     int w_infinite;      /* terms of W stand for infinities: kernels that read x as it is stored give NaN beside them */
     int w_panel;     /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
     int num_vectors; /* per-feature vectors of the chain */

@@ -201,15 +201,17 @@ typedef struct rfi_cuda_split {
     const void *data; /* (rows, columns) of `dtype` */
     int64_t rows, columns, ld;
     int32_t dtype;
-    int32_t terms, term_dtype;
-    void *high, *low, *least; /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
-                                 up to `depth` */
+    int32_t terms, term_dtype; /* RF_FLOAT32: one of float32 rounded to TF32, at `high`; nothing else is written */
+    void *high, *low, *least;  /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
+                                  up to `depth` */
     int64_t ld_terms, depth;
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
     int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
                            infinity is irregular */
+    int32_t w_several;  /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
+                           of W itself, such a row has a term for each. 0: its logits are NaN */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio

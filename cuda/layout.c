@@ -83,7 +83,8 @@ static void lay_out_fold(
             l->wide = take(&l->total, round_up(batch, RFI_LEVEL_ROWS), 1);
             l->ratio = take(&l->total, batch, sizeof(float));
         }
-        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
+        const int64_t item = l->problem.term_dtype == RF_FLOAT32 ? 4 : 2;
+        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * item);
     }
     if (c->aligned_x && shape->copies_x) l->copy = take(&l->total, batch, l->depth * 2);
     if (pass->reduction)
@@ -298,11 +299,12 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     rfi_cuda_passes_of(&spec->plan, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     static const struct {
-        int terms, infinite; /* 0: as tame values are kept */
-    } forms[] = {{0, 0}, {3, 0}, {2, 1}, {3, 1}};
-    for (int i = 0; i < (tame ? 4 : 1); i++) {
-        plain.w_terms = forms[i].terms ? forms[i].terms : tame;
+        int terms, infinite, tf32; /* 0: as tame values are kept */
+    } forms[] = {{0, 0, 0}, {3, 0, 0}, {2, 1, 0}, {3, 1, 0}, {0, 0, 1}};
+    for (int i = 0; i < (tame ? 5 : 1); i++) {
+        plain.w_terms = forms[i].tf32 ? 0 : forms[i].terms ? forms[i].terms : tame;
         plain.w_infinite = forms[i].infinite;
+        plain.w_tf32 = forms[i].tf32;
         plain.w.panel = 0;
         const size_t rows = most_workspace(spec, &plain, call);
         const rfi_cuda_problem problem =

@@ -44,6 +44,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         .strict = r->p->strict,
         .dense = r->p->dense,
         .w_infinite = r->p->w_infinite,
+        .w_several = r->p->w_several,
         .scale = (float *)(workspace + l->scale),
         .irregular = (uint8_t *)(workspace + l->flag),
         .clear = *clear,
@@ -56,7 +57,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
     fold->x = (rfi_cuda_rows){.data = split.high,
         .low = split.low,
         .least = split.least,
-        .scale = split.scale,
+        .scale = split.term_dtype == RF_FLOAT32 ? NULL : split.scale,
         .ld = split.ld_terms,
         .dtype = split.term_dtype,
         .level = l->levels == 2 ? l->depth : 0};

@@ -124,6 +124,24 @@ static void test_expected(void) {
     CHECK(is(&c, "fma") || is(&c, "few"), "irregular weights got %s", c.name);
 }
 
+/* x and W in float32 rounded to TF32: by wgmma, and by what reads float32. */
+static void test_tf32(void) {
+    static const int64_t batches[] = {1, 32, 1024};
+    for (size_t i = 0; i < 3; i++) {
+        rfi_cuda_problem p = problem_of(batches[i], 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+        p.w_terms = 0, p.x_terms = 1, p.term_dtype = RF_FLOAT32;
+        rfi_cuda_choice c = choose(&p, &large, -1);
+        CHECK(!is(&c, "mma") && !is(&c, "stream") && !c.uses_terms, "%s multiplies no TF32", c.name);
+#ifdef RFI_BUILD_SM90
+        c = choose(&p, &hopper, -1);
+        CHECK(is(&c, batches[i] == 1024 ? "hopper_128x256" : "hopper_64x64") && c.uses_terms, "TF32, batch %d: %s",
+            (int)batches[i], c.name);
+        CHECK(c.flops == 4.0 * (double)batches[i] * 8192 * 8192, "a product of TF32 is %g operations", c.flops);
+        CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "blocks of TF32");
+#endif
+    }
+}
+
 #ifdef RFI_BUILD_SM90
 /* Up to 64 rows in any precision, and about a hundred. */
 static void test_few_rows(void) {
@@ -287,6 +305,7 @@ int main(void) {
     test_terms();
     test_all_have_one();
     test_expected();
+    test_tf32();
 #ifdef RFI_BUILD_SM90
     test_few_rows();
     test_blocks();
