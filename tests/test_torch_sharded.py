@@ -71,24 +71,24 @@ def test_groups_of_some_processes(tmp_path):
 def test_a_process_that_fails_is_named_by_all(tmp_path):
     for size in (2, 3):
         (tmp_path / str(size)).mkdir()
-        answers = run(tmp_path / str(size), "failing", size)
-        last = size - 1
-        expected = [
-            ("ArgumentTypeError", f"rank {last} failed: x has dtype torch.float64; expected torch.float32"),
-            ("InvalidArgumentError", f"rank {last} has x of shape (1, 3, 24), and rank 0 (2, 3, 24)"),
-            ("InvalidArgumentError", "rank 0 failed: x has shape (2, 3, 23); expected (..., 24)"),
-            ("InvalidArgumentError", "rank 0 failed: out.weight requires grad and grad mode is on"),
-            ("FuseError", f"rank {last} failed: the weight has 5 rows, and had "),
-            ("FuseError", f"rank {last} failed: the forward has no reduction over columns"),
-            (
-                "InvalidArgumentError",
-                "rank 0 failed: the layer is split over processes, whose messages cannot",
-            ),
-        ]
-        for got, fine in answers:
-            assert fine
-            for (kind, text, when), (right_kind, right) in zip(got, expected):
-                assert kind == right_kind and text.startswith(right) and when == "soon", text
+        check_failing(run(tmp_path / str(size), "failing", size))
+
+
+def check_failing(answers: list) -> None:
+    last = len(answers) - 1
+    expected = [
+        ("ArgumentTypeError", f"rank {last} failed: x has dtype torch.float64; expected torch.float32"),
+        ("InvalidArgumentError", f"rank {last} has x of shape (1, 3, 24), and rank 0 (2, 3, 24)"),
+        ("InvalidArgumentError", "rank 0 failed: x has shape (2, 3, 23); expected (..., 24)"),
+        ("InvalidArgumentError", "rank 0 failed: out.weight requires grad and grad mode is on"),
+        ("FuseError", f"rank {last} failed: the weight has 5 rows, and had "),
+        ("FuseError", f"rank {last} failed: the forward has no reduction over columns"),
+        ("InvalidArgumentError", "rank 0 failed: the layer is split over processes, whose messages cannot"),
+    ]
+    for got, fine in answers:
+        assert fine
+        for (kind, text, when), (right_kind, right) in zip(got, expected):
+            assert kind == right_kind and text.startswith(right) and when == "soon", text
 
 
 def check_functions(answers: list) -> None:
@@ -121,20 +121,34 @@ def test_batch_and_columns_together(tmp_path):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("transport", ["nccl", "cpu:gloo,cuda:nccl"])
 def test_gpus(tmp_path, transport):
-    for scenario in ("on_gpus", "functions"):
+    for scenario in ("on_gpus", "functions", "bits_on_gpus"):
         (tmp_path / scenario).mkdir()
         answers = run(tmp_path / scenario, scenario, 2, transport)
         if scenario == "functions":
             check_functions(answers)
         else:
-            assert answers == [[[True, True]] * 2] * 2
+            assert answers == {"on_gpus": [[[True, True]] * 2] * 2, "bits_on_gpus": [[True] * 8] * 2}[scenario]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_gpus_of_which_one_fails_or_is_gone(tmp_path):
+    for scenario in ("failing", "killed", "late"):
+        (tmp_path / scenario).mkdir()
+        answers = run(tmp_path / scenario, scenario, 2, "nccl")
+        if scenario == "failing":
+            check_failing(answers)
+        else:
+            check_gone(scenario, answers)
 
 
 @pytest.mark.parametrize("scenario", ["killed", "late"])
 def test_a_process_that_is_gone_is_named_within_the_limit(tmp_path, scenario):
-    answers = run(tmp_path, scenario, 3)
+    check_gone(scenario, run(tmp_path, scenario, 3))
+
+
+def check_gone(scenario: str, answers: list) -> None:
     assert answers[1] is None
-    for rank in (0, 2):
+    for rank in range(0, len(answers), 2):
         first = answers[rank][0] if scenario == "killed" else answers[rank]
         assert first[0] == "CommunicationError" and first[1].startswith("rank 1 (global rank 1) did not answer: "), (
             first

@@ -28,9 +28,9 @@ typedef struct answer {
 } answer;
 static answer right;
 
-static rf_model *model_of(int device, int64_t first, int64_t count) {
+static rf_model *model_of(int device, int64_t first, int64_t count, const char *steps) {
     char text[80], name[20];
-    snprintf(text, sizeof text, "linear(%d, %lld) | logprob(#target), argmax", K, (long long)count);
+    snprintf(text, sizeof text, "linear(%d, %lld) | %slogprob(#target), argmax", K, (long long)count, steps);
     snprintf(name, sizeof name, "cuda:%d", device);
     rf_model *model = NULL;
     const rf_config config = {
@@ -69,7 +69,10 @@ static void *work(void *argument) {
     answer got;
     int64_t first = 0, count = 0;
     rf_shard_columns(N, own->number, own->ranks, &first, &count);
-    rf_model *model = model_of(own->number, first, count);
+    rf_model *model = model_of(own->number, first, count, "");
+    const int last = own->number == own->ranks - 1;
+    rf_model *everything = model_of(own->number, 0, N, ""),
+             *gelu = model_of(own->number, first, count, last ? "gelu | " : "");
     for (int i = 0; i < 2; i++) {
         rf_collective by = {.size = sizeof by};
         CHECK(!rf_nccl_open(&by, own->comm, limits[i], why, sizeof why), "%s", why);
@@ -83,8 +86,20 @@ static void *work(void *argument) {
                     strstr(rf_last_error(), says),
                 "rank %d: %s", own->number, rf_last_error());
         }
+        /* Ranks that do not fit together; and the next call is none the worse for it. */
+        if (own->ranks > 1) {
+            CHECK(ask(everything, &by, BATCH, &got) == RF_INVALID_ARGUMENT &&
+                    strstr(rf_last_error(), "rank 1 begins with column 0; expected 5000, where rank 0 ends"),
+                "rank %d: %s", own->number, rf_last_error());
+            snprintf(says, sizeof says, "rank %d computes another chain than rank 0", own->ranks - 1);
+            CHECK(ask(gelu, &by, BATCH, &got) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), says), "rank %d: %s",
+                own->number, rf_last_error());
+            CHECK(!ask(model, &by, BATCH, &got) && !memcmp(&got, &right, sizeof got), "rank %d: %s", own->number,
+                rf_last_error());
+        }
         rf_nccl_close(&by);
     }
+    rf_model_destroy(everything), rf_model_destroy(gelu);
     /* A rank that does not come. */
     if (own->comes) {
         struct timespec begin, end;
@@ -159,7 +174,7 @@ int main(void) {
     for (int i = 0; i < N * K; i++) seed = seed * 1664525u + 1013904223u, weight[i] = (float)(seed >> 8) * 0x1p-23f - 1;
     for (int i = 0; i < BATCH * K; i++) seed = seed * 1664525u + 1013904223u, x[i] = (float)(seed >> 8) * 0x1p-23f - 1;
     for (int i = 0; i < BATCH; i++) target[i] = (int64_t)i * 71;
-    rf_model *whole = model_of(0, 0, N);
+    rf_model *whole = model_of(0, 0, N, "");
     const rf_collective one = {.size = sizeof one, .num_ranks = 1, .all_gather = alone};
     CHECK(!ask(whole, &one, BATCH, &right), "%s", rf_last_error());
     rf_model_destroy(whole);
