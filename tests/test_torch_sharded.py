@@ -27,6 +27,7 @@ def run(tmp_path: Path, scenario: str, size: int, *more: str) -> list:
         "PYTHONPATH": path,
         "ROWFOLD_LIBRARY": rowfold._lib.load().path,
         "OMP_NUM_THREADS": "1",
+        "NCCL_NVLS_ENABLE": "0",  # which not every machine with two GPUs has
     }
     meeting = tmp_path / "meeting"
     workers = [
@@ -56,9 +57,34 @@ def test_every_process_gets_the_bits_of_one(tmp_path, size):
     assert run(tmp_path, "numbers", size) == [[True, True, True, [2, 0], True]] * size
 
 
+def check_several(answers: list, host: bool) -> None:
+    last = len(answers) - 1
+    expected = [
+        ("InvalidArgumentError", f"rank {last} failed: flatten_1 has shape (3,); expected (6,), a column for each row"),
+        ("InvalidArgumentError", "rank 0 failed: "),
+        ("UnsupportedError", "rank 0 failed: "),
+        ("FuseError", "rank 0 failed: the forward has a cross entropy with weights of all classes"),
+    ]
+    for same, answers_of_rank, again in answers:
+        assert same and again
+        for answer, (right_kind, right) in zip(answers_of_rank, expected):
+            if answer is not None:
+                kind, text, when = answer
+                assert kind == right_kind and text.startswith(right) and when == "soon", text
+        assert host == (answers_of_rank[1] is not None)
+
+
+def test_several_results_and_columns_of_rows(tmp_path):
+    check_several(run(tmp_path, "several", 2), True)
+
+
 def test_dtensors_bring_their_group(tmp_path):
     pytest.importorskip("torch.distributed.tensor")
-    for near, by_columns, replicated in run(tmp_path, "dtensors", 2):
+    check_dtensors(run(tmp_path, "dtensors", 2))
+
+
+def check_dtensors(answers: list) -> None:
+    for near, by_columns, replicated in answers:
         assert near
         assert by_columns[0] == "FuseError" and "expected Shard(0) over one dimension" in by_columns[1]
         assert replicated[0] == "FuseError" and "expected Shard(0) over one dimension" in replicated[1]
@@ -128,6 +154,19 @@ def test_gpus(tmp_path, transport):
             check_functions(answers)
         else:
             assert answers == {"on_gpus": [[[True, True]] * 2] * 2, "bits_on_gpus": [[True] * 8] * 2}[scenario]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_modules_and_graphs_on_gpus(tmp_path):
+    for scenario in ("several", "dtensors", "graph_on_gpus"):
+        (tmp_path / scenario).mkdir()
+        answers = run(tmp_path / scenario, scenario, 2, "nccl")
+        if scenario == "several":
+            check_several(answers, False)
+        elif scenario == "dtensors":
+            check_dtensors(answers)
+        else:
+            assert answers == [[True] * 3] * 2
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -53,6 +53,24 @@ class Logits(Head):
         return self.out(x)
 
 
+class Several(Head):
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        h = self.out(x)
+        values, places = h.max(dim=-1)
+        loss = torch.nn.functional.cross_entropy(h.flatten(0, 1), targets.flatten(), label_smoothing=0.1)
+        return {"energy": -h.logsumexp(-1), "best": places, "most": values, "loss": loss}
+
+
+class Best(Head):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x).topk(3).values
+
+
+class Weighted(Head):
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.out(x), targets, weight=self.out.bias)
+
+
 def shard() -> Head:
     return Head(*rowfold.shard_columns(N, rank, size))
 
@@ -93,11 +111,30 @@ def numbers() -> object:
     return [first, changed, near, list(none.shape), f"of {N}" in module.explain()]
 
 
+def several() -> object:
+    """A module with several results, and with columns that its rows name; and those that are refused."""
+    group, own = dist.group.WORLD, rowfold.shard_columns(N, rank, size)
+    targets = torch.arange(6, device=device).reshape(2, 3) * 900
+    targets[0, 0] = -100
+    module = rowfold.torch.fuse(Several(*own), tp_group=group)
+    got, right = module(x, targets), rowfold.torch.fuse(Several(0, N))(x, targets)
+    same = [got.keys() == right.keys(), *(close(got[name], right[name]) for name in right)]
+    again = module(x, targets.flip(0))
+    same.append(close(again["loss"], rowfold.torch.fuse(Several(0, N))(x, targets.flip(0))["loss"]))
+    answers = [
+        refused(lambda: module(x, targets[:1] if rank == size - 1 else targets)),
+        refused(lambda: module(x, targets + N if rank == 0 else targets)) if device == "cpu" else None,
+        refused(lambda: rowfold.torch.fuse(Best(*own), tp_group=group)(x)),
+        refused(lambda: rowfold.torch.fuse(Weighted(*own), tp_group=group)),
+    ]
+    return [all(same), answers, close(module(x, targets)["energy"], right["energy"])]
+
+
 def dtensors() -> object:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(device.partition(":")[0], (size,))
     module = Head(0, N)
     module.out.weight = nn.Parameter(distribute_tensor(W, mesh, [Shard(0)]), requires_grad=False)
     module.out.bias = nn.Parameter(distribute_tensor(b, mesh, [Shard(0)]), requires_grad=False)
@@ -107,6 +144,31 @@ def dtensors() -> object:
     module.out.weight = nn.Parameter(distribute_tensor(W, mesh, [Replicate()]), requires_grad=False)
     assert isinstance(module.out.weight, DTensor)
     return [near, other, refused(lambda: rowfold.torch.fuse(module))]
+
+
+def graph_on_gpus() -> object:
+    """Captured: the messages before the states are exchanged then, and the states at each replay."""
+    first, count = rowfold.shard_columns(N, rank, size)
+    own, rows = W[first : first + count].bfloat16(), x.bfloat16()
+    targets, group, answers = torch.arange(6, device=device).reshape(2, 3) * 900, dist.group.WORLD, []
+    module = rowfold.torch.fuse(shard().bfloat16(), tp_group=group)
+
+    def call() -> list[torch.Tensor]:
+        return [*token_logprobs(rows, own, targets, entropy=True, tp_group=group), module(rows)]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call()
+    for turn in range(3):
+        rows.copy_(torch.roll(x, turn, -1))
+        graph.replay()
+        torch.cuda.synchronize()
+        answers.append(all(torch.equal(a, b) for a, b in zip(got, call())))
+    return answers
 
 
 def subgroup() -> object:

@@ -10,7 +10,6 @@ import multiprocessing
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from .scaling import (
     Point,
     groups_of,
     largest_shard,
-    parts_of,
     received,
     shard_model,
     shards_of,
@@ -105,10 +103,6 @@ def _timed(torch: Any, call: Callable[[], Any], repeat: int, same: Callable[[int
     return statistics.median(seconds(4) for _ in range(repeat))
 
 
-def _ones(torch: Any, batch: int, words: int, _: int, groups: int) -> Any:
-    return torch.ones(batch, groups, words, device="cuda", dtype=torch.float64)
-
-
 def predict(case: Case, devices: Sequence[int], link: Link, options: dict[str, Any]) -> list[Point]:
     """A row for each number of devices, from what the shards take on one GPU."""
     torch, points = _torch(), []
@@ -121,7 +115,9 @@ def predict(case: Case, devices: Sequence[int], link: Link, options: dict[str, A
         model = _model(torch, case, first, columns, options)
         kernel = _timed(torch, lambda model=model: model.states(x), options["repeat"])  # type: ignore[misc]
         words = model.states_info.num_words
-        parts = parts_of(case, count, 0, partial(_ones, torch, case.batch, words))
+        most = max(groups_of(case.out_features, *shard) for shard in shards_of(case.out_features, count))
+        everyone = torch.ones(count, case.batch * most * words, device="cuda", dtype=torch.float64)
+        parts = received(case, count, 0, everyone, words)
         merge = _timed(torch, lambda m=model, p=parts: merge_states(m, p), options["repeat"])  # type: ignore[misc]
         exchange = link.all_gather(count, case.batch * words * 8 * max(1, -(-groups // count)))
         points.append(Point(count, columns, kernel, exchange, merge, columns * case.in_features * x.element_size()))

@@ -256,19 +256,32 @@ class Shards:
         """Loads the weights anew at the next call."""
         self._runner = None
 
-    def run(self, program: Program, leaves: Any, x: torch.Tensor, refused: Exception | None) -> torch.Tensor:
-        """The fused forward of x, which is the same on all processes. ``leaves()`` are this one's tensors."""
+    def run(
+        self,
+        program: Program,
+        leaves: Any,
+        x: torch.Tensor,
+        columns: Sequence[torch.Tensor],
+        refused: Exception | None,
+    ) -> Any:
+        """The fused forward of x and the columns that its rows name, which are the same on all processes.
+
+        ``leaves()`` are this one's tensors. Returns the output, or the list of those of a program that has several.
+        """
         part, runner, error = None, None, refused
+        given: dict[str, Any] = {}
         if error is None:
             try:
                 runner = self._loaded(program, leaves())
                 runner.check(x)
-                part = runner.model.states(x)
+                given = runner.given(x, columns)
+                part = runner.model.states(x, **given)
             except Exception as failure:  # whatever it is, the others must not wait
                 error = failure
         parts = parts_of(self.exchange, error, x.shape, part, self.total)
         assert runner is not None
-        return runner.finish(merge_states(runner.model, parts))
+        found = merge_states(runner.model, parts, **given)
+        return runner.outputs(found, columns) if program.outputs else runner.finish(found)
 
     def _loaded(self, program: Program, leaves: Sequence[torch.Tensor]) -> Runner:
         if self._runner is None or self._runner.signature != signature(leaves):
