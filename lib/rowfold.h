@@ -477,7 +477,8 @@ typedef struct rf_collective {
  * how computing went, then the states, three all_gather in all. So a rank that fails (a wrong argument, no memory) does not leave the others
  * waiting: all of them return its status, with the rank and its sentence in rf_last_error. Ranks that do not fit together (other chains, batches,
  * columns that overlap or are missing) give RF_INVALID_ARGUMENT on all, an exchange that fails RF_COMMUNICATION on those that notice, with the rank
- * that it failed for where the callback says it. A wrong `collective`, or model NULL, is the rank's own affair: nothing is exchanged.
+ * that it failed for where the callback says it. A wrong `collective` is the rank's own affair: nothing is exchanged; nor is it where among more than
+ * 32 ranks one has no memory for what the others say of themselves.
  *
  * Any number of threads may do so at once, if each has a collective of its own. args->workspace serves the forward; the states of all ranks,
  * batch * num_groups * num_words words for each, are the call's own. It waits for the other ranks, so it cannot be captured in a CUDA graph:

@@ -46,12 +46,16 @@ check_PROGRAMS += $(public_programs) $(internal_programs)
 # Run by tests/mpi.sh, on several ranks.
 mpi_programs =
 if HAVE_MPI
-mpi_programs += tests/c/mpi_shards
+mpi_programs += tests/c/mpi_shards tests/c/mpi_example
 endif
 check_PROGRAMS += $(mpi_programs)
 EXTRA_DIST += tests/c/mpi_shards.c
 tests_c_mpi_shards_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 tests_c_mpi_shards_LDADD = lib/mpi/librowfold_mpi.la lib/librowfold.la $(MPI_LIBS)
+tests_c_mpi_example_SOURCES = examples/shards_mpi.c
+tests_c_mpi_example_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/lib/mpi
+tests_c_mpi_example_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+tests_c_mpi_example_LDADD = $(tests_c_mpi_shards_LDADD)
 # Of librowfold_nccl, which finds NCCL as a program that has loaded it does.
 nccl_programs =
 if HAVE_NCCL

@@ -147,10 +147,10 @@ def _fuse_whole(module: Any, options: dict[str, Any], borrow: bool) -> Fused:
 
 def _rows_of_shard(fused: Fused) -> int:
     """How many columns this process has, of a forward that can be split."""
-    if fused._plan.outputs:
+    if any(output.weight is not None for output in fused._plan.outputs):
         raise FuseError(
-            "the forward has several results, or names columns of its rows, which a layer that is split over "
-            "processes does not give yet; fuse one result at a time"
+            "the forward has a cross entropy with weights of all classes, of which each process has some; "
+            "rowfold.torch.linear_cross_entropy takes those of all"
         )
     if not fused._plan.folded:
         raise FuseError("the forward has no reduction over columns, so that its processes have nothing to merge")

@@ -90,7 +90,7 @@ class Fused(nn.Module):
             if y is not None:
                 return y
         if self._shards is not None:
-            return self._sharded(self._shards, x)
+            return self._sharded(self._shards, x, columns)
         leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
         if (watched or error is not None) and self._around is None and torch.onnx.is_in_onnx_export():
             return self._for_onnx(x)
@@ -107,14 +107,20 @@ class Fused(nn.Module):
         self._last = None
         return None
 
-    def _sharded(self, shards: Shards, x: torch.Tensor) -> torch.Tensor:
+    def _sharded(self, shards: Shards, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> Any:
         error = self._refusal(x)
         if error is None and is_watched(x):
             error = InvalidArgumentError(
                 "the layer is split over processes, whose messages cannot be recorded; call it outside of "
                 "torch.compile, torch.export, torch.jit.trace and torch.func"
             )
-        return shards.run(self._plan, self._leaves, x, error)
+        found = shards.run(self._plan, self._leaves, x, columns, error)
+        return self._as_returned(found) if self._plan.outputs else found
+
+    def _as_returned(self, results: Sequence[torch.Tensor]) -> Any:
+        """What the forward returns of the program's outputs."""
+        shaped = tuple(_shaped(shape, results) for shape in self._shapes)
+        return shaped[0] if len(shaped) == 1 else shaped
 
     def _run(self, x: torch.Tensor, columns: Sequence[torch.Tensor], leaves: list[torch.Tensor], watched: bool) -> Any:
         # Whatever records or transforms operators sees one. The short way would be recorded as an empty tensor.
@@ -123,8 +129,7 @@ class Fused(nn.Module):
                 results = torch.ops.rowfold.fused_results(x, leaves, list(columns), self._text)
             else:
                 results = self._loaded(leaves).several(x, columns)
-            shaped = tuple(_shaped(shape, results) for shape in self._shapes)
-            return shaped[0] if len(shaped) == 1 else shaped
+            return self._as_returned(results)
         if watched:
             return torch.ops.rowfold.fused(x, leaves, self._text)
         runner = self._loaded(leaves)
