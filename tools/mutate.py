@@ -333,8 +333,9 @@ def _tested_without(tree: Tree, arguments: argparse.Namespace) -> dict[str, floa
         raise SystemExit(f"the tree does not build as it is:\n{tree.said}")
     names = [*tree.recipe.programs, *(() if arguments.c_tests else PYTHON_TESTS)]
     log = tree.place.parent / "seconds.json"
-    if arguments.resume and log.exists():
-        taken = {name: seconds for name, seconds in json.loads(log.read_text()).items() if name in names}
+    earlier: dict[str, float] = json.loads(log.read_text()) if arguments.resume and log.exists() else {}
+    if all(name in earlier for name in names):
+        taken = {name: earlier[name] for name in names}
     else:
         with ThreadPoolExecutor(arguments.jobs) as pool:
             found = dict(zip(names, pool.map(lambda name: tree.test(name, 3600), names), strict=True))

@@ -15,7 +15,7 @@
 #include "check.h"
 #include "random.h"
 
-enum { BATCH = 48, K = 300, N = 600, ROUNDS = 4, TEXT = 4096, PATIENCE_S = 100 };
+enum { BATCH = 48, K = 300, N = 600, ROUNDS = 4, TEXT = 4096, WORDS = 16 * 3, PATIENCE_S = 100 };
 
 /* The control word of what computes, without its sticky flags. */
 #if defined __x86_64__
@@ -64,7 +64,9 @@ enum { CASES = sizeof cases / sizeof *cases };
 static double w[N * K], x[BATCH * K], bias[N];
 
 typedef struct results {
-    unsigned char y[CASES][BATCH * N * 8];
+    /* Of a call, of one after an update, and of states that are merged; and the states. */
+    unsigned char y[CASES][BATCH * N * 8], again[CASES][BATCH * N * 8], merged[CASES][BATCH * 8];
+    double states[CASES][BATCH * WORDS];
     size_t workspace[CASES];
     char chain[TEXT];
     rf_op ops[RF_MAX_OPS];
@@ -84,6 +86,18 @@ static void store(void *to, rf_dtype dtype, const double *from, int n, double sc
         /* Into the subnormal ones of binary16, too. */
         if (dtype == RF_FLOAT16) ((uint16_t *)to)[i] = (uint16_t)((u >> 16 & 0x8000) | (u >> 13 & 0x3fff));
     }
+}
+
+/* From states of the whole layer, for chains whose reductions have some. */
+static int in_parts(const rf_model *model, const void *x_stored, results *r, int c) {
+    const rf_states states = {
+        .size = sizeof states, .data = r->states[c], .bytes = sizeof r->states[c], .num_columns = N};
+    rf_forward_args args = {.size = sizeof args, .x = x_stored, .batch = BATCH, .states = &states};
+    if (!strstr(cases[c].chain, "logsumexp") && !strstr(cases[c].chain, "mean")) return 0;
+    if (rf_model_forward_ex(model, &args)) return 1;
+    args.states = NULL;
+    args.y = r->merged[c];
+    return rf_states_merge(model, &states, 1, &args) != RF_OK;
 }
 
 /* Everything that computes, on one backend. Inputs are stored before the mode is set. */
@@ -107,8 +121,10 @@ static int compute(const char *backend, results *r, void (*set)(void)) {
             .y_dtype = cases[c].y,
             .backend = backend,
             .threads = 3};
+        const rf_weights weights = {.size = sizeof weights, .weight = stored_w[c], .bias = stored_b[c]};
         failed |= rf_model_create(&model, &config) || rf_model_load_weights(model, stored_w[c], stored_b[c], NULL, 0) ||
-            rf_model_forward(model, stored_x[c], BATCH, r->y[c]) ||
+            rf_model_forward(model, stored_x[c], BATCH, r->y[c]) || rf_model_update_weights(model, &weights) ||
+            rf_model_forward(model, stored_x[c], BATCH, r->again[c]) || in_parts(model, stored_x[c], r, c) ||
             rf_model_workspace_size(model, 100000, &r->workspace[c]) ||
             rf_model_explain(model, BATCH, RF_FORMAT_TEXT, text, sizeof text, NULL);
         rf_model_destroy(model);
@@ -131,7 +147,9 @@ static void check_mode(const char *backend, const char *name, void (*set)(void),
         int failed = compute(backend, &r, set);
         if (failed) fprintf(stderr, "a call failed or changed the mode: %s\n", rf_last_error());
         for (int c = 0; c < CASES; c++)
-            if (memcmp(r.y[c], expected->y[c], sizeof r.y[c]))
+            if (memcmp(r.y[c], expected->y[c], sizeof r.y[c]) || memcmp(r.again[c], r.y[c], sizeof r.y[c]) ||
+                memcmp(r.merged[c], expected->merged[c], sizeof r.merged[c]) ||
+                memcmp(r.states[c], expected->states[c], sizeof r.states[c]))
                 failed |= fprintf(stderr, "other bits: %s\n", cases[c].chain);
         if (memcmp(r.workspace, expected->workspace, sizeof r.workspace))
             failed |= fprintf(stderr, "another size of the workspace\n");
