@@ -84,11 +84,12 @@ rf_status rfi_cuda_take_memory(const rfi_spec *spec, size_t bytes, void *stream,
 
 void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory) {
     int before;
-    if (rfi_cuda_enter(spec->device, &before)) return;
+    const int entered = rfi_cuda_enter(spec->device, &before) == RF_OK;
+    /* Memory knows its device, whichever is the current one. */
     if (memory && cudaFreeAsync(memory, stream) != cudaSuccess)
         cudaGetLastError(); /* of a device that failed: what waits for the stream reports it */
     rfi_cuda_leave_pool(spec->device);
-    rfi_cuda_leave(before);
+    if (entered) rfi_cuda_leave(before);
 }
 
 /* What a merge has on the device besides what the caller has there: offsets. */

@@ -356,7 +356,8 @@ static void seed_rows(const rfi_cpu_run *run, const tile *t, int fold, int64_t c
 }
 
 /* Rows are gathered by panel, so that W is read once for several of them. What a row gets does not depend on which. */
-static void seed_fold(const rfi_cpu_run *run, tile *t, int fold) {
+static void seed_fold(const rfi_cpu_run *run, const tile *t, int fold) {
+    tile gathered = *t;
     const rfi_branch *branch = &run->spec->plan.branches[run->spec->plan.folds[fold].branch];
     const int64_t panel = run->prepared->kernel->panel, begin = t->unit * RFI_CPU_UNIT;
     const int most = (int)least(AHEAD_ROWS, run->blocking.rows);
@@ -368,13 +369,13 @@ static void seed_fold(const rfi_cpu_run *run, tile *t, int fold) {
         const int64_t at = asked / panel;
         lists[at][counts[at]++] = row;
         if (counts[at] < most) continue;
-        t->list = lists[at], t->rows = counts[at], counts[at] = 0;
-        seed_rows(run, t, fold, begin + at * panel);
+        gathered.list = lists[at], gathered.rows = counts[at], counts[at] = 0;
+        seed_rows(run, &gathered, fold, begin + at * panel);
     }
     for (int64_t at = 0; at < RFI_CPU_UNIT / panel; at++) {
         if (!counts[at]) continue;
-        t->list = lists[at], t->rows = counts[at];
-        seed_rows(run, t, fold, begin + at * panel);
+        gathered.list = lists[at], gathered.rows = counts[at];
+        seed_rows(run, &gathered, fold, begin + at * panel);
     }
 }
 

@@ -59,9 +59,25 @@ static void test_terms(void) {
         CHECK(terms == x_terms[i].terms && (!terms || dtype == x_terms[i].dtype),
             "x %d with W %d in %d terms: %d terms of %d", x_terms[i].x, x_terms[i].w, x_terms[i].w_terms, terms, dtype);
     }
+    rf_dtype dtype;
+    for (int64_t k = 31; k <= 32; k++)
+        CHECK(!rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_F32, k) == (k < 32) &&
+                !rfi_cuda_x_terms(0, RF_BFLOAT16, RF_FLOAT32, k, &dtype) == (k < 32),
+            "terms of %lld inputs", (long long)k);
     CHECK(rfi_cuda_products(0, 0) == 1 && rfi_cuda_products(1, 2) == 2 && rfi_cuda_products(2, 2) == 3 &&
             rfi_cuda_products(3, 1) == 3 && rfi_cuda_products(3, 3) == 6,
         "the products of terms");
+}
+
+/* To the byte. */
+static void test_shared_memory(void) {
+    rfi_cuda_figures device = large;
+    const rfi_cuda_problem p = problem_of(64, 512, 512, RF_FLOAT16, RF_FLOAT16, RF_MATH_F32);
+    for (int enough = 0; enough < 2; enough++) {
+        device.shared_per_block = (size_t)(98304 + 1023 + enough);
+        const rfi_cuda_choice c = choose(&p, &device, rfi_cuda_kernel_find("mma_64x64"));
+        CHECK(is(&c, "mma_64x64") == enough, "%s with %zu bytes of shared memory", c.name, device.shared_per_block);
+    }
 }
 
 /* Every problem has a kernel of its compute type, with an expectation that is a number. */
@@ -303,6 +319,7 @@ static void test_batch_invariant(void) {
 
 int main(void) {
     test_terms();
+    test_shared_memory();
     test_all_have_one();
     test_expected();
     test_tf32();
