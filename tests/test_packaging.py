@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +15,7 @@ import zipfile
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -231,6 +234,63 @@ def test_the_conda_recipe_renders():
     package = rendered.recipe.to_dict()
     assert package["package"] == {"name": "rowfold", "version": VERSION}
     assert "gcc_linux-64" in package["requirements"]["build"]
+
+
+class SpackSpec:
+    """What Spack's recipe asks of a specification: variants by name, and where dependencies are."""
+
+    def __init__(self, text: str, arch: str = "") -> None:
+        self.text = text
+        self.variants = {"cuda_arch": SimpleNamespace(value=tuple(arch.split(",")))}
+
+    def satisfies(self, wanted: str) -> bool:
+        return wanted in self.text.split()
+
+    def __getitem__(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(prefix=f"/{name}", command=SimpleNamespace(path=f"/bin/{name}"))
+
+
+@pytest.mark.parametrize("release", ["0.23", "1.0"])
+@pytest.mark.parametrize(
+    ("spec", "arguments"),
+    [
+        (SpackSpec("+python +shared"), "PYTHON=/bin/python --with-mpi=no --with-cuda=no"),
+        (SpackSpec("+static"), "PYTHON=: --with-mpi=no --with-cuda=no"),
+        (SpackSpec("+cuda", "80,90"), "PYTHON=: --with-mpi=no --with-cuda=/cuda --with-cuda-arch=sm_80,sm_90,sm_90a"),
+        (SpackSpec("+cuda", "90a"), "PYTHON=: --with-mpi=no --with-cuda=/cuda --with-cuda-arch=sm_90a,sm_90"),
+    ],
+)
+def test_spack_s_recipe_configures(spec, arguments, release, monkeypatch):
+    """With a stand-in for Spack: which modules a release of it has, and the names that a recipe takes from them."""
+
+    class Package:
+        def enable_or_disable(self, name: str) -> list[str]:
+            return [f"--{'enable' if self.spec.satisfies(f'+{name}') else 'disable'}-{name}"]
+
+    classes = {"AutotoolsPackage": type("AutotoolsPackage", (Package,), {}), "CudaPackage": type("C", (), {})}
+    names = {name: lambda *_, **__: contextlib.nullcontext() for name in "license version variant depends_on".split()}
+    names |= {name: lambda *_, **__: contextlib.nullcontext() for name in "when extends conflicts".split()}
+    modules = {"spack": {}, "spack.package": names | (classes if release == "0.23" else {})}
+    if release == "1.0":
+        parts = "spack_repo.builtin.build_systems".split(".")
+        modules |= {".".join(parts[: n + 1]): {} for n in range(3)}
+        modules |= {f"{'.'.join(parts)}.{name}": classes for name in ("autotools", "cuda")}
+    else:
+        modules["spack_repo"] = None
+    for name, held in modules.items():
+        module = None if held is None else ModuleType(name)
+        if module is not None:
+            module.__dict__.update(held, __path__=[])
+        monkeypatch.setitem(sys.modules, name, module)
+    scope = runpy.run_path(str(ROOT / "packaging" / "spack" / "packages" / "rowfold" / "package.py"))
+    package = scope["Rowfold"]()
+    package.spec = spec
+    given = package.configure_args()
+    assert " ".join(given[2:]) == arguments
+    known = passed(run(ROOT / "configure", "--help", cwd=ROOT)) if (ROOT / "configure").exists() else None
+    for flag in given:
+        name = re.sub("^--(enable|disable)-", "--enable-", flag).partition("=")[0]
+        assert known is None or re.search(rf"^ +{re.escape(name)}\b", known, re.MULTILINE), flag
 
 
 def test_every_source_names_its_licence(monkeypatch):

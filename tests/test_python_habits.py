@@ -291,9 +291,26 @@ def test_dir_has_what_is_for_users(module):
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("logsumxp", 'did you mean "logsumexp"\\?'),
+        ("softmax", "its result is as large as the logits, which are not stored; logsumexp is the logarithm of its"),
+        ("attention", r"rowfold.ops.operators\(\) lists them"),
+    ],
+)
+def test_an_operator_that_there_is_not(name, said):
+    with pytest.raises(AttributeError, match=f"^rowfold.ops has no operator '{name}'; {said}"):
+        getattr(rowfold.ops, name)
+
+
+@pytest.mark.parametrize(
     ("attempt", "message"),
     [
         (lambda: Model("linear | sum", 5, 0), "out_features is 0; a layer without"),
+        (
+            lambda: Model("linear | sum", np.zeros((2, 3), np.float32)),
+            "in_features is an array; .*load_weights takes the",
+        ),
         (lambda: Model("linear(3, 4) | sum", 5), r"^in_features is 5, but the chain says 3$"),
         (
             lambda: Model("linear | sum", 2**41, 3),
