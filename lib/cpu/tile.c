@@ -275,47 +275,90 @@ static void push_tops(
     pthread_mutex_unlock(lock);
 }
 
-/* One row's part of a unit, behind the trunk's steps, into the states of all folds, and what else is looked for. */
-static void fold_unit(const rfi_cpu_run *run, int64_t row, int64_t unit, char *values, int n, int padded) {
+/* A unit of a few rows, behind the trunk's steps. */
+typedef struct part {
+    int64_t row, unit, column; /* the first row of the run, and the first column of the unit */
+    int rows, n, padded;       /* n columns, padded to whole panels */
+    size_t apart;              /* bytes from one row to the next */
+    char *values;
+    int64_t asked[RFI_CPU_FOLD_ROWS];
+} part;
+
+/* Into the states of a fold. A branch with steps of its own has each row copied, and folded alone; so are rows whose
+ * best columns are looked for, while they are in the cache. */
+static void fold_part(const rfi_cpu_run *run, part *p, int fold) {
     const rfi_plan *plan = &run->spec->plan;
-    const rfi_cpu_prepared *p = run->prepared;
-    const int64_t column = unit * RFI_CPU_UNIT;
+    const rfi_branch *branch = &plan->branches[plan->folds[fold].branch];
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const rfi_states *states = &run->states[fold];
+    const size_t value = rfi_dtype_size(run->spec->compute_dtype);
+    const int64_t first = plan->columns.first + p->column;
     double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
-    for (int f = 0; f < plan->num_folds; f++) {
-        const rfi_fold *fold = &plan->folds[f];
-        const rfi_branch *branch = &plan->branches[fold->branch];
-        const void *folded = take_own_steps(run, branch, row, column, values, padded, copy);
-        char *state = rfi_states_at(&run->states[f], row, unit);
-        p->kernel->fold(
-            fold->reduction, folded, n, plan->columns.first + column, rfi_cpu_asked(run, branch, row), state);
-        for (int b = 0; b < plan->num_branches; b++)
-            if (plan->branches[b].top && plan->branches[b].fold == f)
-                push_tops(run, b, row, column, folded, n, rfi_load(state, run->spec->compute_dtype, 0));
-    }
+    int together = branch->pre.count ? 1 : p->rows;
     for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].gathers)
-            rfi_cpu_gather(
-                run, b, row, column, n, take_own_steps(run, &plan->branches[b], row, column, values, padded, copy), 1);
+        if (plan->branches[b].top && plan->branches[b].fold == fold) together = 1;
+    for (int i = 0; i < p->rows; i++) p->asked[i] = rfi_cpu_asked(run, branch, p->row + i);
+    for (int i = 0; i < p->rows; i += together) {
+        const int64_t row = p->row + i;
+        const void *folded =
+            take_own_steps(run, branch, row, p->column, p->values + (size_t)i * p->apart, p->padded, copy);
+        char *state = rfi_states_at(states, row, p->unit);
+        kernel->fold(plan->folds[fold].reduction, folded, (int64_t)(p->apart / value), together, p->n, first,
+            p->asked + i, state, states->units * states->words);
+        for (int b = 0; b < plan->num_branches; b++)
+            if (plan->branches[b].top && plan->branches[b].fold == fold)
+                push_tops(run, b, row, p->column, folded, p->n, rfi_load(state, run->spec->compute_dtype, 0));
+    }
 }
 
-/* Steps on one row's part of a unit, then into its states, or to where it goes if nothing is folded. */
-static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t unit) {
+static void gather_part(const rfi_cpu_run *run, const part *p, int branch) {
+    double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+    for (int i = 0; i < p->rows; i++)
+        rfi_cpu_gather(run, branch, p->row + i, p->column, p->n,
+            take_own_steps(run, &run->spec->plan.branches[branch], p->row + i, p->column,
+                p->values + (size_t)i * p->apart, p->padded, copy),
+            1);
+}
+
+/* Steps on a few rows of a unit, then into their states, or to where they go if nothing is folded. */
+static void finish_part(const rfi_cpu_run *run, part *p) {
     const rfi_plan *plan = &run->spec->plan;
-    const rfi_cpu_prepared *p = run->prepared;
-    int64_t column = unit * RFI_CPU_UNIT, row = t->row + i;
-    int padded = (int)least(RFI_CPU_UNIT, p->padded - column),
-        n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
-    char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
-    rfi_step own[RF_MAX_OPS];
-    p->kernel->apply(
-        rfi_cpu_steps_of_row(run, &plan->trunk, row, own), plan->trunk.count, p->vectors, column, values, padded);
+    const rfi_cpu_prepared *prepared = run->prepared;
+    for (int i = 0; i < p->rows && plan->trunk.count; i++) {
+        rfi_step own[RF_MAX_OPS];
+        prepared->kernel->apply(rfi_cpu_steps_of_row(run, &plan->trunk, p->row + i, own), plan->trunk.count,
+            prepared->vectors, p->column, p->values + (size_t)i * p->apart, p->padded);
+    }
     if (plan->branches[0].reduction) {
-        fold_unit(run, row, unit, values, n, padded);
+        for (int f = 0; f < plan->num_folds; f++) fold_part(run, p, f);
+        for (int b = 0; b < plan->num_branches; b++)
+            if (plan->branches[b].gathers) gather_part(run, p, b);
         return;
     }
     const rfi_output *out = &run->call->outputs[0];
-    p->kernel->narrow(
-        (char *)out->data + (size_t)(row * out->ld + column) * rfi_dtype_size(out->dtype), values, out->dtype, n);
+    for (int i = 0; i < p->rows; i++)
+        prepared->kernel->narrow(
+            (char *)out->data + (size_t)((p->row + i) * out->ld + p->column) * rfi_dtype_size(out->dtype),
+            p->values + (size_t)i * p->apart, out->dtype, p->n);
+}
+
+static void finish_tile(const rfi_cpu_run *run, const tile *t) {
+    const rfi_plan *plan = &run->spec->plan;
+    for (int64_t i = 0; i < t->rows; i += RFI_CPU_FOLD_ROWS)
+        for (int64_t unit = t->unit; unit < t->unit + t->units; unit++) {
+            const int64_t column = unit * RFI_CPU_UNIT;
+            part p = {
+                .row = t->row + i,
+                .unit = unit,
+                .column = column,
+                .rows = (int)least(RFI_CPU_FOLD_ROWS, t->rows - i),
+                .n = (int)least(RFI_CPU_UNIT, plan->out_features - column),
+                .padded = (int)least(RFI_CPU_UNIT, run->prepared->padded - column),
+                .apart = (size_t)run->blocking.c_ld * t->value,
+                .values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value,
+            };
+            finish_part(run, &p);
+        }
 }
 
 void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
@@ -324,8 +367,7 @@ void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     begin_products(run);
     multiply_tile(run, &t);
     end_products(run);
-    for (int64_t i = 0; i < t.rows; i++)
-        for (int64_t unit = t.unit; unit < t.unit + t.units; unit++) finish_unit(run, &t, i, unit);
+    finish_tile(run, &t);
 }
 
 enum { AHEAD_ROWS = 16 }; /* that ask for a column of one panel, taken together */
