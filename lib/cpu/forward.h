@@ -27,11 +27,10 @@ typedef struct rfi_cpu_run {
 
 static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return run->row_list ? run->row_list[i] : i; }
 
-/* Where the inputs of row i of the run begin. */
-static inline const char *rfi_cpu_x(const rfi_cpu_run *run, int64_t i) {
+/* Where the inputs of row i of the run begin, which take `item` bytes each. */
+static inline const char *rfi_cpu_x(const rfi_cpu_run *run, int64_t i, size_t item) {
     const rfi_forward *call = run->call;
-    return (const char *)call->x +
-        (size_t)(rfi_row_of_x(call, rfi_cpu_row(run, i)) * call->ldx) * rfi_dtype_size(call->x_dtype);
+    return (const char *)call->x + (size_t)(rfi_row_of_x(call, rfi_cpu_row(run, i)) * call->ldx) * item;
 }
 
 static inline rfi_top *rfi_cpu_top(const rfi_cpu_run *run, int branch, int64_t i) {

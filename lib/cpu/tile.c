@@ -16,7 +16,7 @@ enum {
 typedef struct tile {
     int64_t row, rows, unit, units;
     const int64_t *list; /* (rows) which of the run they are; NULL: from `row` on */
-    size_t value;        /* bytes of the compute type */
+    size_t value, item;  /* bytes of the compute type, and of x */
     char *x, *w, *c;
     uint32_t *pairs; /* x, where W is in pairs */
 } tile;
@@ -31,6 +31,7 @@ static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .unit = unit,
         .units = least(b->block_units, b->units - unit),
         .value = rfi_dtype_size(run->spec->compute_dtype),
+        .item = rfi_dtype_size(run->call->x_dtype),
         .x = scratch + b->x_offset,
         .w = scratch + b->w_offset,
         .c = scratch + b->c_offset,
@@ -39,8 +40,7 @@ static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
 }
 
 static const char *x_of(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t k) {
-    const rfi_forward *call = run->call;
-    return rfi_cpu_x(run, t->list ? t->list[i] : t->row + i) + (size_t)k * rfi_dtype_size(call->x_dtype);
+    return rfi_cpu_x(run, t->list ? t->list[i] : t->row + i, t->item) + (size_t)k * t->item;
 }
 
 /* Where the multiplication of a tile stands: a chunk of inputs, and in it one panel after the other. */
@@ -51,11 +51,12 @@ typedef struct place {
     int widened;    /* x is there in the compute type */
 } place;
 
-/* A row's part of a chunk is too short for the processor to see where the next one begins. */
+/* A row's part of a chunk is too short for the processor to see where the next one begins, unless that is where this
+ * one ends. */
 static void ask_for_row(const rfi_cpu_run *run, const tile *t, int64_t i, const place *at) {
-    if (i + ROWS_AHEAD >= t->rows) return;
+    if (i + ROWS_AHEAD >= t->rows || at->depth == run->call->ldx) return;
     const char *x = x_of(run, t, i + ROWS_AHEAD, at->k);
-    const size_t bytes = (size_t)at->depth * rfi_dtype_size(run->call->x_dtype);
+    const size_t bytes = (size_t)at->depth * t->item;
     for (size_t b = 0; b < bytes; b += RFI_CPU_ALIGN) __builtin_prefetch(x + b);
 }
 
