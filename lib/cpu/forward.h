@@ -22,6 +22,7 @@ typedef struct rfi_cpu_run {
     rfi_states states[RF_MAX_RESULTS]; /* by fold, of the rows that take the full path */
     char *tops[RF_MAX_RESULTS];        /* by branch: lists of the best columns of these rows (top.h) */
     pthread_mutex_t *locks;            /* (RFI_CPU_LOCKS) of the lists of row i, lock i % RFI_CPU_LOCKS */
+    char *apart;                       /* (sums, rows, c_ld_apart) sums of blocks, where the inputs are split */
     char *scratch;                     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
@@ -74,6 +75,11 @@ void rfi_cpu_run_ahead(void *run, int64_t unit, int slot);
 /* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The
  * context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
+
+/* Its two halves where the inputs are split: part task % splits of the inputs of block task / splits, into sums that
+ * lie apart; and of a block, from these. */
+void rfi_cpu_run_part(void *run, int64_t task, int slot);
+void rfi_cpu_run_parts_end(void *run, int64_t task, int slot);
 
 /* The same for a narrow layer: a block of rows, up to y. */
 void rfi_cpu_run_narrow(void *run, int64_t task, int slot);

@@ -145,6 +145,9 @@ typedef struct rfi_cpu_kernel {
      * type, whose peak is there already where the reduction is seeded. The rows ask for columns (rows) asked. */
     void (*fold)(int reduction, const void *values, int64_t ld, int rows, int n, int64_t first, const int64_t *asked,
         void *states, int64_t stride);
+    /* out = the sum of `count` runs of n values, `stride` apart, in their order from 0 on, plus bias; n a multiple of
+     * `panel`. */
+    void (*add_up)(void *out, const void *runs, int64_t stride, int64_t count, const void *bias, int n);
     /* `count` states of the compute type of each of (rows) rows, `words` apart and `stride` from one row to the next,
      * to one in double, of which each is `ld` words apart. */
     void (*join)(

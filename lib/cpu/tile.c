@@ -19,6 +19,9 @@ typedef struct tile {
     size_t value, item;  /* bytes of the compute type, and of x */
     char *x, *w, *c;
     uint32_t *pairs; /* x, where W is in pairs */
+    char *apart;     /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
+    int64_t end;     /* of the inputs, of which the first is a chunk's */
+    int64_t begin;
 } tile;
 
 static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
@@ -36,6 +39,7 @@ static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .w = scratch + b->w_offset,
         .c = scratch + b->c_offset,
         .pairs = (uint32_t *)(void *)(scratch + b->pairs_offset),
+        .end = run->spec->plan.in_features,
     };
 }
 
@@ -95,17 +99,6 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
     return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
 }
 
-/* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
- * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). */
-enum { SUM_DEPTH = 176 };
-
-/* A chunk in even blocks of whole turns of the microkernel; it depends on the chunk alone. */
-static int64_t block_of(int64_t depth, size_t value) {
-    if (value != sizeof(float) || depth <= SUM_DEPTH) return RFI_CPU_DEPTH;
-    int64_t blocks = ceil_div(depth, SUM_DEPTH), each = ceil_div(depth, blocks);
-    return round_up(each, RFI_CPU_STEP);
-}
-
 /* A row of a panel, of either type. */
 static const double zeros[RFI_CPU_UNIT];
 
@@ -135,7 +128,7 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
         .w_item = panel * rfi_dtype_size(stored),
         .slivers = ceil_div(t->rows, kernel->max_rows),
         .rows_step = 1,
-        .block = block_of(at->depth, t->value),
+        .block = rfi_cpu_block_depth(at->depth, t->value),
     };
     const int exact = p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, *rfi_cpu_least_of(p, at->column, at->k));
     if (exact || (p->pairs && at->depth && x_in_pairs(run) && p->pairs->multiply_any)) {
@@ -163,22 +156,24 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const factors f = factors_of(run, t, at);
-    const int64_t c_ld = run->blocking.c_ld, slivers = f.slivers, block = f.block;
+    const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
+    const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
+    char *const out = t->apart ? t->apart + (size_t)rfi_cpu_block_number(at->k, t->value) * sums : t->c;
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
-    int last = at->k + at->depth == run->spec->plan.in_features;
+    const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
                       end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
-        char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
+        char *c = out + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
         const char *bias =
             last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
         rfi_cpu_sliver sliver = {
             .depth = least(block, at->depth),
             .x = f.x + (size_t)first * f.x_row,
             .w = f.w,
-            .in = at->k ? c : (const char *)zeros,
-            .ld_in = at->k ? c_ld : 0,
+            .in = from_zero ? (const char *)zeros : c,
+            .ld_in = from_zero ? 0 : c_ld,
             .bias = at->depth <= block ? bias : (const char *)zeros,
             .out = c,
             .ld_out = c_ld,
@@ -190,8 +185,12 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
             sliver.depth = least(block, at->depth - k);
             sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
             sliver.w = (const char *)sliver.w + (size_t)block * f.w_item;
-            sliver.in = c;
-            sliver.ld_in = c_ld;
+            if (t->apart) {
+                sliver.out = (char *)sliver.out + sums;
+            } else {
+                sliver.in = c;
+                sliver.ld_in = c_ld;
+            }
             sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_lines * RFI_CPU_ALIGN;
             if (k + block >= at->depth) sliver.bias = bias;
             f.multiply[rows - 1](&sliver);
@@ -209,9 +208,9 @@ static void end_products(const rfi_cpu_run *run) {
 
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
 static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
-    int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel;
+    int64_t in_features = t->end, panel = run->prepared->kernel->panel;
     int64_t begin = t->unit * RFI_CPU_UNIT, end = least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded);
-    for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
+    for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
         place at = {.k = k, .depth = least(RFI_CPU_DEPTH, in_features - k)};
         pack_x(run, t, &at);
         for (at.column = begin; at.column < end; at.column += panel) {
@@ -368,6 +367,35 @@ void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     begin_products(run);
     multiply_tile(run, &t);
     end_products(run);
+    finish_tile(run, &t);
+}
+
+static char *apart_of(const rfi_cpu_run *run, const tile *t) {
+    return run->apart + (size_t)(t->row * run->blocking.c_ld_apart + t->unit * RFI_CPU_UNIT) * t->value;
+}
+
+void rfi_cpu_run_part(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const int64_t in_features = run->spec->plan.in_features, splits = run->blocking.splits, part = task % splits,
+                  chunks = ceil_div(in_features, RFI_CPU_DEPTH);
+    tile t = tile_of_task(run, task / splits, slot);
+    t.apart = apart_of(run, &t);
+    t.begin = chunks * part / splits * RFI_CPU_DEPTH;
+    t.end = least(chunks * (part + 1) / splits * RFI_CPU_DEPTH, in_features);
+    multiply_tile(run, &t);
+}
+
+/* The order in which a task alone adds the blocks. Each is from 0 on, and the sum of 0 and of what follows is never -0,
+ * so a block of -0 that was stored as 0 makes no difference. */
+void rfi_cpu_run_parts_end(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_cpu_blocking *b = &run->blocking;
+    const tile t = tile_of_task(run, task, slot);
+    const int64_t begin = t.unit * RFI_CPU_UNIT, end = least(begin + t.units * RFI_CPU_UNIT, run->prepared->padded);
+    for (int64_t i = 0; i < t.rows; i++)
+        run->prepared->kernel->add_up(t.c + (size_t)(i * b->c_ld) * t.value,
+            apart_of(run, &t) + (size_t)(i * b->c_ld_apart) * t.value, b->rows_of_sums * b->c_ld_apart, b->sums,
+            (const char *)run->prepared->bias + (size_t)begin * t.value, (int)(end - begin));
     finish_tile(run, &t);
 }
 
