@@ -56,8 +56,9 @@ typedef struct rfi_cpu_sliver {
                          at its size */
     void *out;        /* (rows, panel) */
     int64_t ld_in, ld_out;
-    const char *ahead; /* memory that is wanted soon */
-    int ahead_lines;   /* lines of it to ask for in every RFI_CPU_STEP inputs */
+    const char *ahead;               /* memory that is wanted soon: */
+    int ahead_lines;                 /* in every RFI_CPU_STEP inputs so many lines of it, */
+    int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
 } rfi_cpu_sliver;
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);

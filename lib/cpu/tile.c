@@ -53,12 +53,13 @@ typedef struct place {
     int64_t column; /* first of the panel */
     int least;      /* of x in pairs: rfi_cpu_pairs_exact; 0 if it is not there */
     int widened;    /* x is there in the compute type */
+    int came_ahead; /* x was asked for while the chunk before was multiplied */
 } place;
 
 /* A row's part of a chunk is too short for the processor to see where the next one begins, unless that is where this
  * one ends. */
 static void ask_for_row(const rfi_cpu_run *run, const tile *t, int64_t i, const place *at) {
-    if (i + ROWS_AHEAD >= t->rows || at->depth == run->call->ldx) return;
+    if (i + ROWS_AHEAD >= t->rows || at->depth == run->call->ldx || at->came_ahead) return;
     const char *x = x_of(run, t, i + ROWS_AHEAD, at->k);
     const size_t bytes = (size_t)at->depth * t->item;
     for (size_t b = 0; b < bytes; b += RFI_CPU_ALIGN) __builtin_prefetch(x + b);
@@ -151,6 +152,29 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
     return f;
 }
 
+/* Is more of x read than of W, and all of it alike? Then the next chunk of x is asked for while this one is multiplied,
+ * which leaves W to the processor's own foresight. */
+static int x_comes_ahead(const rfi_cpu_run *run, const tile *t) {
+    const int64_t columns = least(t->units * RFI_CPU_UNIT, run->prepared->padded - t->unit * RFI_CPU_UNIT);
+    return t->rows > columns && !t->list && !run->row_list && !run->call->wanted;
+}
+
+/* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end` in the next chunk: some of them,
+ * a line of each in a turn. Panels and blocks share the rows. */
+static void ask_for_x(const rfi_cpu_run *run, const tile *t, const place *at, int64_t first, int64_t end, int64_t block,
+    int64_t blocks, rfi_cpu_sliver *sliver) {
+    const int64_t panel = run->prepared->kernel->panel, begin = t->unit * RFI_CPU_UNIT,
+                  panels = (least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded) - begin) / panel,
+                  part = (at->column - begin) / panel * blocks + block, parts = panels * blocks,
+                  row = first + (end - first) * part / parts, k = at->k + RFI_CPU_DEPTH,
+                  turns = most(1, sliver->depth / RFI_CPU_STEP);
+    sliver->ahead_lines = k < t->end ? (int)(first + (end - first) * (part + 1) / parts - row) : 0;
+    if (!sliver->ahead_lines) return;
+    sliver->ahead = x_of(run, t, row, k);
+    sliver->ahead_apart = run->call->ldx * (int64_t)t->item;
+    sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
+}
+
 /* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
  * idle. */
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
@@ -162,6 +186,8 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
     const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
+    const int64_t blocks = ceil_div(at->depth, block);
+    const int ask = x_comes_ahead(run, t);
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
                       end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
@@ -179,7 +205,10 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
             .ld_out = c_ld,
             .ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
             .ahead_lines = (int)ceil_div(lines, slivers * turns),
+            .ahead_apart = RFI_CPU_ALIGN,
         };
+        sliver.ahead_step = sliver.ahead_lines * RFI_CPU_ALIGN;
+        if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
@@ -191,7 +220,8 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
                 sliver.in = c;
                 sliver.ld_in = c_ld;
             }
-            sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_lines * RFI_CPU_ALIGN;
+            if (ask) ask_for_x(run, t, at, first, end, k / block, blocks, &sliver);
+            else sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_step;
             if (k + block >= at->depth) sliver.bias = bias;
             f.multiply[rows - 1](&sliver);
         }
@@ -211,7 +241,9 @@ static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
     int64_t in_features = t->end, panel = run->prepared->kernel->panel;
     int64_t begin = t->unit * RFI_CPU_UNIT, end = least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded);
     for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
-        place at = {.k = k, .depth = least(RFI_CPU_DEPTH, in_features - k)};
+        place at = {.k = k,
+            .depth = least(RFI_CPU_DEPTH, in_features - k),
+            .came_ahead = k > t->begin && x_comes_ahead(run, t)};
         pack_x(run, t, &at);
         for (at.column = begin; at.column < end; at.column += panel) {
             place next = {.k = k, .depth = at.depth, .column = at.column + panel};
