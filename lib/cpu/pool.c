@@ -112,15 +112,14 @@ static int64_t now(void) {
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* Until the job has no helper, for a while. */
+/* Until the job has no helper, for a while. With pool.lock held, which is let go meanwhile. */
 static void spin_for_helpers(const job *j) {
+    pthread_mutex_unlock(&pool.lock);
     const int64_t end = now() + SPIN_NS;
     do
-        for (int i = 0; i < 16; i++) {
-            if (!atomic_load_explicit(&j->helpers, memory_order_acquire)) return;
-            pause_a_little();
-        }
-    while (now() < end);
+        for (int i = 0; i < 16 && atomic_load_explicit(&j->helpers, memory_order_acquire); i++) pause_a_little();
+    while (atomic_load_explicit(&j->helpers, memory_order_acquire) && now() < end);
+    pthread_mutex_lock(&pool.lock);
 }
 
 /* Until a job was added, for a while. With pool.lock held, which is let go meanwhile. */
@@ -217,7 +216,6 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
     pool.jobs = &j;
     atomic_fetch_add_explicit(&pool.changes, 1, memory_order_relaxed);
     call_threads(slots - 1 - pool.spinning);
-    const int spin = pool.may_spin;
     pthread_mutex_unlock(&pool.lock);
 
     work_on(&j, 0, 0);
@@ -226,11 +224,7 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
     job **link = &pool.jobs;
     while (*link != &j) link = &(*link)->below;
     *link = j.below;
-    if (j.helpers && spin) {
-        pthread_mutex_unlock(&pool.lock);
-        spin_for_helpers(&j);
-        pthread_mutex_lock(&pool.lock);
-    }
+    if (j.helpers && pool.may_spin) spin_for_helpers(&j);
     while (j.helpers) pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
 }
