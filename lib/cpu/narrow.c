@@ -49,7 +49,7 @@ static void find_x(
     const rfi_forward *call = run->call;
     size_t item = rfi_dtype_size(call->x_dtype);
     for (int i = 0; i < rows && depth; i++) { /* without inputs x may be NULL */
-        x[i] = rfi_cpu_x(run, t->row + first + i) + (size_t)k * item;
+        x[i] = rfi_cpu_x(run, t->row + first + i, item) + (size_t)k * item;
         if (run->prepared->kernel->inner[call->x_dtype]) continue;
         char *wide = t->x + (size_t)(i * RFI_CPU_X_LD) * t->value;
         run->prepared->kernel->widen(wide, x[i], call->x_dtype, depth);

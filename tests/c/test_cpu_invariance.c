@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* On a CPU a row's bits do not depend on the batch, on its place in it, or on the number of threads: every backend,
  * weight type and kind of chain, at sizes on both sides of the edges of slivers, panels, chunks, units and narrow
- * layers. */
+ * layers, and where the inputs are split. */
 #include <math.h>
 #include <rowfold.h>
 #include <stdint.h>
@@ -54,7 +54,7 @@ static rf_model *make(const subject *s, int threads, int64_t k, int64_t n, const
         .backend = s->backend,
         .threads = threads};
     check(rf_model_create(&model, &config), "create");
-    check(rf_model_load_weights(model, weight, NULL, NULL, 0), "load");
+    check(rf_model_load_weights(model, weight, weight, NULL, 0), "load"); /* some of W is as good a bias as any */
     return model;
 }
 
@@ -94,7 +94,8 @@ int main(void) {
         "linear | gelu | save | tanh | mul_saved",
     };
     static const int64_t shapes[][3] = {{1, 3, 1}, {5, 7, 33}, {67, 21, 13}, {33, 513, 4}, {MAX_BATCH, K, 2},
-        {MAX_BATCH, K, 48}, {20, 30, 49}, {15, 512, 256}, {29, 513, 257}, {MAX_BATCH, K, N}};
+        {MAX_BATCH, K, 48}, {20, 30, 49}, {15, 512, 256}, {29, 513, 257}, {MAX_BATCH, K, N},
+        {20, K, 100}}; /* whose inputs three threads split */
     static double x[MAX_BATCH * K], weight[N * K];
     static const size_t items[] = {[RF_FLOAT32] = 4, [RF_FLOAT64] = 8, [RF_FLOAT16] = 2, [RF_BFLOAT16] = 2};
     const int slower = times_slower("the cases");
