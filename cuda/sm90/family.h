@@ -36,7 +36,7 @@ static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *
 
 /* K of two stages at least, for there are two parts of it. */
 static int runs_hopper_halves(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && p->w_terms < 3 && p->in_features > RFI_HALVES_DEPTH && !p->batch_invariant;
+    return runs_hopper(p, f) && p->w_terms < 3 && !in_tf32(p) && p->in_features > RFI_HALVES_DEPTH && !p->batch_invariant;
 }
 
 static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
