@@ -57,6 +57,9 @@ struct Config {
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when
                                      they add, which a result shows that is one logit */
 
+    static constexpr int DEPTH = PROMOTE && PRODUCTS == 1 ? 2 : 1; /* stages that the tensor cores add before that */
+    static_assert(DEPTH <= 2, "two are told apart");
+
     static constexpr int K = PRODUCTS > 3 ? 16
         : W_TERMS == 1 && X_TERMS < 3     ? 64
                                           : 32; /* columns of x and W in a stage */
@@ -71,7 +74,7 @@ struct Config {
     static constexpr int COLUMN_ROWS = 2 + RFI_SM90_VECTORS;  /* scale, bias, vectors */
     static constexpr int COLUMN_BYTES = COLUMN_ROWS * BN * 4;
     static constexpr int OTHER = 1024 + 2 * COLUMN_BYTES + 1024;
-    static constexpr int STAGES = (SHARED_LIMIT - OTHER) / STAGE;
+    static constexpr int STAGES = (SHARED_LIMIT - OTHER) / STAGE / DEPTH * DEPTH;
     static constexpr int SHARED = OTHER - 1024 + STAGES * STAGE;
     static_assert(BM == 64 || BM == 128, "a consumer has 64 rows");
     static_assert(STAGES >= 3, "loading, multiplying and being released at the same time");

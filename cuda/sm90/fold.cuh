@@ -190,8 +190,10 @@ template <class C> __device__ __forceinline__ void release(uint32_t empty) {
 /* The ring as a consumer goes round it. */
 struct Ring {
     int stage, phase;
-    template <class C> __device__ __forceinline__ void advance() {
-        if (++stage == C::STAGES) stage = 0, phase ^= 1;
+    template <class C, int BY = 1> __device__ __forceinline__ void advance() {
+        static_assert(C::STAGES % BY == 0, "those of a step lie side by side");
+        stage += BY;
+        if (stage == C::STAGES) stage = 0, phase ^= 1;
     }
 };
 
@@ -213,8 +215,8 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
     return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0);
 }
 
-/* The sums of a tile, half of the columns after the other: the tensor cores add what a stage gives, plain additions the
- * stages. */
+/* The sums of a tile, half of the columns after the other: the tensor cores add what C::DEPTH stages give, plain
+ * additions these. There are whole DEPTHs of stages. */
 template <class C, int N> __device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p,
     const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, int stages, bool wide, int warpgroup) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
@@ -222,18 +224,25 @@ template <class C, int N> __device__ __forceinline__ void multiply_by_stages(flo
     for (int i = 0; i < N; i++) total[i] = 0;
 #pragma unroll 1
     for (int level = !C::BF16 && wide; level >= 0; level--) {
-        for (int k = 0; k < stages; k++) {
-            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+        for (int k = 0; k < stages; k += C::DEPTH) {
 #pragma unroll
             for (int h = 0; h < PARTS; h++) {
                 float part[NR];
-                multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
+#pragma unroll
+                for (int d = 0; d < C::DEPTH; d++) {
+                    if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
+                    multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
+                }
+                if (C::DEPTH > 1 && h == PARTS - 1) {
+                    wgmma_wait<1>();
+                    release<C>(sh.empty + 8 * ring.stage);
+                }
                 wgmma_wait<0>();
-                if (h == PARTS - 1) release<C>(sh.empty + 8 * ring.stage);
+                if (h == PARTS - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
 #pragma unroll
                 for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
             }
-            ring.advance<C>();
+            ring.advance<C, C::DEPTH>();
         }
         if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
     }

@@ -104,7 +104,9 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->fold = f;
     p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
     p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
-    p->stages = (int32_t)((f.in_features * C::UNITS + C::K - 1) / C::K);
+    /* What lies behind the last column is zeros. */
+    constexpr int64_t DEPTH = C::K * C::DEPTH;
+    p->stages = (int32_t)((f.in_features * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
     p->w_column = f.w.panel ? 0 : C::K;
     p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
