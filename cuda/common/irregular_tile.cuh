@@ -2,12 +2,13 @@
 /* A tile of logits of rows that terms of 16 bits do not represent, on tensor cores: what each kernel that reads x in
  * terms does with the rows that it leaves out.
  *
- * A finite row is brought to three bfloat16 terms on its way to shared memory, and W's values, whatever terms they are
- * kept in, to three more: six products, and the range of float32. Of a row with infinities only these count, and only
- * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities
- * where all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
- * alone. A row of W with infinities is the same with x and W changed over: one more product for its tile, of the signs
- * of x. The sum of a row depends on the row and W alone, not on what else is in the tile. */
+ * A finite row is brought to terms with the range of float32 on its way to shared memory, and so are W's values,
+ * whatever terms they are kept in: three of bfloat16 each, six products, or two of TF32, three that take twice as long,
+ * which are fewer instructions. Of a row with infinities only these count, and only the signs of W: one product of
+ * values of -1, 0 and 1. The sum is as large as the number of the row's infinities where all of them pull to one side,
+ * and smaller where the logit is NaN. Where they are few, W is read at their places alone. A row of W with infinities
+ * is the same with x and W changed over: one more product for its tile, of the signs of x. The sum of a row depends on
+ * the row and W alone, not on what else is in the tile. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 #define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 
@@ -17,13 +18,9 @@
 namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int COLUMNS = 128; /* of a tile; its rows are what multiplies it has */
-constexpr int MOST_ROWS = 128;
-constexpr int TILE_LD = COLUMNS + 4;
-constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a stage */
-constexpr int TERMS = 3;
-constexpr int W_TERM = COLUMNS * ROW_BYTES, W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
-constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
+constexpr int MOST = 128;                     /* rows and columns of a tile, at most */
+constexpr int DEPTH = 32, PIECES = DEPTH / 8; /* of a stage, and of a row in it */
+constexpr int WINDOW = 2048;                  /* rows among which flagged ones are looked for at a time */
 /* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
  * of bfloat16, which has float32's range itself, to that of its own terms. */
 __device__ __forceinline__ int up_of(const rfi_cuda_fold &p) { return p.w.least ? 0 : 76; }
@@ -34,24 +31,32 @@ enum Pass { VALUES, X_INFINITIES, W_INFINITIES };
 
 /* What a block knows of a tile besides its values, in shared memory, and what rows there are. */
 struct Notes {
-    float w_scale[COLUMNS];
-    int infinities[COLUMNS > MOST_ROWS ? COLUMNS : MOST_ROWS]; /* of a row of x, or of W */
-    int list[WINDOW], counts[WARPS], infinite, finite;         /* of W's rows there are both kinds, or one */
+    float w_scale[MOST];
+    int infinities[MOST];                              /* of a row of x, or of W */
+    int list[WINDOW], counts[WARPS], infinite, finite; /* of W's rows there are both kinds, or one */
 };
 
-/* Of a tile of so many rows. */
-template <int ROWS> struct Size {
-    static constexpr int X_TERM = ROWS * ROW_BYTES, STAGE = TERMS * (X_TERM + W_TERM);
-    static constexpr int X_STEPS = ROWS * PIECES / THREADS;
-    static constexpr int TILE_BYTES = (int)sizeof(float) * ROWS * TILE_LD;
-    /* What is needed at least: a stage, and one on its way, of what takes most, of finite rows two terms of W. */
-    static constexpr int LEAST_BYTES = STAGE + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 2);
+/* A tile, and the terms of a stage of it: first those of x, then those of W. */
+template <Pass PASS_, int ROWS_, int COLUMNS_, bool TF32_> struct Shape {
+    static constexpr Pass PASS = PASS_;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, TILE_LD = COLUMNS + 4;
+    static constexpr bool TF32 = TF32_ && PASS == VALUES; /* or bfloat16 */
+    static constexpr int TERMS = PASS != VALUES ? 1 : TF32 ? 2 : 3;
+    static constexpr int ROW = DEPTH * (TF32 ? 4 : 2); /* bytes */
+    static constexpr int X_TERM = ROWS * ROW, W_TERM = COLUMNS * ROW, FIRST_W = TERMS * X_TERM,
+                         STAGE = TERMS * (X_TERM + W_TERM);
+    static constexpr int X_STEPS = ROWS * PIECES / THREADS,
+                         W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
+    /* Of a stage as it comes from memory. */
+    static constexpr __host__ __device__ int raw(int w_terms) {
+        return THREADS * 16 * (X_STEPS * 2 + W_STEPS * w_terms);
+    }
+    /* Bytes that are needed: a stage, and one on its way; for what reads a stage while the next one is brought, two. */
+    static constexpr int LEAST_BYTES = STAGE + raw(3), TWO_STAGES_BYTES = 2 * STAGE + raw(3);
+    static_assert(LEAST_BYTES >= (int)sizeof(float) * ROWS * TILE_LD || PASS != VALUES, "the tile takes its place");
     static_assert(
-        LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 3),
-        "the tile, and rows with infinities beside three terms of W");
-    /* And by what reads a stage while the next one is brought. */
-    static constexpr int TWO_STAGES_BYTES = 2 * STAGE + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 3);
-    static_assert(ROWS <= MOST_ROWS && ROWS * PIECES % THREADS == 0, "whole steps");
+        ROWS <= MOST && COLUMNS <= MOST && X_STEPS * THREADS == ROWS * PIECES && W_STEPS * THREADS == COLUMNS * PIECES,
+        "whole steps");
 };
 
 /* The rows of x that are computed in one way. A scale says whether they are finite; where the infinities of others are,
@@ -101,8 +106,9 @@ __device__ int list_rows(const rfi_cuda_fold &p, Kind kind, int64_t first, Notes
 
 /* Where a piece of a row of a stage lies: permuted by the row's number, so that the eight rows of an 8 x 8 matrix lie
  * in different banks. */
-__device__ __forceinline__ int place_of(int row, int piece) {
-    return row * ROW_BYTES + ((piece ^ (row >> 1 & 3)) << 4);
+template <int ROW> __device__ __forceinline__ int place_of(int row, int piece) {
+    static_assert(ROW == 64 || ROW == 128, "as wgmma wants it");
+    return row * ROW + ((piece ^ (ROW == 64 ? row >> 1 & 3 : row & 7)) << 4);
 }
 
 struct Words {
@@ -132,19 +138,28 @@ __device__ __forceinline__ void store_shared_16(uint32_t to, uint16_t v) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
 }
 
-/* Eight values to three bfloat16 terms each, to `to` and TERM bytes further on. */
-template <int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
+/* Eight values to the terms of shape S, to `to` and TERM bytes further on. */
+template <class S, int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
 #pragma unroll
-    for (int t = 0; t < TERMS; t++) {
-        Words term;
+    for (int t = 0; t < S::TERMS; t++) {
+        uint32_t term[8];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const __nv_bfloat162 two = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-            term.w[i] = *(const uint32_t *)&two;
-            const float2 back = rfi_widen<__nv_bfloat16>(term.w[i]);
-            v[2 * i] -= back.x, v[2 * i + 1] -= back.y;
+        for (int i = 0; i < 8; i += 2) {
+            if (S::TF32) {
+#pragma unroll
+                for (int j = i; j < i + 2; j++) {
+                    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[j]) : "f"(v[j]));
+                    if (t + 1 < S::TERMS) v[j] -= __uint_as_float(term[j]);
+                }
+            } else {
+                const __nv_bfloat162 two = __floats2bfloat162_rn(v[i], v[i + 1]);
+                term[i / 2] = *(const uint32_t *)&two;
+                const float2 back = rfi_widen<__nv_bfloat16>(term[i / 2]);
+                v[i] -= back.x, v[i + 1] -= back.y;
+            }
         }
-        store_shared(to + t * TERM, pack(term));
+        store_shared(to + t * TERM, make_uint4(term[0], term[1], term[2], term[3]));
+        if (S::TF32) store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
     }
 }
 
@@ -154,11 +169,11 @@ struct Room {
     int buffer, buffers, raw, stages; /* bytes of a stage and their number; of a raw one, and theirs */
 };
 constexpr int MOST_STAGES = 4;
-template <Pass PASS, class Sums> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
-    constexpr int ROWS = Sums::ROWS;
+template <class Sums> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
+    typedef typename Sums::Tile S;
     Room room;
-    room.buffer = (PASS == VALUES ? TERMS : 1) * (Size<ROWS>::X_TERM + W_TERM);
-    room.raw = THREADS * 16 * (Size<ROWS>::X_STEPS * 2 + W_STEPS * w_terms);
+    room.buffer = S::STAGE;
+    room.raw = S::raw(w_terms);
     room.buffers = Sums::ASYNCHRONOUS || bytes >= 2 * (room.buffer + room.raw) ? 2 : 1;
     room.stages = min((bytes - room.buffers * room.buffer) / room.raw, MOST_STAGES);
     return room;
@@ -175,8 +190,9 @@ __device__ __forceinline__ void wait_for_oldest(int stages) {
 }
 
 /* A thread's pieces of x of a stage. Rows that are not there are left as they are: nobody reads what comes of them. */
-template <Pass PASS, int ROWS> struct XPieces {
-    static constexpr int STEPS = Size<ROWS>::X_STEPS, TERM = Size<ROWS>::X_TERM;
+template <class S> struct XPieces {
+    static constexpr Pass PASS = S::PASS;
+    static constexpr int STEPS = S::X_STEPS;
     pieces::operand from;
     int64_t row[STEPS];       /* -1: not there */
     float a[STEPS], b[STEPS]; /* what it is scaled with: a power of two, in two factors */
@@ -184,7 +200,8 @@ template <Pass PASS, int ROWS> struct XPieces {
     int place;                /* of the first in a stage */
 
     __device__ __forceinline__ XPieces(const rfi_cuda_fold &p, const int *list, int rows, int thread)
-        : from(pieces::operand_of<float>(p.x_stored)), place(place_of(thread / PIECES, thread % PIECES)) {
+        : from(pieces::operand_of<float>(p.x_stored)),
+          place(place_of<S::ROW>(thread / PIECES, thread % PIECES * (S::TF32 ? 2 : 1))) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int r = (s * THREADS + thread) / PIECES;
@@ -233,7 +250,7 @@ template <Pass PASS, int ROWS> struct XPieces {
         for (int s = 0; s < STEPS; s++, raw += 2 * THREADS * 16) {
             if (row[s] < 0) continue;
             /* The steps' rows are a multiple of eight apart: they are permuted alike. */
-            const uint32_t to = stage + place + s * (THREADS / PIECES) * ROW_BYTES;
+            const uint32_t to = stage + place + s * (THREADS / PIECES) * S::ROW;
             const pieces::piece<1> piece = {{load_shared(raw), load_shared(raw + THREADS * 16)}};
             if (PASS != VALUES) {
                 const uint32_t infinity = from.rows.dtype == RF_FLOAT16 ? 0x7c007c00 : 0x7f807f80;
@@ -257,7 +274,7 @@ template <Pass PASS, int ROWS> struct XPieces {
                 pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] = v[i] * a[s] * b[s];
-                put_terms<TERM>(to, v);
+                put_terms<S, S::X_TERM>(to, v);
             }
         }
     }
@@ -270,16 +287,16 @@ template <Pass PASS, int ROWS> struct XPieces {
 };
 
 /* And those of W. */
-template <Pass PASS, int ROWS> struct WPieces {
-    static constexpr int FIRST = (PASS == VALUES ? TERMS : 1) * Size<ROWS>::X_TERM; /* of W in a stage */
-    static constexpr int X_STEPS = Size<ROWS>::X_STEPS;
+template <class S> struct WPieces {
+    static constexpr Pass PASS = S::PASS;
+    static constexpr int STEPS = S::W_STEPS, TERMS = 3; /* at most, as W is kept */
     int terms;
-    int64_t end;           /* pieces from here on are zeros */
-    int64_t base[W_STEPS]; /* of the row, in values */
-    bool there[W_STEPS], infinite[W_STEPS];
-    int infinities[W_STEPS]; /* so far, of this thread's pieces of the row */
-    int64_t panel_step;      /* from a panel to the next */
-    int shift, mask, turn[W_STEPS];
+    int64_t end;         /* pieces from here on are zeros */
+    int64_t base[STEPS]; /* of the row, in values */
+    bool there[STEPS], infinite[STEPS];
+    int infinities[STEPS]; /* so far, of this thread's pieces of the row */
+    int64_t panel_step;    /* from a panel to the next */
+    int shift, mask, turn[STEPS];
 
     __device__ __forceinline__ WPieces(const rfi_cuda_fold &p, int64_t column0, int thread) {
         const int panel = p.w.panel;
@@ -289,7 +306,7 @@ template <Pass PASS, int ROWS> struct WPieces {
         shift = panel ? 31 - __clz(panel) : 0;
         panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const int64_t row = column0 + (s * THREADS + thread) / PIECES;
             there[s] = row < p.out_features;
             infinite[s] = there[s] && p.w.scale && p.w.scale[row] == INFINITY;
@@ -303,7 +320,7 @@ template <Pass PASS, int ROWS> struct WPieces {
     __device__ __forceinline__ void load(const rfi_cuda_fold &p, uint32_t raw, int64_t k) const {
         const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const bool reads = there[s] && k < end;
             const int64_t at = reads ? base[s] + offset + (mask < 0 ? 0 : (int)k & mask ^ turn[s]) : 0;
 #pragma unroll
@@ -311,20 +328,20 @@ template <Pass PASS, int ROWS> struct WPieces {
                 if (t >= terms) break;
                 const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
                 rfi_copy_async_16(
-                    raw + (2 * X_STEPS + s * terms + t) * THREADS * 16, (const uint16_t *)term + at, reads ? 16 : 0);
+                    raw + (2 * S::X_STEPS + s * terms + t) * THREADS * 16, (const uint16_t *)term + at, reads ? 16 : 0);
             }
         }
     }
     __device__ __forceinline__ void put(const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, int thread) {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const int column = (s * THREADS + thread) / PIECES;
-            const uint32_t to = stage + FIRST + place_of(column, thread % PIECES);
+            const uint32_t to = stage + S::FIRST_W + place_of<S::ROW>(column, thread % PIECES * (S::TF32 ? 2 : 1));
             uint4 term[TERMS];
 #pragma unroll
             for (int t = 0; t < TERMS; t++)
-                term[t] = t < terms ? load_shared(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16)
+                term[t] = t < terms ? load_shared(raw + (2 * S::X_STEPS + s * terms + t) * THREADS * 16)
                                     : make_uint4(0, 0, 0, 0);
             if (PASS != VALUES) {
                 /* A value that is not zero has a term that is not, or, in a row with infinities, a second one of -0;
@@ -344,22 +361,26 @@ template <Pass PASS, int ROWS> struct WPieces {
                     signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
                 }
                 store_shared(to, pack(signs));
-            } else if (bfloat16) {
+            } else if (bfloat16 && !S::TF32) {
 #pragma unroll
-                for (int t = 0; t < TERMS; t++) store_shared(to + t * W_TERM, term[t]);
+                for (int t = 0; t < TERMS; t++) store_shared(to + t * S::W_TERM, term[t]);
             } else {
                 float v[8], more[8];
-                pieces::widen(v, term[0], false);
-                pieces::widen(more, term[1], false);
+                pieces::widen(v, term[0], bfloat16);
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[i] += more[i];
-                put_terms<W_TERM>(to, v);
+                for (int t = 1; t < TERMS; t++) {
+                    if (t >= terms) break;
+                    pieces::widen(more, term[t], bfloat16);
+#pragma unroll
+                    for (int i = 0; i < 8; i++) v[i] += more[i];
+                }
+                put_terms<S, S::W_TERM>(to, v);
             }
         }
     }
     __device__ __forceinline__ void count(int *counts, int thread) const {
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++)
+        for (int s = 0; s < STEPS; s++)
             if (infinities[s]) atomicAdd(&counts[(s * THREADS + thread) / PIECES], infinities[s]);
     }
 };
@@ -368,12 +389,13 @@ template <Pass PASS, int ROWS> struct WPieces {
  * stage in start, before it brings the next one, the other in finish. */
 template <Pass PASS> struct ByWarps {
     static constexpr bool ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
-    static constexpr int ROWS = 64, WARP_ROWS = 32, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+    typedef Shape<PASS, 64, 128, false> Tile;
+    static constexpr int ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, WARP_ROWS = 32, WARP_COLUMNS = 32,
+                         M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
     static constexpr int COUNT = M * N * 4;
     static constexpr int PAIR = 2; /* tiles of 16 rows, and of 8 columns, whose products are taken together */
     static_assert(M % PAIR == 0 && N % PAIR == 0, "whole pairs");
     static_assert(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) == WARPS, "warps cover the tile");
-    static constexpr int X_TERM = Size<ROWS>::X_TERM;
     float total[M][N][4] = {};
     uint32_t x, w; /* where the lane's first fragments lie in a stage */
     int row, column, pairs;
@@ -382,8 +404,8 @@ template <Pass PASS> struct ByWarps {
     __device__ __forceinline__ ByWarps(int thread, int rows, bool overlaps) {
         const int warp = thread / 32, lane = thread % 32;
         row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS, column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
-        x = place_of(row + lane % 16, lane / 16);
-        w = WPieces<PASS, ROWS>::FIRST + place_of(column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+        x = place_of<Tile::ROW>(row + lane % 16, lane / 16);
+        w = Tile::FIRST_W + place_of<Tile::ROW>(column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
         pairs = (rows - row + PAIR * 16 - 1) / (PAIR * 16);
         late = overlaps && warp >= WARPS / 2;
         row += lane / 4, column += lane % 4 * 2;
@@ -411,7 +433,7 @@ template <Pass PASS> struct ByWarps {
     /* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
     static __device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
 #pragma unroll
-        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * ROW_BYTES);
+        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * Tile::ROW);
     }
     static __device__ __forceinline__ void multiply_pair(
         float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
@@ -423,14 +445,14 @@ template <Pass PASS> struct ByWarps {
     /* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
      * first, see rfi_unbiased; of signs any sum is exact. */
     __device__ __forceinline__ void multiply(uint32_t stage) {
-        constexpr int STEPS = DEPTH / 16, BIG = PASS == VALUES ? TERMS : 1;
+        constexpr int STEPS = DEPTH / 16, BIG = Tile::TERMS;
 #pragma unroll
         for (int m = 0; m < M / PAIR; m++) {
             if (m >= pairs) break;
-            const uint32_t x_pair = stage + x + m * PAIR * 16 * ROW_BYTES;
+            const uint32_t x_pair = stage + x + m * PAIR * 16 * Tile::ROW;
 #pragma unroll
             for (int n = 0; n < N / PAIR; n++) {
-                const uint32_t w_pair = stage + w + n * PAIR * 8 * ROW_BYTES;
+                const uint32_t w_pair = stage + w + n * PAIR * 8 * Tile::ROW;
                 float part[PAIR][PAIR][4] = {};
                 uint32_t a[BIG][PAIR][4], b[BIG][4];
                 if (PASS == VALUES)
@@ -438,8 +460,8 @@ template <Pass PASS> struct ByWarps {
                     for (int k = 0; k < STEPS; k++) {
 #pragma unroll
                         for (int t = 0; t < BIG; t++) {
-                            load_x(a[t], x_pair + t * X_TERM, k);
-                            rfi_load_matrices(b[t], (w_pair ^ k << 5) + t * W_TERM);
+                            load_x(a[t], x_pair + t * Tile::X_TERM, k);
+                            rfi_load_matrices(b[t], (w_pair ^ k << 5) + t * Tile::W_TERM);
                         }
 #pragma unroll
                         for (int sum = BIG - 1; sum > 0; sum--)
@@ -466,13 +488,13 @@ template <Pass PASS> struct ByWarps {
 /* The sums of a tile of `rows` rows, those of `list`, over all of K, from stages in `shared`, which has `bytes`. By
  * THREADS threads; sync() is a barrier of them. Of signs, notes.infinities has the numbers then. Nobody reads `shared`
  * any more. */
-template <Pass PASS, class Sums, class Sync> __device__ __forceinline__ void multiply(Sums &sums,
-    const rfi_cuda_fold &p, unsigned char *shared, int bytes, Notes &notes, const int *list, int rows, int64_t column0,
-    int thread, Sync sync) {
-    constexpr int ROWS = Sums::ROWS;
-    XPieces<PASS, ROWS> x(p, list, rows, thread);
-    WPieces<PASS, ROWS> w(p, column0, thread);
-    const Room room = room_of<PASS, Sums>(bytes, w.terms);
+template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums &sums, const rfi_cuda_fold &p,
+    unsigned char *shared, int bytes, Notes &notes, const int *list, int rows, int64_t column0, int thread, Sync sync) {
+    typedef typename Sums::Tile S;
+    constexpr Pass PASS = S::PASS;
+    XPieces<S> x(p, list, rows, thread);
+    WPieces<S> w(p, column0, thread);
+    const Room room = room_of<Sums>(bytes, w.terms);
     const uint32_t stages = rfi_shared_address(shared), raw = stages + room.buffers * room.buffer + thread * 16;
     int64_t asked = 0; /* columns of which raw stages are asked for */
     int slot = 0;      /* of the raw stage to be put */
@@ -495,7 +517,7 @@ template <Pass PASS, class Sums, class Sync> __device__ __forceinline__ void mul
     };
     const bool single = !Sums::ASYNCHRONOUS && room.buffers == 1;
     const int other = single ? 0 : room.buffer;
-    if (PASS != VALUES && thread < (PASS == X_INFINITIES ? ROWS : COLUMNS)) notes.infinities[thread] = 0;
+    if (PASS != VALUES && thread < (PASS == X_INFINITIES ? S::ROWS : S::COLUMNS)) notes.infinities[thread] = 0;
     sync(); /* the notes are there, and what lay in this memory is read */
     for (int i = 0; i < room.stages; i++) load(i);
     put(0);
@@ -539,10 +561,11 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     int64_t column0, int thread, Sync sync) {
     const int *list = notes.list + first;
     float *tile = (float *)shared;
+    constexpr int TILE_LD = Sums<VALUES>::Tile::TILE_LD;
     unsigned fates[Sums<VALUES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
     if (infinite) {
         Sums<W_INFINITIES> sums(thread, rows, true);
-        multiply<W_INFINITIES>(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
         sums.each(
             [&](int, int c, float sum, int i) { fates[i / 16] |= fate_of(sum, notes.infinities[c]) << i % 16 * 2; });
         sync(); /* the numbers are read */
@@ -550,14 +573,14 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     const auto fate_at = [&](int i) { return fates[i / 16] >> i % 16 * 2 & 3; };
     if (kind == FINITE) {
         Sums<VALUES> sums(thread, rows, true);
-        if (finite) multiply<VALUES>(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
         sums.each([&](int r, int c, float sum, int i) {
             const unsigned fate = fate_at(i);
             if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
         });
     } else {
         Sums<X_INFINITIES> sums(thread, rows, true);
-        multiply<X_INFINITIES>(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
         sums.each([&](int r, int c, float sum, int i) {
             if (r < rows) tile[r * TILE_LD + c] = fated(fate_at(i) | fate_of(sum, notes.infinities[r]));
         });
@@ -566,9 +589,9 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
 }
 
 /* The same for rows with few infinities, where W's rows have none: what the columns of W are at their places. */
-template <class Sync> __device__ __forceinline__ void look_up(
+template <class S, class Sync> __device__ __forceinline__ void look_up(
     const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
-    constexpr int AT_ONCE = 8,
+    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, AT_ONCE = 8,
                   STEP = THREADS / COLUMNS; /* rows of a thread whose latencies overlap, and from one to the next */
     const int c = thread % COLUMNS;
     const int64_t column = column0 + c;
@@ -621,13 +644,13 @@ template <class Sync> __device__ __forceinline__ void look_up(
 
 /* What the rows of W of a tile are like, to the notes. */
 template <class Sync> __device__ __forceinline__ void note_columns(
-    const rfi_cuda_fold &p, Notes &notes, int64_t column0, int thread, Sync sync) {
+    const rfi_cuda_fold &p, Notes &notes, int64_t column0, int columns, int thread, Sync sync) {
     const int64_t column = column0 + thread;
-    const bool there = thread < COLUMNS && column < p.out_features;
+    const bool there = thread < columns && column < p.out_features;
     const float scale = there && p.w.scale ? p.w.scale[column] : 1;
     if (thread == 0) notes.infinite = notes.finite = 0;
     sync(); /* that is there, and the notes of another tile are read */
-    if (thread < COLUMNS) notes.w_scale[thread] = scale;
+    if (thread < columns) notes.w_scale[thread] = scale;
     if (there) *(scale == INFINITY ? &notes.infinite : &notes.finite) = 1;
     sync(); /* all have looked */
 }
@@ -639,7 +662,8 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(~0u, v, 0); }
 /* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
 template <template <Pass> class Sums, class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared,
     int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync) {
-    constexpr int ROWS = Sums<VALUES>::ROWS;
+    typedef typename Sums<VALUES>::Tile S;
+    constexpr int ROWS = S::ROWS, COLUMNS = S::COLUMNS;
     const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
     for (int64_t window = 0; window < p.batch; window += WINDOW)
 #pragma unroll 1
@@ -649,14 +673,14 @@ template <template <Pass> class Sums, class Sync> __device__ void compute(const 
             for (int64_t i = block; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
-                note_columns(p, notes, column0, thread, sync);
+                note_columns(p, notes, column0, COLUMNS, thread, sync);
                 const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);
-                if (kind == FEW && !infinite) look_up(p, (float *)shared, notes, first, rows, column0, thread, sync);
+                if (kind == FEW && !infinite) look_up<S>(p, (float *)shared, notes, first, rows, column0, thread, sync);
                 else
                     compute_tile<Sums>(
                         p, (Kind)kind, infinite, finite, shared, bytes, notes, first, rows, column0, thread, sync);
                 rfi_fold_tile(
-                    p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
+                    p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
                 sync(); /* the tile is read, its states are written */
             }
         }

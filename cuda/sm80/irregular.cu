@@ -7,7 +7,9 @@ namespace {
 
 namespace tile = irregular_tile;
 
-constexpr int ROWS = tile::ByWarps<tile::VALUES>::ROWS, LEAST_BYTES = tile::Size<ROWS>::LEAST_BYTES;
+typedef tile::ByWarps<tile::VALUES>::Tile Shape;
+
+constexpr int LEAST_BYTES = Shape::LEAST_BYTES;
 
 constexpr int BLOCKS = 256; /* at most: as many as most devices run at a time, and few enough to be gone at once */
 
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(tile::THREADS) fold_irregular(const __grid_con
 } // namespace
 
 cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    const int64_t tiles = rfi_tiles(fold->out_features, tile::COLUMNS) * rfi_tiles(fold->batch, ROWS);
+    const int64_t tiles = rfi_tiles(fold->out_features, Shape::COLUMNS) * rfi_tiles(fold->batch, Shape::ROWS);
     if (fold->batch > INT32_MAX) return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_irregular, fold, dim3((unsigned)(tiles < BLOCKS ? tiles : BLOCKS)), tile::THREADS,
         bytes_of(*fold) + sizeof(tile::Notes), stream, fold->overlaps);

@@ -38,30 +38,29 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
 }
 
 /* The sums of a tile by wgmma, from the stages, which lie as it reads them: of 128 rows a warpgroup has 64 with all
- * columns, of 64 it has all with half of the columns. A stage is multiplied while the threads bring the next one. */
-template <irregular_tile::Pass PASS, int ROWS_> struct ByWarpgroups {
+ * columns, of 64 it has all with half of the columns. A stage is multiplied while the threads bring the next one, which
+ * for TF32 takes them half as many instructions as for bfloat16. */
+template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroups {
     static constexpr bool ASYNCHRONOUS = true;
-    static constexpr int ROWS = ROWS_, COLUMNS = ROWS == 128 ? irregular_tile::COLUMNS : irregular_tile::COLUMNS / 2,
-                         COUNT = COLUMNS / 2;
+    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_, true> Tile;
     static constexpr bool VALUES = PASS == irregular_tile::VALUES;
-    static constexpr int STEPS = irregular_tile::DEPTH / 16, ORDER = VALUES ? irregular_tile::TERMS : 1;
-    static constexpr int X_TERM = irregular_tile::Size<ROWS>::X_TERM;
-    static_assert(ROWS == 64 || ROWS == 128, "two warpgroups");
+    static constexpr int COLUMNS = ROWS_ == 128 ? COLUMNS_ : COLUMNS_ / 2, COUNT = COLUMNS / 2; /* of a warpgroup */
+    static constexpr int STEPS = Tile::ROW / 32, ORDER = Tile::TERMS;
+    static_assert(ROWS_ == 64 || ROWS_ == 128, "two warpgroups");
     float total[COUNT] = {}, part[VALUES ? COUNT : 1];
     int row, column;
     uint32_t x, w; /* of this warpgroup, in a stage */
 
     __device__ __forceinline__ ByWarpgroups(int thread, int, bool) {
         const int warpgroup = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32,
-                  row0 = ROWS == 128 ? warpgroup * 64 : 0, column0 = ROWS == 128 ? 0 : warpgroup * COLUMNS;
-        x = row0 * irregular_tile::ROW_BYTES;
-        w = irregular_tile::WPieces<PASS, ROWS>::FIRST + column0 * irregular_tile::ROW_BYTES;
+                  row0 = ROWS_ == 128 ? warpgroup * 64 : 0, column0 = ROWS_ == 128 ? 0 : warpgroup * COLUMNS;
+        x = row0 * Tile::ROW;
+        w = Tile::FIRST_W + column0 * Tile::ROW;
         row = row0 + thread % 128 / 32 * 16 + lane / 4, column = column0 + lane % 4 * 2;
     }
     static __device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
     __device__ __forceinline__ void start(uint32_t stage) {
-        const uint64_t x0 = wgmma_descriptor<irregular_tile::ROW_BYTES>(stage + x),
-                       w0 = wgmma_descriptor<irregular_tile::ROW_BYTES>(stage + w);
+        const uint64_t x0 = wgmma_descriptor<Tile::ROW>(stage + x), w0 = wgmma_descriptor<Tile::ROW>(stage + w);
         wgmma_fence();
 #pragma unroll
         for (int sum = ORDER - 1; sum >= 0; sum--)
@@ -69,9 +68,9 @@ template <irregular_tile::Pass PASS, int ROWS_> struct ByWarpgroups {
             for (int i = sum; i >= 0; i--)
 #pragma unroll
                 for (int k = 0; k < STEPS; k++) {
-                    const uint64_t a = x0 + (i * X_TERM >> 4) + k * (32 >> 4),
-                                   b = w0 + ((sum - i) * irregular_tile::W_TERM >> 4) + k * (32 >> 4);
-                    if constexpr (VALUES) wgmma_bf16(part, a, b, sum < ORDER - 1 || i < sum || k > 0);
+                    const uint64_t a = x0 + (i * Tile::X_TERM >> 4) + k * (32 >> 4),
+                                   b = w0 + ((sum - i) * Tile::W_TERM >> 4) + k * (32 >> 4);
+                    if constexpr (VALUES) wgmma_tf32(part, a, b, sum < ORDER - 1 || i < sum || k > 0);
                     else wgmma_bf16(total, a, b, true); /* exact: whole numbers */
                 }
         wgmma_commit();
@@ -91,15 +90,16 @@ template <irregular_tile::Pass PASS, int ROWS_> struct ByWarpgroups {
         for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
     }
 };
-template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64>;
-template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128>;
+/* For few rows more tiles, so that more multiprocessors have one. */
+template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
+template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
 /* What compute_irregular takes of the ring at least. */
 template <template <irregular_tile::Pass> class Sums> constexpr int IRREGULAR_BYTES =
-    irregular_tile::Size<Sums<irregular_tile::VALUES>::ROWS>::TWO_STAGES_BYTES + (int)sizeof(irregular_tile::Notes);
+    Sums<irregular_tile::VALUES>::Tile::TWO_STAGES_BYTES + (int)sizeof(irregular_tile::Notes);
 
 /* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
  * finish merges the states. `shared` is memory that nothing uses any more, `bytes` of it, `barrier` one by name that
