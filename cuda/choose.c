@@ -107,6 +107,7 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
+    int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
     int parts;      /* shares out K where there are few tiles */
     int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
     int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
@@ -140,6 +141,14 @@ int rfi_cuda_kernel_find(const char *name) {
     for (int i = 0; i < RFI_CUDA_NUM_KERNELS; i++)
         if (!strcmp(kernels[i].name, name)) return i;
     return -1;
+}
+
+/* The kernel of smaller tiles whose sums are the same, for launches of few tiles. */
+static rfi_cuda_kernel_id ahead_of(int kernel) {
+#ifdef RFI_BUILD_SM90
+    if (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256) return RFI_CUDA_HOPPER_SEARCHES_64X128;
+#endif
+    return (rfi_cuda_kernel_id)kernel;
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -191,6 +200,14 @@ static double rate_of(unit multiplier, const rfi_cuda_figures *f) {
     }
 }
 
+/* Of one product, as sm90/config.cuh and sm80/mma.cu have it. */
+static int summed_columns(const family *kernel, const rfi_cuda_problem *p) {
+    const rf_dtype dtype = p->x_terms ? p->term_dtype : p->w_dtype;
+    if (kernel->unit == MMA16) return dtype == RF_BFLOAT16 ? 2048 : 512;
+    if (kernel->unit != WARPGROUP16) return 0;
+    return p->states == RFI_CUDA_PAIRS && !kernel->promotes ? RFI_CUDA_SUMMED_ALL : 128;
+}
+
 /* With the parts of K that `c` says. */
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
@@ -206,10 +223,13 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
+        .ahead = ahead_of(kernel),
+        .ahead_columns = kernels[ahead_of(kernel)].fold_columns,
         .irregular = shared->irregular,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
+        .summed = products > 1 ? 0 : summed_columns(shared, p),
         .splits = splits,
         .split_depth = split_depth,
         .flops_per_second = rate_of(shared->unit, f) * f->multiprocessors * f->clock_hz,

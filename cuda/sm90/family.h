@@ -46,6 +46,6 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 }
 
 static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1};
-static const family HOPPER_SMALL = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .least_rows = 8};
+static const family HOPPER_SMALL = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8};
 
 #endif
