@@ -218,14 +218,10 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
 template <class C, int N> __device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p,
     const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
-    /* By shuffle, as the number of the warpgroup: with much between the tiles the compiler no longer sees it, and moves
-     * every descriptor to uniform registers anew. */
-    ring.stage = __shfl_sync(~0u, ring.stage, 0);
-    ring.phase = __shfl_sync(~0u, ring.phase, 0);
 #pragma unroll
     for (int i = 0; i < N; i++) total[i] = 0;
 #pragma unroll 1
-    for (int level = !C::BF16 && __shfl_sync(~0u, (int)wide, 0); level >= 0; level--) {
+    for (int level = !C::BF16 && wide; level >= 0; level--) {
         for (int k = 0; k < p.stages; k += C::DEPTH) {
 #pragma unroll
             for (int h = 0; h < PARTS; h++) {
