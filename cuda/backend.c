@@ -82,7 +82,7 @@ static rf_status supports(const rfi_spec *spec) {
     if (rfi_plan_is_shard(&spec->plan)) status = rfi_cuda_check_states(&spec->plan);
     if (status) return status;
     rfi_cuda_passes passes;
-    rfi_cuda_passes_of(&spec->plan, &passes);
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
     for (int i = 0; i < passes.count; i++) {
         const int steps = rfi_cuda_num_steps(&spec->plan, &passes.at[i]);
         if (steps > RF_MAX_OPS)
@@ -151,7 +151,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     rf_status status = rfi_cuda_get_figures(spec->device, &figures);
     if (status) return status;
     rfi_cuda_passes passes;
-    rfi_cuda_passes_of(&spec->plan, &passes);
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
     const int forced = p ? p->forced : -1;
     /* As they will be loaded, unless they are lent. */
     int panel = 0;
@@ -173,7 +173,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         }
         rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
-            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
+            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, &one, batch);
         columns += ahead.sample + ahead.chunk;
         count += ahead.behind > 0;
         const double part =
@@ -214,6 +214,10 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
                 "; a dot product for each column that is gathered");
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
+    if (passes.count && !out->collapsed && c.summed == RFI_CUDA_SUMMED_ALL)
+        snprintf(out->sums, sizeof out->sums, "by tensor cores, which truncate");
+    else if (passes.count && !out->collapsed && c.summed)
+        snprintf(out->sums, sizeof out->sums, "by tensor cores of %d columns, these in float32", c.summed);
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
         "%s: %d multiprocessors at %s GHz, %s TB/s, by the device's own figures", figures.name, figures.multiprocessors,

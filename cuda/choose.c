@@ -114,6 +114,7 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
+    int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
     int halves;     /* two blocks share out K of a tile */
     int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
                        the blocks have nothing to do */
@@ -151,6 +152,14 @@ int rfi_cuda_kernel_find(const char *name) {
     for (int i = 0; i < RFI_CUDA_NUM_KERNELS; i++)
         if (!strcmp(kernels[i].name, name)) return i;
     return -1;
+}
+
+/* The kernel of smaller tiles whose sums are the same, for launches of few tiles. */
+static rfi_cuda_kernel_id ahead_of(int kernel) {
+#ifdef RFI_BUILD_SM90
+    if (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256) return RFI_CUDA_HOPPER_SEARCHES_64X128;
+#endif
+    return (rfi_cuda_kernel_id)kernel;
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -202,6 +211,14 @@ static double rate_of(unit multiplier, const rfi_cuda_figures *f) {
     }
 }
 
+/* Of one product, as sm90/config.cuh and sm80/mma.cu have it. */
+static int summed_columns(const family *kernel, const rfi_cuda_problem *p) {
+    const rf_dtype dtype = p->x_terms ? p->term_dtype : p->w_dtype;
+    if (kernel->unit == MMA16) return dtype == RF_BFLOAT16 ? 2048 : 512;
+    if (kernel->unit != WARPGROUP16) return 0;
+    return p->states == RFI_CUDA_PAIRS && !kernel->promotes ? RFI_CUDA_SUMMED_ALL : 128;
+}
+
 /* With the parts of K that `c` says. */
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
@@ -219,11 +236,14 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
+        .ahead = ahead_of(kernel),
+        .ahead_columns = kernels[ahead_of(kernel)].fold_columns,
         .irregular = shared->irregular,
         .wide = p->compute_dtype == RF_FLOAT64,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
+        .summed = products > 1 ? 0 : summed_columns(shared, p),
         .splits = splits,
         .split_depth = split_depth,
         .flops_per_second = rate_of(shared->unit, f) * f->multiprocessors * f->clock_hz,

@@ -126,13 +126,17 @@ typedef struct rfi_cuda_before {
     int64_t room;
 } rfi_cuda_before;
 
-/* What (logit - shift) * factor of a row's columns adds up to, and the squares of that. */
+/* What the distances of a row's columns from a number near their mean add up to, and the squares of these; or the
+ * squares of the columns brought down by the largest. A unit is RFI_FOLD_COLUMNS columns or more, at the place of the
+ * first, and RFI_CUDA_SQUARE_WORDS words: how many columns it has, that number or the largest magnitude, both sums. */
 typedef struct rfi_cuda_squares {
-    const void *shifts, *factors; /* (batch) of the compute type */
-    void *sums; /* (batch, units, 2) of the compute type, zero before the launch: both sums of RFI_FOLD_COLUMNS columns
-                   or more, at the place of the first; NULL: nobody asks */
+    void *sums; /* (batch, units, RFI_CUDA_SQUARE_WORDS) of the compute type, zero before the launch; NULL: nobody asks
+                 */
     int64_t units;
+    int32_t magnitudes; /* of the columns themselves */
 } rfi_cuda_squares;
+
+#define RFI_CUDA_SQUARE_WORDS 4
 
 /* One forward, as every fold kernel gets it.
  *

@@ -144,7 +144,7 @@ static void lay_out_known(
 static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const rfi_cuda_layout *pass, int64_t rows,
     size_t *total, rfi_cuda_search_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype);
-    place->room = rfi_cuda_room_of(&spec->plan, branch->top, pass->choice.fold_columns);
+    place->room = rfi_cuda_room_of(&spec->plan, branch->top, &pass->choice);
     place->values = take(total, rows, item);
     place->columns = take(total, rows, sizeof(int32_t));
     place->counts = take(total, rows, sizeof(unsigned));
@@ -155,10 +155,7 @@ static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const
 static void lay_out_spread(const rfi_spec *spec, int64_t rows, size_t *total, rfi_cuda_spread_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype), n = spec->plan.out_features;
     place->units = round_up(n ? n : 1, WIDEST_TILE) / RFI_FOLD_COLUMNS; /* whole tiles are written */
-    place->centres = take(total, rows, item);
-    place->shifts = take(total, rows, item);
-    place->factors = take(total, rows, item);
-    place->sums = take(total, rows, place->units * 2 * item);
+    place->sums = take(total, rows, place->units * RFI_CUDA_SQUARE_WORDS * item);
 }
 
 static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_cuda_ahead ahead, int64_t rows,
@@ -185,9 +182,8 @@ static int64_t rows_at_once(
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
-            bytes += rfi_cuda_room_of(
-                         &spec->plan, spec->plan.branches[pass->branches[b]].top, l->passes[i].choice.fold_columns) *
-                item;
+            bytes +=
+                rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;
     }
     int64_t rows = FOUND_BYTES / (bytes + 1);
     if (rows >= STAGE_ROWS) rows = rows / STAGE_ROWS * STAGE_ROWS;
@@ -213,8 +209,8 @@ static void lay_out_shared(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     }
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
-        lay_out_ahead(spec, p, rfi_cuda_ahead_of(&spec->plan, &p->passes, i, l->passes[i].choice.fold_columns, l->rows),
-            l->rows, &l->total, &l->aheads[i]);
+        lay_out_ahead(spec, p, rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, l->rows), l->rows,
+            &l->total, &l->aheads[i]);
         if (pass->role == RFI_CUDA_SPREADS) lay_out_spread(spec, l->rows, &l->total, &l->spreads[i]);
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
             lay_out_search(spec, &spec->plan.branches[pass->branches[b]], &l->passes[i], l->rows, &l->total,
@@ -296,7 +292,7 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     rfi_cuda_prepared plain = {.forced = -1};
     rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
     if (status) return status;
-    rfi_cuda_passes_of(&spec->plan, &plain.passes);
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     static const struct {
         int terms, infinite, tf32; /* 0: as tame values are kept */

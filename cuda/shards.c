@@ -27,7 +27,7 @@ int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass) {
 rf_status rfi_cuda_check_states(const rfi_plan *plan) {
     rfi_cuda_passes passes;
     int without = -1;
-    rfi_cuda_passes_of(plan, &passes);
+    rfi_cuda_passes_of(plan, RF_FLOAT32, &passes); /* whose roles depend on no type */
     for (int i = 0; i < passes.count; i++)
         if (passes.at[i].role != RFI_CUDA_GIVES && passes.at[i].num_branches) without = passes.at[i].branches[0];
     for (int b = 0; b < plan->num_branches; b++)

@@ -426,11 +426,9 @@ static int fill_pre(
 static void fill_pass(
     const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
     rfi_step extra;
-    const int extras = rfi_cuda_extra_step(plan, pass, &extra);
+    const int extras = rfi_cuda_extra_step(pass, &extra);
     *chain = (rfi_cuda_chain){.reduction = pass->reduction};
     int count = fill_pre(plan, &plan->branches[pass->like], &extra, extras, chain);
-    if (pass->role == RFI_CUDA_CENTRES)
-        results[0] = (rfi_cuda_result){.reduction = RF_OP_MAX, .first_step = count, .ignore = RFI_IGNORES_NONE};
     for (int i = 0; i < pass->num_branches; i++) {
         const rfi_branch *branch = &plan->branches[pass->branches[i]];
         results[i] = (rfi_cuda_result){
@@ -444,8 +442,8 @@ static void fill_pass(
     if (pass->reduction != RFI_CUDA_ANSWERS && pass->num_branches) chain->num_post = results[0].num_steps;
 }
 
-static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan) {
-    rfi_cuda_passes_of(plan, &p->passes);
+static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan, rf_dtype weight_dtype) {
+    rfi_cuda_passes_of(plan, weight_dtype, &p->passes);
     p->num_programs = p->passes.count;
     for (int b = 0; b < plan->num_branches; b++) p->num_programs += plan->branches[b].gathers;
     p->programs = calloc((size_t)p->num_programs, sizeof *p->programs);
@@ -504,7 +502,7 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
     }
     p->device = spec->device;
     int before;
-    rf_status status = fill_programs(p, &spec->plan);
+    rf_status status = fill_programs(p, &spec->plan, spec->weight_dtype);
     if (!status) status = choose_kernel(p);
     if (!status) status = rfi_cuda_enter(p->device, &before);
     if (status) {

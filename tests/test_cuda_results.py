@@ -15,6 +15,7 @@ from cases import Case, flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
+from stored import widen
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -166,6 +167,30 @@ def test_rows_that_pass_in_pieces() -> None:
     few = replace(case, x=case.x[some], rows={name: v[some] for name, v in case.rows.items()})
     few.check_results(tuple(np.asarray(y)[some] for y in results), "cuda")
     few.check_results(part, "cuda")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("chain", ["max", "min", "pick(#c)", "max, argmax", "min, argmin", "logprob(#c), max"])
+def test_single_logits_of_16_bits(chain: str, dtype: str) -> None:
+    """Positive values, so that all truncation adds up: 16 columns at a time, one unit of the last place at most, of
+    as many columns as explain says, and these rounded. Sums left to the tensor cores are off by ten times as much.
+    """
+    batch, k, n = 130, 4096, 700
+    rng = np.random.default_rng(3)
+    case = make_case(f"linear | {chain}", Data(rng.random((batch, k)), rng.random((n, k)), np.zeros(n)), dtype=dtype)
+    z = widen(case.x, case.x_dtype) @ widen(case.w, case.dtype).T
+    columns = rng.integers(0, n, batch)
+    with case.model("cuda", simplify="none") as model:
+        sums = model.explain(batch, "json")["sums"]
+        y = model(case.x, **({"c": columns} if "#c" in chain else {}))
+    assert sums.startswith("by tensor cores of "), sums
+    summed = int(sums.split()[4])
+    allowed = summed / 16 * 2.0**-23 + k / summed * 2.0**-24
+    want = {"max": z.max(1), "min": z.min(1), "pick": z[np.arange(batch), columns]}
+    for name in want:
+        if name in chain:
+            got = np.asarray(getattr(y, name) if isinstance(y, tuple) else y)[:, 0]
+            assert np.all(np.abs(got - want[name]) <= allowed * want[name]), (name, np.abs(got / want[name] - 1).max())
 
 
 def _ordered(z: np.ndarray) -> np.ndarray:

@@ -126,11 +126,15 @@ static __device__ __forceinline__ void rfi_fold_chunk(
     rfi_join_totals<R, LANES>(s);
 }
 
-/* Whether the launch is to do anything: asked by all threads before they do. */
+/* Whether the launch is to do anything: asked by all threads before they do. By shuffle, so that the compiler sees that
+ * whole warps leave. */
 static __device__ __forceinline__ bool rfi_is_wanted(const rfi_cuda_fold &p) {
-    if (!p.wanted) return true;
-    rfi_wait_for_previous();
-    return __ldcg(p.wanted) != 0;
+    unsigned wanted = 1;
+    if (p.wanted) {
+        rfi_wait_for_previous();
+        wanted = __ldcg(p.wanted);
+    }
+    return __shfl_sync(~0u, wanted, 0) != 0;
 }
 
 /* COLS values of each of LANES neighbouring lanes: those before a bound are counted, or listed. rows[i] is the row, or
@@ -168,31 +172,39 @@ static __device__ __forceinline__ void rfi_find_before(const rfi_cuda_before &b,
     }
 }
 
-/* Likewise: what their distances and the squares of these add up to, to the unit that begins with the first. */
+/* Likewise: their squares, as the unit that begins with the first. */
 template <int LANES, int ROWS, int COLS, class T, class Valid>
 static __device__ __forceinline__ void rfi_add_squares(const rfi_cuda_squares &s, const T (&v)[ROWS][COLS],
     const int64_t (&rows)[ROWS], Valid valid, int64_t unit, int lane) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        T sum = 0, squares = 0;
-        if (rows[r] >= 0) {
-            const T shift = ((const T *)s.shifts)[rows[r]], factor = ((const T *)s.factors)[rows[r]];
+        rfi_square_unit<T> u = {};
 #pragma unroll
-            for (int c = 0; c < COLS; c++) {
-                const T part = valid(c) ? (v[r][c] - shift) * factor : (T)0;
-                sum += part;
-                squares += part * part;
-            }
+        for (int c = 0; c < COLS; c++) {
+            if (!valid(c)) continue;
+            u.count += 1;
+            u.centre = s.magnitudes ? fmax(u.centre, fabs(v[r][c])) : u.centre + v[r][c] * (T)RFI_SQUARES_SCALE;
         }
 #pragma unroll
         for (int step = 1; step < LANES; step *= 2) {
-            sum += __shfl_xor_sync(~0u, sum, step);
-            squares += __shfl_xor_sync(~0u, squares, step);
+            const T other = __shfl_xor_sync(~0u, u.centre, step);
+            u.count += __shfl_xor_sync(~0u, u.count, step);
+            u.centre = s.magnitudes ? fmax(u.centre, other) : u.centre + other;
         }
-        if (lane == 0 && rows[r] >= 0) {
-            T *const to = (T *)s.sums + (rows[r] * s.units + unit) * 2;
-            to[0] = sum, to[1] = squares;
+        if (!s.magnitudes && u.count != 0) u.centre *= (T)(1 / RFI_SQUARES_SCALE) / u.count;
+        const T factor = s.magnitudes ? rfi_typed<T>::down(u.centre) : (T)1, shift = s.magnitudes ? (T)0 : u.centre;
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            const T part = valid(c) ? (v[r][c] - shift) * factor : (T)0;
+            u.sum += part;
+            u.squares += part * part;
         }
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            u.sum += __shfl_xor_sync(~0u, u.sum, step);
+            u.squares += __shfl_xor_sync(~0u, u.squares, step);
+        }
+        if (lane == 0 && rows[r] >= 0) ((rfi_square_unit<T> *)s.sums)[rows[r] * s.units + unit] = u;
     }
 }
 

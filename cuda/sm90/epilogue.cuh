@@ -203,8 +203,8 @@ __device__ __forceinline__ float threshold_of(float z, bool lie_before) {
     return z != z ? INFINITY : __int_as_float(z > 0 ? bits - 1 : z < 0 ? bits + 1 : (int)0x80000001);
 }
 
-/* word |= bit if x is above t or either is NaN. By hand: the compiler makes a tree of selects of all columns, and spills
- * the tree. */
+/* word |= bit if x is above t or either is NaN. By hand: the compiler makes a tree of selects of all columns, and
+ * spills the tree. */
 __device__ __forceinline__ void mark_above(uint32_t &word, float x, float t, uint32_t bit) {
     asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %2;\n@p or.b32 %0, %0, %3;\n}" : "+r"(word) : "f"(x), "f"(t), "r"(bit));
 }
@@ -294,15 +294,38 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     }
 }
 
-/* The distances of a thread's columns, and their squares. A unit is one thread's, whatever that adds one after the
- * other. */
+/* The squares of the columns of four lanes. A unit is theirs alone, whatever they add to it one after the other, by
+ * what the first ones are near, or brought down by what is largest so far. */
 template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width) {
     const rfi_cuda_squares &s = f.squares;
+    const bool magnitudes = s.magnitudes;
+    const int64_t base = column - threadIdx.x % 4 * 2, start = base / f.fold_columns * f.fold_columns;
+    const int count = (int)min(max(f.out_features - base, (int64_t)0), (int64_t)2 * N);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int64_t at = min(row + 8 * r, f.batch - 1);
-        const float shift = ((const float *)s.shifts)[at], factor = ((const float *)s.factors)[at];
+        rfi_square_unit<float> *const to = (rfi_square_unit<float> *)s.sums + at * s.units + start / RFI_FOLD_COLUMNS;
+        float centre = 0;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float x = v[i / 2 * 4 + 2 * r + i % 2];
+            if (!RAGGED || i / 2 * 8 + i % 2 < width)
+                centre = magnitudes ? fmaxf(centre, fabsf(x)) : fmaf(x, RFI_SQUARES_SCALE, centre);
+        }
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            const float other = __shfl_xor_sync(~0u, centre, step);
+            centre = magnitudes ? fmaxf(centre, other) : centre + other;
+        }
+        if (!magnitudes) centre *= 1 / RFI_SQUARES_SCALE / (float)count;
+        rfi_square_unit<float> before = {};
+        if (base != start) {
+            if (threadIdx.x % 4 == 0) before = *to; /* what this lane has written */
+            before.centre = __shfl_sync(~0u, before.centre, 0, 4);
+            centre = magnitudes ? fmaxf(centre, before.centre) : before.centre;
+        }
+        const float factor = magnitudes ? rfi_down_f32(centre) : 1, shift = magnitudes ? 0 : centre;
         float sum = 0, squares = 0;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
@@ -316,11 +339,9 @@ template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
             sum += __shfl_xor_sync(~0u, sum, step);
             squares += __shfl_xor_sync(~0u, squares, step);
         }
-        if (threadIdx.x % 4 == 0 && row + 8 * r < f.batch && !is_irregular(f, at) && column < f.out_features) {
-            const int64_t unit = column / f.fold_columns * (f.fold_columns / RFI_FOLD_COLUMNS);
-            float *const to = (float *)s.sums + (at * s.units + unit) * 2;
-            to[0] += sum, to[1] += squares;
-        }
+        if (threadIdx.x % 4 || row + 8 * r >= f.batch || is_irregular(f, at) || !count) continue;
+        const float less = magnitudes && before.count > 0 ? factor / rfi_down_f32(before.centre) : 1;
+        *to = {before.count + (float)count, centre, before.sum + sum, fmaf(before.squares * less, less, squares)};
     }
 }
 
@@ -588,6 +609,14 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.chain.reduction;
     float row_scale[2] = {1, 1};
+    if constexpr (C::SEARCHES) { /* bounds are near when they are asked for */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const rfi_cuda_before &b = f.before[i / 2];
+            const int64_t at = min(row + i % 2 * 8, f.batch - 1);
+            if (b.values) prefetch_l1((const float *)b.values + at), prefetch_l1(b.columns + at);
+        }
+    }
     if (f.x.scale) {
         row_scale[0] = row < f.batch ? f.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;

@@ -121,11 +121,28 @@ static void test_expected(void) {
     p.states = RFI_CUDA_ANSWER_STATES;
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "hopper_answers"), "several results got %s", c.name);
+    CHECK(c.ahead == c.kernel && c.ahead_columns == c.fold_columns, "what is known ahead is the same kernel's");
+    p.states = RFI_CUDA_SEARCH_STATES;
+    c = choose(&p, &hopper, -1);
+    CHECK(is(&c, "hopper_searches_128x256") && c.ahead == RFI_CUDA_HOPPER_SEARCHES_64X128 && c.ahead_columns == 64,
+        "few columns by %s are of states of %d", c.name, c.ahead_columns);
     p.states = RFI_CUDA_OTHER_STATES;
     CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "W in blocks for kernels that do not take the reduction");
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "mma"), "special states got %s", c.name);
 #endif
+    p = problem_of(1024, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+    CHECK(choose(&p, &large, -1).summed == 2048, "bfloat16 on 8.0 is added every %d", choose(&p, &large, -1).summed);
+#ifdef RFI_BUILD_SM90
+    CHECK(choose(&p, &hopper, -1).summed == RFI_CUDA_SUMMED_ALL, "a logsumexp alone leaves its sums to tensor cores");
+    p.states = RFI_CUDA_ANSWER_STATES;
+    CHECK(choose(&p, &hopper, -1).summed == 128, "one that shows single logits does not");
+    p.batch = 8;
+    p.states = RFI_CUDA_PAIRS;
+    CHECK(choose(&p, &hopper, -1).summed == 128, "nor does the kernel for few rows");
+#endif
+    p = problem_of(1024, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+    CHECK(!choose(&p, &large, -1).summed, "several products are added as they come");
     p = problem_of(1, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
     c = choose(&p, &large, -1);
     CHECK(is(&c, "stream") && !c.uses_terms, "one row got %s", c.name);
