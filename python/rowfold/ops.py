@@ -310,10 +310,11 @@ def _repr_op(op: Op) -> str:
 
 
 def __getattr__(name: str) -> Operator:
-    if not name.startswith("_"):
-        found = _by_name().get(name)
-        if found is not None:
-            return found
+    if name.startswith("_"):  # as an import asks for, which loads no library
+        raise AttributeError(f"module 'rowfold.ops' has no attribute {name!r}")
+    found = _by_name().get(name)
+    if found is not None:
+        return found
     raise AttributeError(f"rowfold.ops has no operator {name!r}; {_instead(name)}")
 
 
