@@ -310,7 +310,7 @@ def _repr_op(op: Op) -> str:
 
 
 def __getattr__(name: str) -> Operator:
-    if name.startswith("_"):  # as an import asks for, which loads no library
+    if name.startswith("_"):  # what the interpreter asks for; the library may not be there yet
         raise AttributeError(f"module 'rowfold.ops' has no attribute {name!r}")
     found = _by_name().get(name)
     if found is not None:
