@@ -19,12 +19,24 @@ static pthread_once_t probed = PTHREAD_ONCE_INIT;
 static char probe_reason[200];
 static int num_devices;
 
+/* Why CUDA counts no devices. Its own words for a machine without a driver are those for one that is too old. */
+static void say_why(cudaError_t error) {
+    static const char said[] = "CUDA finds no usable GPU: ";
+    int driver = -1;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) cudaGetLastError();
+    if (driver == 0) snprintf(probe_reason, sizeof probe_reason, "%sthere is no NVIDIA driver", said);
+    else if (error == cudaErrorInsufficientDriver && driver > 0)
+        snprintf(probe_reason, sizeof probe_reason, "%sthe NVIDIA driver is one of CUDA %d.%d; expected %d.0 or newer",
+            said, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+    else snprintf(probe_reason, sizeof probe_reason, "%s\"%s\"", said, cudaGetErrorString(error));
+}
+
 static void probe(void) {
     cudaError_t error = cudaGetDeviceCount(&num_devices);
     if (error != cudaSuccess) {
         cudaGetLastError();
         num_devices = 0;
-        snprintf(probe_reason, sizeof probe_reason, "CUDA finds no usable GPU: \"%s\"", cudaGetErrorString(error));
+        say_why(error);
         return;
     }
     for (int device = 0; device < num_devices; device++) {

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ except ImportError:
     torch = None
 
 K, N = 5, 7
+PYTHON = Path(__file__).resolve().parents[1] / "python"
 
 
 @pytest.fixture
@@ -285,6 +290,14 @@ def test_dir_has_what_is_for_users(module):
     assert not shown & {"annotations", "ctypes", "np", "arrays", "arguments", "kinds", "inspect", "cache"}
     assert {"Model", "ops", "presets"} <= set(dir(rowfold))
     assert {"linear", "logsumexp", "operators", "Chain"} <= set(dir(rowfold.ops))
+
+
+def test_an_import_loads_no_library():
+    """The build writes completions before there is one."""
+    code = "import rowfold, rowfold.ops, rowfold.__main__ as m; m.parser(); from rowfold.ops import Chain"
+    environment = {**os.environ, "ROWFOLD_LIBRARY": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=PYTHON)
+    assert not done.stderr
 
 
 # Sentences
