@@ -121,15 +121,19 @@ static void fork_and_explain(void) {
     }
 }
 
-/* What the parent was computing at the time of a fork is the parent's: the child's own threads leave it alone. */
-enum { LONG_BATCH = 4096, LONG_N = 512 };
+/* What the parent was computing at the time of a fork is the parent's: the child's own threads leave it alone. Several
+ * callers, so that some have fewer threads of the pool than they would like. */
+enum { LONG_CALLERS = 3, LONG_BATCH = 2048, LONG_N = 512 };
+static const size_t long_values = (size_t)LONG_CALLERS * LONG_BATCH * LONG_N;
+static atomic_int long_callers;
 static float *long_x, *long_y;
 static rf_model *long_model;
 static const float untouched = -7.25f;
 
 static void *call_for_long(void *unused) {
     (void)unused;
-    while (!stop) failures += rf_model_forward(long_model, long_x, LONG_BATCH, long_y) != RF_OK;
+    float *y = long_y + (size_t)long_callers++ * LONG_BATCH * LONG_N;
+    while (!stop) failures += rf_model_forward(long_model, long_x, LONG_BATCH / slower, y) != RF_OK;
     return NULL;
 }
 
@@ -139,9 +143,10 @@ static void fork_in_the_midst(void) {
         pid_t child = fork();
         if (!child) {
             alarm((unsigned)(slower * PATIENCE_S));
-            for (size_t v = 0; v < (size_t)LONG_BATCH * LONG_N; v++) long_y[v] = untouched;
+            for (size_t v = 0; v < long_values; v++) long_y[v] = untouched;
             int wrong = !agrees(in_child) || !agrees(in_child);
-            for (size_t v = 0; v < (size_t)LONG_BATCH * LONG_N; v++) wrong |= long_y[v] != untouched;
+            usleep(50000);
+            for (size_t v = 0; v < long_values; v++) wrong |= long_y[v] != untouched;
             _exit(wrong);
         }
         int status = 0;
@@ -155,14 +160,14 @@ static void fork_during_a_long_call(void) {
         .in_features = K,
         .out_features = LONG_N,
         .device = "cpu",
-        .threads = 2};
+        .threads = 4};
     long_x = malloc(sizeof *long_x * LONG_BATCH * K);
-    long_y = malloc(sizeof *long_y * LONG_BATCH * LONG_N);
+    long_y = malloc(sizeof *long_y * long_values);
     failures += !long_x || !long_y || rf_model_create(&long_model, &config) ||
         rf_model_load_weights(long_model, weight, NULL, NULL, 0);
     if (!failures) {
         for (int i = 0; i < LONG_BATCH * K; i++) long_x[i] = x[i % (BATCH * K)];
-        run_threads(1, call_for_long, fork_in_the_midst);
+        run_threads(LONG_CALLERS, call_for_long, fork_in_the_midst);
     }
     rf_model_destroy(long_model);
     free(long_x), free(long_y);
