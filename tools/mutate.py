@@ -288,8 +288,8 @@ def run(arguments: argparse.Namespace) -> int:
     meant = [m for m in mutants if arguments.only in str(m) and arguments.first <= m.number <= arguments.last]
     chosen = [m for m in meant if not m.why][:: arguments.every]
     work, recipe = arguments.work.resolve(), Recipe()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    for ends in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ends, stop)
     tree = Tree(work / "0", work / "jansson", recipe)
     patience = _tested_without(tree, arguments)
     log = work / "results.json"

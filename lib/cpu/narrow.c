@@ -142,9 +142,9 @@ static void fold_states(const rfi_cpu_run *run, const block *t, int padded) {
 /* The best columns of each row; values by column. */
 static void find_tops(const rfi_cpu_run *run, const block *t, int branch, const char *values) {
     const int k = run->spec->plan.branches[branch].top;
-    struct {
+    union {
         rfi_top top;
-        rfi_ranked room[RFI_CPU_NARROW];
+        char room[sizeof(rfi_top) + RFI_CPU_NARROW * sizeof(rfi_ranked)];
     } best;
     for (int i = 0; i < t->rows; i++) {
         best.top.count = 0;

@@ -121,6 +121,58 @@ static void fork_and_explain(void) {
     }
 }
 
+/* What the parent was computing at the time of a fork is the parent's: the child's own threads leave it alone. Several
+ * callers, so that some have fewer threads of the pool than they would like. */
+enum { LONG_CALLERS = 3, LONG_BATCH = 2048, LONG_N = 512 };
+static const size_t long_values = (size_t)LONG_CALLERS * LONG_BATCH * LONG_N;
+static atomic_int long_callers;
+static float *long_x, *long_y;
+static rf_model *long_model;
+static const float untouched = -7.25f;
+
+static void *call_for_long(void *unused) {
+    (void)unused;
+    float *y = long_y + (size_t)long_callers++ * LONG_BATCH * LONG_N;
+    while (!stop) failures += rf_model_forward(long_model, long_x, LONG_BATCH / slower, y) != RF_OK;
+    return NULL;
+}
+
+static void fork_in_the_midst(void) {
+    for (int i = 0; i < times(FORKS); i++) {
+        usleep((useconds_t)(20000 + 3000 * i));
+        pid_t child = fork();
+        if (!child) {
+            alarm((unsigned)(slower * PATIENCE_S));
+            for (size_t v = 0; v < long_values; v++) long_y[v] = untouched;
+            int wrong = !agrees(in_child) || !agrees(in_child);
+            usleep(50000);
+            for (size_t v = 0; v < long_values; v++) wrong |= long_y[v] != untouched;
+            _exit(wrong);
+        }
+        int status = 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status);
+    }
+}
+
+static void fork_during_a_long_call(void) {
+    const rf_config config = {.size = sizeof config,
+        .chain = "linear | gelu",
+        .in_features = K,
+        .out_features = LONG_N,
+        .device = "cpu",
+        .threads = 4};
+    long_x = malloc(sizeof *long_x * LONG_BATCH * K);
+    long_y = malloc(sizeof *long_y * long_values);
+    failures += !long_x || !long_y || rf_model_create(&long_model, &config) ||
+        rf_model_load_weights(long_model, weight, NULL, NULL, 0);
+    if (!failures) {
+        for (int i = 0; i < LONG_BATCH * K; i++) long_x[i] = x[i % (BATCH * K)];
+        run_threads(LONG_CALLERS, call_for_long, fork_in_the_midst);
+    }
+    rf_model_destroy(long_model);
+    free(long_x), free(long_y);
+}
+
 static rf_model *shared;
 static pthread_barrier_t gate;
 static atomic_int loaded, refused;
@@ -190,6 +242,7 @@ int main(void) {
     fork_and_forward();
     run_threads(CALLERS, call_rounds, NULL);
     run_threads(2, call_until_stopped, fork_often);
+    fork_during_a_long_call();
     run_threads(1, explain_until_stopped, fork_and_explain);
     load_at_once();
     cancel_often();
