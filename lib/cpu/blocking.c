@@ -8,11 +8,12 @@
 #include "top.h"
 
 enum {
-    BLOCK_UNITS = 8,      /* of a block of columns: packing x is paid once for so many columns; a power of two */
-    TASKS_PER_THREAD = 8, /* of a narrow layer, so that threads finish together */
-    ROUNDS = 16,          /* tasks a thread, above which it does not matter how many they are */
-    SPLIT_ROWS = 64,      /* of a batch whose inputs are split, at most: its sums are stored apart for every block */
-    SPLIT_TASKS = 4       /* tasks a thread then, at most */
+    BLOCK_UNITS = 8,       /* of a block of columns: packing x is paid once for so many columns; a power of two */
+    TASKS_PER_THREAD = 8,  /* of a narrow layer, so that threads finish together */
+    ROUNDS = 16,           /* tasks a thread, above which it does not matter how many they are */
+    SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every block, */
+    SPLIT_BYTES = 1 << 23, /* and take no more than this */
+    SPLIT_TASKS = 4        /* tasks a thread then, at most */
 };
 
 /* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
@@ -89,7 +90,7 @@ static double time_split(const cut *c, int threads, double weight_bytes, double 
  * the inputs are split, too, if that gains enough for its second pass. */
 static cut split_inputs(
     cut c, int64_t batch, int64_t units, int threads, double weight_bytes, double rate, int64_t chunks) {
-    if (threads == 1 || chunks < 2 || batch > SPLIT_ROWS || units > threads) return c;
+    if (threads == 1 || chunks < 2 || batch > SPLIT_ROWS || units > (int64_t)threads * SPLIT_TASKS) return c;
     double least_time = SPLIT_GAIN * time_of(&c, threads, weight_bytes, rate);
     cut best = c;
     for (int64_t block_units = least(units, BLOCK_UNITS); block_units; block_units /= 2) {
@@ -136,7 +137,9 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     const double bytes = (double)rfi_dtype_size(spec->weight_dtype), rate = pairs ? pairs->rate : 1;
     cut c = cut_evenly(batch, b->units, b->threads, bytes, pairs ? pairs->block_rows : RFI_CPU_ROWS, rate);
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
-    if (!pairs) c = split_inputs(c, batch, b->units, b->threads, bytes, rate, chunks);
+    const int64_t sums = ceil_div(RFI_CPU_DEPTH, rfi_cpu_block_depth(RFI_CPU_DEPTH, value)) * chunks;
+    if (!pairs && product(product(batch, padded), product(sums, (int64_t)value)) <= SPLIT_BYTES)
+        c = split_inputs(c, batch, b->units, b->threads, bytes, rate, chunks);
     b->row_blocks = c.row_blocks;
     b->rows = c.rows;
     b->column_blocks = c.column_blocks;
