@@ -12,9 +12,10 @@ typedef struct rfi_cpu_blocking {
     int64_t units;                      /* of all columns */
     int64_t row_blocks, rows;           /* rows in a block, at most */
     int64_t column_blocks, block_units; /* units in a block of columns, at most */
-    int64_t splits; /* parts of the inputs, whole chunks each, that are multiplied by a task each; 1: not split */
-    int64_t sums;   /* blocks of inputs, whose sums are stored apart where the inputs are split */
-    int64_t c_ld;   /* elements from one row of a task's logits to the next */
+    int64_t splits, column_parts; /* parts of the inputs, whole chunks each, by parts of the columns, whole panels each,
+                                     that are multiplied by a task each, for all rows; 1 by 1: not split */
+    int64_t sums;                 /* blocks of inputs, whose sums are stored apart where the inputs are split */
+    int64_t c_ld;                 /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
     size_t pairs_offset; /* and of x packed in pairs, where W is */
@@ -52,6 +53,10 @@ static inline int64_t rfi_cpu_block_depth(int64_t depth, size_t value) {
 static inline int64_t rfi_cpu_block_number(int64_t k, size_t value) {
     const int64_t in_chunk = rfi_cpu_block_depth(RFI_CPU_DEPTH, value);
     return k / RFI_CPU_DEPTH * ceil_div(RFI_CPU_DEPTH, in_chunk);
+}
+
+static inline int rfi_cpu_is_split(const rfi_cpu_blocking *blocking) {
+    return blocking->splits * blocking->column_parts > 1;
 }
 
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {

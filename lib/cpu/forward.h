@@ -76,8 +76,8 @@ void rfi_cpu_run_ahead(void *run, int64_t unit, int slot);
  * context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 
-/* Its two halves where the inputs are split: part task % splits of the inputs of block task / splits, into sums that
- * lie apart; and of a block, from these. */
+/* Its two halves where columns and inputs are split: part task % splits of the inputs times part task / splits of the
+ * columns, into sums that lie apart; and of a block, from these. */
 void rfi_cpu_run_part(void *run, int64_t task, int slot);
 void rfi_cpu_run_parts_end(void *run, int64_t task, int slot);
 

@@ -18,21 +18,22 @@ typedef struct tile {
     const int64_t *list; /* (rows) which of the run they are; NULL: from `row` on */
     size_t value, item;  /* bytes of the compute type, and of x */
     char *x, *w, *c;
-    uint32_t *pairs; /* x, where W is in pairs */
-    char *apart;     /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
-    int64_t end;     /* of the inputs, of which the first is a chunk's */
-    int64_t begin;
+    uint32_t *pairs;     /* x, where W is in pairs */
+    char *apart;         /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
+    int64_t begin, end;  /* of the inputs, whole chunks but for the last, */
+    int64_t first, last; /* and of the columns, in whole panels */
 } tile;
 
 static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     const rfi_cpu_blocking *b = &run->blocking;
     char *scratch = run->scratch + (size_t)slot * b->scratch;
     int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
+    int64_t units = least(b->block_units, b->units - unit), first = unit * RFI_CPU_UNIT;
     return (tile){
         .row = row,
         .rows = least(b->rows, run->rows - row),
         .unit = unit,
-        .units = least(b->block_units, b->units - unit),
+        .units = units,
         .value = rfi_dtype_size(run->spec->compute_dtype),
         .item = rfi_dtype_size(run->call->x_dtype),
         .x = scratch + b->x_offset,
@@ -40,6 +41,8 @@ static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .c = scratch + b->c_offset,
         .pairs = (uint32_t *)(void *)(scratch + b->pairs_offset),
         .end = run->spec->plan.in_features,
+        .first = first,
+        .last = least(first + units * RFI_CPU_UNIT, run->prepared->padded),
     };
 }
 
@@ -155,19 +158,16 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
 /* Is more of x read than of W, and all of it alike? Then the next chunk of x is asked for while this one is multiplied,
  * which leaves W to the processor's own foresight. */
 static int x_comes_ahead(const rfi_cpu_run *run, const tile *t) {
-    const int64_t columns = least(t->units * RFI_CPU_UNIT, run->prepared->padded - t->unit * RFI_CPU_UNIT);
-    return t->rows > columns && !t->list && !run->row_list && !run->call->wanted;
+    return t->rows > t->last - t->first && !t->list && !run->row_list && !run->call->wanted;
 }
 
 /* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end` in the next chunk: some of them,
  * a line of each in a turn. Panels and blocks share the rows. */
 static void ask_for_x(const rfi_cpu_run *run, const tile *t, const place *at, int64_t first, int64_t end, int64_t block,
     int64_t blocks, rfi_cpu_sliver *sliver) {
-    const int64_t panel = run->prepared->kernel->panel, begin = t->unit * RFI_CPU_UNIT,
-                  panels = (least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded) - begin) / panel,
-                  part = (at->column - begin) / panel * blocks + block, parts = panels * blocks,
-                  row = first + (end - first) * part / parts, k = at->k + RFI_CPU_DEPTH,
-                  turns = most(1, sliver->depth / RFI_CPU_STEP);
+    const int64_t panel = run->prepared->kernel->panel, parts = (t->last - t->first) / panel * blocks,
+                  part = (at->column - t->first) / panel * blocks + block, row = first + (end - first) * part / parts,
+                  k = at->k + RFI_CPU_DEPTH, turns = most(1, sliver->depth / RFI_CPU_STEP);
     sliver->ahead_lines = k < t->end ? (int)(first + (end - first) * (part + 1) / parts - row) : 0;
     if (!sliver->ahead_lines) return;
     sliver->ahead = x_of(run, t, row, k);
@@ -239,7 +239,7 @@ static void end_products(const rfi_cpu_run *run) {
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
 static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
     int64_t in_features = t->end, panel = run->prepared->kernel->panel;
-    int64_t begin = t->unit * RFI_CPU_UNIT, end = least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded);
+    int64_t begin = t->first, end = t->last;
     for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
         place at = {.k = k,
             .depth = least(RFI_CPU_DEPTH, in_features - k),
@@ -408,12 +408,16 @@ static char *apart_of(const rfi_cpu_run *run, const tile *t) {
 
 void rfi_cpu_run_part(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
-    const int64_t in_features = run->spec->plan.in_features, splits = run->blocking.splits, part = task % splits,
-                  chunks = ceil_div(in_features, RFI_CPU_DEPTH);
-    tile t = tile_of_task(run, task / splits, slot);
+    const rfi_cpu_blocking *b = &run->blocking;
+    const int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel,
+                  part = task % b->splits, column_part = task / b->splits,
+                  chunks = ceil_div(in_features, RFI_CPU_DEPTH), panels = run->prepared->padded / panel;
+    tile t = tile_of_task(run, 0, slot);
     t.apart = apart_of(run, &t);
-    t.begin = chunks * part / splits * RFI_CPU_DEPTH;
-    t.end = least(chunks * (part + 1) / splits * RFI_CPU_DEPTH, in_features);
+    t.begin = chunks * part / b->splits * RFI_CPU_DEPTH;
+    t.end = least(chunks * (part + 1) / b->splits * RFI_CPU_DEPTH, in_features);
+    t.first = panels * column_part / b->column_parts * panel;
+    t.last = panels * (column_part + 1) / b->column_parts * panel;
     multiply_tile(run, &t);
 }
 
@@ -423,11 +427,10 @@ void rfi_cpu_run_parts_end(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_cpu_blocking *b = &run->blocking;
     const tile t = tile_of_task(run, task, slot);
-    const int64_t begin = t.unit * RFI_CPU_UNIT, end = least(begin + t.units * RFI_CPU_UNIT, run->prepared->padded);
     for (int64_t i = 0; i < t.rows; i++)
         run->prepared->kernel->add_up(t.c + (size_t)(i * b->c_ld) * t.value,
             apart_of(run, &t) + (size_t)(i * b->c_ld_apart) * t.value, b->rows_of_sums * b->c_ld_apart, b->sums,
-            (const char *)run->prepared->bias + (size_t)begin * t.value, (int)(end - begin));
+            (const char *)run->prepared->bias + (size_t)t.first * t.value, (int)(t.last - t.first));
     finish_tile(run, &t);
 }
 
