@@ -68,7 +68,10 @@ def test_saved_values_and_vectors():
     assert unfused.apply(chain, logits, unfused.numpy_table(), vectors).tolist() == [[(11 + 202) ** 2]]
 
 
-SEVERAL = "linear | softcap(3) | div(#heat) | (abs | max), logprob(#t), argmax, rank(#t), topk(3), gather(#some), pick(#t) | exp"
+SEVERAL = (
+    "linear | softcap(3) | div(#heat) | (abs | max), logprob(#t), argmax, rank(#t), topk(3), gather(#some), "
+    "pick(#t) | exp"
+)
 
 
 def test_several_results_mean_the_same_to_all():
