@@ -302,17 +302,18 @@ def test_every_source_names_its_licence(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "flags"),
+    ("capabilities", "processors", "flags"),
     [
-        ("9.0", "--with-cuda-arch=sm_90,sm_90a"),
-        ("8.9 8.0", "--with-cuda-arch=sm_80"),
-        ("10.0 9.0 9.0", "--with-cuda-arch=compute_80,sm_90,sm_90a"),
-        ("7.5", "--with-cuda=no"),
-        ("[N/A]", "--with-cuda=no"),
-        ("", "--with-cuda=no"),
+        ("9.0", 16, "--with-cuda-arch=sm_90,sm_90a"),
+        ("9.0", 2, "--with-cuda-arch=sm_90"),  # the others would take ten minutes
+        ("8.9 8.0", 2, "--with-cuda-arch=sm_80"),
+        ("10.0 9.0 9.0", 16, "--with-cuda-arch=compute_80,sm_90,sm_90a"),
+        ("7.5", 2, "--with-cuda=no"),
+        ("[N/A]", 2, "--with-cuda=no"),
+        ("", 2, "--with-cuda=no"),
     ],
 )
-def test_quickstart_builds_first_for_the_gpu_that_is_there(capabilities, flags, tmp_path):
+def test_quickstart_builds_first_for_the_gpu_that_is_there(capabilities, processors, flags, tmp_path):
     for name, text in (("nvcc", "exit 1"), ("nvidia-smi", f"printf '%s\\n' '{capabilities}' | tr ' ' '\\n'")):
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\n{text}\n")
@@ -320,4 +321,30 @@ def test_quickstart_builds_first_for_the_gpu_that_is_there(capabilities, flags, 
     functions = tmp_path / "functions.sh"
     functions.write_text((ROOT / "quickstart").read_text().replace('\nmain "$@"\n', "\ngpu_flags\n"))
     path = f"{tmp_path}:{os.environ['PATH']}"
-    assert passed(run("bash", functions, cwd=tmp_path, PATH=path)).strip() == flags
+    assert passed(run("bash", functions, cwd=tmp_path, PATH=path, JOBS=str(processors))).strip() == flags
+
+
+@pytest.mark.parametrize(
+    ("cuda", "codes", "sm90a", "said"),
+    [
+        (False, [], False, "about a minute on 2 processors"),
+        (True, ["sm_80"], False, "about 3 minutes on 2 processors"),
+        (True, ["sm_80", "sm_90", "compute_80"], True, "about 16 minutes on 2 processors"),
+    ],
+)
+def test_quickstart_says_how_long_a_build_takes(cuda, codes, sm90a, said, tmp_path):
+    """From what configure writes, whose form is that of this tree's own."""
+    status = {"HAVE_CUDA_TRUE": "" if cuda else "#", "BUILD_SM90_TRUE": "" if sm90a else "#"}
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "config.status").write_text("".join(f'S["{k}"]="{v}"\n' for k, v in status.items()))
+    flags = " ".join(f"-gencode=arch=x,code={code}" for code in codes)
+    (tmp_path / "build" / "Makefile").write_text(
+        f"NVCC_GENCODE =  {flags}\nNVCC_GENCODE_SM90 = -gencode=arch=y,code=sm_90a\n"
+    )
+    functions = tmp_path / "functions.sh"
+    functions.write_text((ROOT / "quickstart").read_text().replace('\nmain "$@"\n', "\nbuild_time\n"))
+    assert passed(run("bash", functions, cwd=tmp_path, JOBS="2")).strip() == said
+    made = ROOT / "build" / "config.status"
+    if made.exists():
+        assert re.search(r'^S\["HAVE_CUDA_TRUE"\]="#?"$', made.read_text(), re.MULTILINE)
+        assert "\nNVCC_GENCODE = " in (ROOT / "build" / "Makefile").read_text()
