@@ -68,7 +68,8 @@ static void lay_out_fold(
     if (!pass->reduction) l->num_tickets = 0;
     l->split_tickets = l->num_tickets;
     if (c->splits > 1) {
-        const int64_t tiles = (batch + c->tile_rows - 1) / c->tile_rows * ((n + c->tile_columns - 1) / c->tile_columns);
+        /* A layer of no columns has a tile, too. */
+        const int64_t tiles = ceil_div(batch, c->tile_rows) * most(ceil_div(n, c->tile_columns), 1);
         l->num_tickets += tiles;
         l->split_sums = take(&l->total, tiles * c->splits,
             (int64_t)c->tile_rows * c->tile_columns * (int64_t)rfi_dtype_size(spec->compute_dtype));

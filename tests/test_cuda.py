@@ -309,6 +309,17 @@ def test_parts_of_k(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) ->
                 assert same_bits(together[batch // 2 :], model(case.x[batch // 2 :]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_layer_of_no_columns(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is summed up in parts of K is nothing, and is written."""
+    for reduction in ("sum", "logsumexp"):
+        for batch, k in ((1, 223), (70, 5000)):
+            case = _case(f"linear | {reduction}", batch, k, 0, dtype)
+            expected = case.expected("cuda")
+            for kernel in each(monkeypatch, ["", *KERNELS]):
+                case.check(case.run("cuda", simplify="none"), kernel, expected)
+
+
 def test_one_stage_and_thousands_of_tiles() -> None:
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     rng = np.random.default_rng(0)

@@ -222,7 +222,7 @@ def test_many_columns(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
         case = make_case(f"linear | rank(#c), topk({top}), argmax", Data(x, w, bias), dtype=dtype)
         with case.model("cuda", simplify="none") as model:
             _, (values, columns), argmax = model(case.x, c=np.zeros(batch, np.int64))
-            assert np.array_equal(columns[0], _ordered(case.b.astype(np.float64))[:top]), name
+            assert np.array_equal(columns[0], _ordered(widen(case.b, dtype))[:top]), name
             assert np.array_equal(argmax[:, 0], columns[:, 0]), name
             for place in (0, 1, top - 1):
                 again = model(case.x, c=columns[:, place])

@@ -4,6 +4,8 @@ asked of the library, and what comes of it is compared with float64."""
 
 from __future__ import annotations
 
+import os
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -49,9 +51,10 @@ def _check(x: Array, w: Array, b: Array, chain: str = "linear | max", **keywords
     case.check_results(case.run("cuda", simplify="none"), "cuda")
 
 
-def _on_wgmma(batch: int) -> bool:
+def _on_wgmma() -> bool:
+    """Whether the forced kernel is one of sm_90a, on such a device."""
     with rowfold.Model(f"linear({K}, {N}) | max", backend="cuda") as model:
-        return str(model.explain(batch, "json")["kernel"]).startswith("hopper")
+        return os.environ[FORCE].startswith("hopper") and model.explain(1, "json")["kernel"].startswith("hopper")
 
 
 @pytest.fixture(params=TERMS)
@@ -171,7 +174,7 @@ def test_several_infinities_beside_wide_weights(batch: int) -> None:
     x[1::4] *= np.float32(1e20)
     x[2::4] *= np.float32(1e-25)
     x[3, ::2] = np.inf
-    assert _ways(x, w).weight_terms == (3 if _on_wgmma(batch) else 0)
+    assert _ways(x, w).weight_terms == (3 if _on_wgmma() else 0)
     for chain in ("linear", "linear | max"):
         _check(x, w, b, chain)
 
@@ -202,7 +205,7 @@ def test_an_infinity_of_w_under_tf32(batch: int) -> None:
     w[5, 9] = -np.inf
     x[3, 4] = np.inf
     w[5, 4] = 0
-    assert _ways(x, w, "tf32").weight_terms == (0 if _on_wgmma(batch) else 2)
+    assert _ways(x, w, "tf32").weight_terms == (0 if _on_wgmma() else 2)
     y = Case("linear", x, w, b).run("cuda", math="tf32")
     with np.errstate(invalid="ignore"):
         exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
@@ -211,15 +214,15 @@ def test_an_infinity_of_w_under_tf32(batch: int) -> None:
 
 
 def test_what_is_wide_under_tf32(batch: int) -> None:
-    """One term holds a row of which half of the values are large, whatever of the others it loses: but not a feature
-    that is small beside the others in many rows, for x may rest on it alone.
+    """One term holds a row of x of which half of the values are large, whatever of the others it loses; but not a
+    feature of W that is small beside the others in many rows, for x may rest on it alone.
     """
     rng = np.random.default_rng(7)
     x, w, b = _tame(batch)
 
     def check(x: Array, w: Array, weight_terms: int, two_level_rows: int) -> None:
         ways = _ways(x, w, "tf32")
-        if weight_terms == 3 and _on_wgmma(batch):
+        if weight_terms == 3 and _on_wgmma():
             weight_terms = 0  # W and x in float32 rounded to TF32
         assert (ways.weight_terms, ways.two_level_rows) == (weight_terms, two_level_rows)
         for chain in ("linear", "linear | logsumexp"):
@@ -230,8 +233,8 @@ def test_what_is_wide_under_tf32(batch: int) -> None:
         return np.where(rng.random(shape) < share, little, 1).astype(np.float32)
 
     check(x, spread(3.0, rng, N, K).astype(np.float32), 1, 0)
-    check(x, w * few(0.4, w.shape), 1, 0)
-    check(x, w * few(0.6, w.shape), 3, 0)
+    check(x, w * few(0.0005, w.shape), 1, 0)
+    check(x, w * few(0.4, w.shape), 3, 0)
     check(x * few(0.4, x.shape), w, 1, 0)
     check(x * few(0.6, x.shape), w, 1, batch)
     feature, alone = w.copy(), np.zeros_like(x)
