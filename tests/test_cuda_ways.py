@@ -18,7 +18,11 @@ pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CU
 
 Array = np.ndarray
 # Where float32 x is brought to terms; those of several results have the same code for it.
-TERMS = [name for name in KERNELS if name.startswith(("mma_1", "mma_6", "hopper")) and not ("answers" in name or "searches" in name)]
+TERMS = [
+    name
+    for name in KERNELS
+    if name.startswith(("mma_1", "mma_6", "hopper")) and not ("answers" in name or "searches" in name)
+]
 K, N = 1056, 200
 PARTS = {
     "first": lambda batch: [0],
