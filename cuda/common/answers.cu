@@ -181,22 +181,26 @@ __device__ __forceinline__ double sum_of_warp(double v) {
 }
 
 /* What the squared distances from a row's mean add up to: of each unit those from its own mean, and those of the means,
- * pairwise and so with no square of a sum subtracted but for that of what rounding left of a unit's. */
+ * pairwise and so with no square of a sum subtracted but for that of what rounding left of a unit's. Means are taken
+ * from the first unit's on, so that equal columns have no distance, and by quarters, which do not overflow. */
 template <class T> __device__ double spread_of(const rfi_square_unit<T> *units, int64_t count, double n) {
+    const auto moved = [&](const rfi_square_unit<T> &u) {
+        return 0.25 * (double)u.centre - 0.25 * (double)units[0].centre +
+            (u.squares < INFINITY ? 0.25 * (double)u.sum / (double)u.count : 0);
+    };
     double mean = 0, squares = 0;
     for (int64_t i = threadIdx.x % 32; i < count; i += 32)
-        if (units[i].count > 0)
-            mean += units[i].count / n * units[i].centre + (units[i].squares < INFINITY ? (double)units[i].sum / n : 0);
+        if (units[i].count > 0) mean += (double)units[i].count / n * moved(units[i]);
     mean = sum_of_warp(mean);
     for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
         const rfi_square_unit<T> u = units[i];
         if (!(u.count > 0)) continue;
         squares += u.squares;
         if (!(u.squares < INFINITY)) continue;
-        const double own = (double)u.sum / u.count, distance = u.centre + own - mean;
-        const T square = (T)(distance * distance); /* beyond the type's range as within a unit */
-        squares -= fmin(own * u.sum, (double)u.squares);
-        squares += square < (T)INFINITY ? u.count * (distance * distance) : (double)square;
+        const double distance = 4 * (moved(u) - mean), square = distance * distance;
+        squares -= fmin((double)u.sum * ((double)u.sum / (double)u.count), (double)u.squares);
+        /* Beyond the type's range as within a unit. */
+        squares += (T)square < (T)INFINITY ? (double)u.count * square : (double)(T)square;
     }
     return sum_of_warp(squares);
 }

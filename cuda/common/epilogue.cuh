@@ -179,19 +179,24 @@ static __device__ __forceinline__ void rfi_add_squares(const rfi_cuda_squares &s
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         rfi_square_unit<T> u = {};
+        T largest = s.magnitudes ? (T)0 : -(T)INFINITY, below = 0;
 #pragma unroll
         for (int c = 0; c < COLS; c++) {
             if (!valid(c)) continue;
             u.count += 1;
-            u.centre = s.magnitudes ? fmax(u.centre, fabs(v[r][c])) : u.centre + v[r][c] * (T)RFI_SQUARES_SCALE;
+            largest = fmax(largest, s.magnitudes ? fabs(v[r][c]) : v[r][c]);
         }
 #pragma unroll
         for (int step = 1; step < LANES; step *= 2) {
-            const T other = __shfl_xor_sync(~0u, u.centre, step);
             u.count += __shfl_xor_sync(~0u, u.count, step);
-            u.centre = s.magnitudes ? fmax(u.centre, other) : u.centre + other;
+            largest = fmax(largest, __shfl_xor_sync(~0u, largest, step));
         }
-        if (!s.magnitudes && u.count != 0) u.centre *= (T)(1 / RFI_SQUARES_SCALE) / u.count;
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (valid(c)) below += rfi_below(v[r][c], largest);
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) below += __shfl_xor_sync(~0u, below, step);
+        u.centre = s.magnitudes ? largest : rfi_centre(largest, below, u.count);
         const T factor = s.magnitudes ? rfi_typed<T>::down(u.centre) : (T)1, shift = s.magnitudes ? (T)0 : u.centre;
 #pragma unroll
         for (int c = 0; c < COLS; c++) {

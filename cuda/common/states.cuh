@@ -104,8 +104,22 @@ template <> constexpr bool rfi_is_answered<rfi_reduction_LOGPROB> = true;
 /* Whether the kernels of sm_90a take the reduction; choose.c is told the same (rfi_cuda_states). */
 template <class R> constexpr bool rfi_is_pair = R::TOTALS == 1 && !(R::FLAGS & (RFI_RF_INDEX | RFI_RF_COLUMN));
 
-/* What the sum of a unit's columns is of, so that it does not overflow. */
-constexpr float RFI_SQUARES_SCALE = 0x1p-8f;
+/* How far a column is below the largest of a unit, brought down so that a sum of 256 of these does not overflow. Of
+ * equal columns it is 0. */
+constexpr float RFI_BELOW_SCALE = 0x1p-9f;
+static __device__ __forceinline__ float rfi_below(float x, float largest) {
+    return fmaf(x, RFI_BELOW_SCALE, -largest * RFI_BELOW_SCALE);
+}
+static __device__ __forceinline__ double rfi_below(double x, double largest) {
+    return fma(x, (double)RFI_BELOW_SCALE, -largest * RFI_BELOW_SCALE);
+}
+
+/* The mean of a unit from that, one of its columns if all are equal; NaN if any is infinite or NaN, whatever else is
+ * added to the unit. */
+template <class T> static __device__ __forceinline__ T rfi_centre(T largest, T below, T count) {
+    const T centre = fma(below, (T)(1 / RFI_BELOW_SCALE) / count, largest);
+    return fabs(centre) < (T)INFINITY ? centre : (T)NAN;
+}
 
 /* A unit of squares, as rfi_cuda_squares has them. */
 template <class T> struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) rfi_square_unit {

@@ -306,24 +306,25 @@ template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
     for (int r = 0; r < 2; r++) {
         const int64_t at = min(row + 8 * r, f.batch - 1);
         rfi_square_unit<float> *const to = (rfi_square_unit<float> *)s.sums + at * s.units + start / RFI_FOLD_COLUMNS;
-        float centre = 0;
+        float largest = magnitudes ? 0 : -INFINITY, below = 0;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
             const float x = v[i / 2 * 4 + 2 * r + i % 2];
-            if (!RAGGED || i / 2 * 8 + i % 2 < width)
-                centre = magnitudes ? fmaxf(centre, fabsf(x)) : fmaf(x, RFI_SQUARES_SCALE, centre);
+            if (!RAGGED || i / 2 * 8 + i % 2 < width) largest = fmaxf(largest, magnitudes ? fabsf(x) : x);
         }
 #pragma unroll
-        for (int step = 1; step < 4; step *= 2) {
-            const float other = __shfl_xor_sync(~0u, centre, step);
-            centre = magnitudes ? fmaxf(centre, other) : centre + other;
-        }
-        if (!magnitudes) centre *= 1 / RFI_SQUARES_SCALE / (float)count;
+        for (int step = 1; step < 4; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            if (!RAGGED || i / 2 * 8 + i % 2 < width) below += rfi_below(v[i / 2 * 4 + 2 * r + i % 2], largest);
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) below += __shfl_xor_sync(~0u, below, step);
+        float centre = magnitudes ? largest : rfi_centre(largest, below, (float)count);
         rfi_square_unit<float> before = {};
         if (base != start) {
             if (threadIdx.x % 4 == 0) before = *to; /* what this lane has written */
             before.centre = __shfl_sync(~0u, before.centre, 0, 4);
-            centre = magnitudes ? fmaxf(centre, before.centre) : before.centre;
+            centre = magnitudes ? fmaxf(centre, before.centre) : centre == centre ? before.centre : centre;
         }
         const float factor = magnitudes ? rfi_down_f32(centre) : 1, shift = magnitudes ? 0 : centre;
         float sum = 0, squares = 0;
