@@ -410,12 +410,12 @@ void rfi_cpu_run_part(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_cpu_blocking *b = &run->blocking;
     const int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel,
-                  part = task % b->splits, column_part = task / b->splits,
+                  input_part = task % b->splits, column_part = task / b->splits,
                   chunks = ceil_div(in_features, RFI_CPU_DEPTH), panels = run->prepared->padded / panel;
     tile t = tile_of_task(run, 0, slot);
     t.apart = apart_of(run, &t);
-    t.begin = chunks * part / b->splits * RFI_CPU_DEPTH;
-    t.end = least(chunks * (part + 1) / b->splits * RFI_CPU_DEPTH, in_features);
+    t.begin = chunks * input_part / b->splits * RFI_CPU_DEPTH;
+    t.end = least(chunks * (input_part + 1) / b->splits * RFI_CPU_DEPTH, in_features);
     t.first = panels * column_part / b->column_parts * panel;
     t.last = panels * (column_part + 1) / b->column_parts * panel;
     multiply_tile(run, &t);
