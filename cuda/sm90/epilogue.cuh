@@ -209,11 +209,6 @@ __device__ __forceinline__ void mark_above(uint32_t &word, float x, float t, uin
     asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %2;\n@p or.b32 %0, %0, %3;\n}" : "+r"(word) : "f"(x), "f"(t), "r"(bit));
 }
 
-/* Likewise one more. */
-__device__ __forceinline__ void count_above(unsigned &count, float x, float t) {
-    asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %2;\n@p add.u32 %0, %0, 1;\n}" : "+r"(count) : "f"(x), "f"(t));
-}
-
 /* How many of a thread's columns of a row, which are as in fold_columns, lie before the place `offset` from the first,
  * as a mask of so many bits. */
 template <int N> __device__ __forceinline__ uint64_t places_before(int64_t offset) {
@@ -258,22 +253,6 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     }
     if (!__any_sync(~0u, looks[0] || looks[1])) return;
     among = __any_sync(~0u, among);
-    if (!RAGGED && !among && !b.found) { /* mostly, of a rank: no column needs to be told from another */
-        unsigned both = 0;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float t = threshold_of(z[r], ahead[r] != 0);
-            unsigned above[2] = {};
-#pragma unroll
-            for (int i = 0; i < N / 2; i++) count_above(above[i % 2], v[i / 2 * 4 + 2 * r + i % 2], t);
-            if (looks[r]) both += (above[0] + above[1]) << 16 * r;
-        }
-#pragma unroll
-        for (int step = 1; step < 4; step *= 2) both += __shfl_xor_sync(~0u, both, step, 4);
-        const unsigned count = lane < 2 ? both >> 16 * lane & 0xffff : 0;
-        if (count) atomicAdd(b.counts + row + 8 * lane, count);
-        return;
-    }
     uint64_t found[2] = {};
 #pragma unroll 1
     for (int round = among; round >= 0; round--)
@@ -318,11 +297,9 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
         float *values = (float *)b.found + (row + 8 * r) * b.room;
         int32_t *places = b.found_columns + (row + 8 * r) * b.room;
         /* Few at a time, of which no thread of the warp mostly has found any. */
-        const uint64_t some = (uint64_t)__reduce_or_sync(~0u, (unsigned)(found[r] >> 32)) << 32 |
-            __reduce_or_sync(~0u, (unsigned)found[r]);
 #pragma unroll
         for (int i = 0; i < N / 2; i += 4) {
-            if (!(some >> i & 15)) continue;
+            if (!__any_sync(~0u, found[r] >> i & 15)) continue;
 #pragma unroll
             for (int j = i; j < i + 4; j++)
                 if (found[r] >> j & 1) {
