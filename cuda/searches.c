@@ -192,7 +192,12 @@ static rf_status ask_alone(
     asked.fold.out_features = RFI_BLOCK_ROWS;
     asked.fold.columns = asked.own;
     asked.fold.picked = r->workspace + at->values;
+#ifdef RFI_BUILD_SM90
     return rfi_cuda_status(rfi_cuda_launch_asked(&asked, r->call->stream), "computing the columns asked for");
+#else
+    (void)asked;
+    return rfi_error(RF_INTERNAL, "this build has no kernel whose choice says that it opens a pass");
+#endif
 }
 
 /* States of some columns, in which the best k of all have their bound. */
