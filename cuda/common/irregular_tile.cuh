@@ -388,7 +388,8 @@ template <class S> struct WPieces {
 /* The sums of a tile by mma.sync: a warp has 32 x 32 of them. Of the two warps that share a scheduler one multiplies a
  * stage in start, before it brings the next one, the other in finish. */
 template <Pass PASS> struct ByWarps {
-    static constexpr bool ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
+    static constexpr bool TO_TILE = false,
+                          ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
     typedef Shape<PASS, 64, 128, false> Tile;
     static constexpr int ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, WARP_ROWS = 32, WARP_COLUMNS = 32,
                          M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
@@ -562,7 +563,7 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     const int *list = notes.list + first;
     float *tile = (float *)shared;
     constexpr int TILE_LD = Sums<VALUES>::Tile::TILE_LD;
-    unsigned fates[Sums<VALUES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
+    unsigned fates[Sums<W_INFINITIES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
     if (infinite) {
         Sums<W_INFINITIES> sums(thread, rows, true);
         multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
@@ -572,12 +573,20 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     }
     const auto fate_at = [&](int i) { return fates[i / 16] >> i % 16 * 2 & 3; };
     if (kind == FINITE) {
-        Sums<VALUES> sums(thread, rows, true);
-        if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
-        sums.each([&](int r, int c, float sum, int i) {
-            const unsigned fate = fate_at(i);
-            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
-        });
+        if constexpr (Sums<VALUES>::TO_TILE) {
+            if (finite) Sums<VALUES>::multiply(p, tile, bytes, notes, list, rows, column0, thread, sync);
+            if (infinite)
+                Sums<W_INFINITIES>(thread, rows, true).each([&](int r, int c, float, int i) {
+                    if (r < rows && fate_at(i)) tile[r * TILE_LD + c] = fated(fate_at(i));
+                });
+        } else {
+            Sums<VALUES> sums(thread, rows, true);
+            if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+            sums.each([&](int r, int c, float sum, int i) {
+                const unsigned fate = fate_at(i);
+                if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
+            });
+        }
     } else {
         Sums<X_INFINITIES> sums(thread, rows, true);
         multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
@@ -588,56 +597,104 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     sync(); /* the tile is written */
 }
 
-/* The same for rows with few infinities, where W's rows have none: what the columns of W are at their places. */
-template <class S, class Sync> __device__ __forceinline__ void look_up(
+/* The same for rows with few infinities, where W's rows have none: what the columns of W are at their places. The
+ * places of all rows are brought in the order of their columns first, so that a block has what it waits for side by
+ * side: one by one they lie all over W, further apart than the addresses that a multiprocessor can translate at a time.
+ */
+template <class S, class Sync> __device__ __noinline__ void look_up(
     const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
-    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, AT_ONCE = 8,
-                  STEP = THREADS / COLUMNS; /* rows of a thread whose latencies overlap, and from one to the next */
-    const int c = thread % COLUMNS;
-    const int64_t column = column0 + c;
-    const bool there = column < p.out_features;
-    const int panel = p.w.panel;
-    const int64_t start = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
-    const int mask = panel - 1, turn = panel ? (int)(start & mask) : 0, shift = panel ? 31 - __clz(panel) : 0;
+    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, GROUPS = COLUMNS / 32, WORDS = 2 * GROUPS,
+                  BUCKETS = THREADS, AT_ONCE = 16 / GROUPS; /* places of a warp whose latencies overlap */
+    struct Places {
+        unsigned seen[S::ROWS * WORDS]; /* of each row: the columns that go up, and those that go down, 32 a word */
+        int buckets[BUCKETS], warps[WARPS];
+        int2 at[S::ROWS * RFI_FEW_INFINITIES]; /* as in infinities_of, and the row */
+    };
+    Places &places = *(Places *)(tile + S::ROWS * TILE_LD);
+    static_assert(sizeof(Places) + sizeof(float) * S::ROWS * TILE_LD <= S::LEAST_BYTES, "it fits behind the tile");
+    const int *const list = notes.list + first, lane = thread % 32, warp = thread / 32,
+                     shift = max(0, 24 - __clz((int)min(p.in_features - 1, (int64_t)INT32_MAX))); /* BUCKETS of K */
+    for (int i = thread; i < rows * WORDS; i += THREADS) places.seen[i] = 0;
+    places.buckets[thread] = 0;
+    sync(); /* that is there, and what lay in this memory is read */
+    const auto each_place = [&](auto use) {
+        for (int i = thread; i < rows * RFI_FEW_INFINITIES; i += THREADS) {
+            const int row = i / RFI_FEW_INFINITIES, number = i % RFI_FEW_INFINITIES;
+            const int *const from = infinities_of(p, list[row]);
+            if (number < from[0]) use(row, from[1 + number]);
+        }
+    };
+    each_place([&](int, int at) { atomicAdd(&places.buckets[at >> 1 >> shift], 1); });
+    sync(); /* counted */
+    int upto = places.buckets[thread];
+    const int mine = upto;
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += below;
+    }
+    if (lane == 31) places.warps[warp] = upto;
+    sync(); /* the warps' numbers are written */
+    int before = upto - mine, all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp) before += places.warps[w];
+        all += places.warps[w];
+    }
+    places.buckets[thread] = before;
+    sync(); /* each bucket says where it begins */
+    each_place(
+        [&](int row, int at) { places.at[atomicAdd(&places.buckets[at >> 1 >> shift], 1)] = make_int2(at, row); });
+    sync(); /* the places are in order */
+    const int panel = p.w.panel, mask = panel - 1, panel_shift = panel ? 31 - __clz(panel) : 0;
     const int64_t panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
     const uint16_t *const high = (const uint16_t *)p.w.data, *const low = (const uint16_t *)p.w.low,
                           *const least = (const uint16_t *)p.w.least;
-    for (int r0 = thread / COLUMNS; r0 < rows; r0 += AT_ONCE * STEP) {
-        const int *at[AT_ONCE];
-        int count[AT_ONCE], most = 0, seen[AT_ONCE] = {}; /* by bits: up, down, NaN */
+    int64_t start[GROUPS];
+    int turn[GROUPS];
+    bool there[GROUPS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        const int64_t column = column0 + g * 32 + lane;
+        there[g] = column < p.out_features;
+        start[g] = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
+        turn[g] = panel ? (int)(start[g] & mask) : 0;
+    }
+    for (int e = warp * AT_ONCE; e < all; e += WARPS * AT_ONCE) {
+        int2 at[AT_ONCE];
+        int64_t from[AT_ONCE][GROUPS];
+        uint32_t value[AT_ONCE][GROUPS];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) at[i] = places.at[min(e + i, all - 1)];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int r = r0 + i * STEP;
-            at[i] = infinities_of(p, notes.list[first + min(r, rows - 1)]);
-            count[i] = there && r < rows ? at[i][0] : 0;
-        }
+            const int k = at[i].x >> 1;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) most = max(most, count[i]);
-        for (int q = 1; q <= most; q++) {
-            int64_t from[AT_ONCE];
-            int place[AT_ONCE];
-            uint32_t value[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) place[i] = q <= count[i] ? at[i][q] : -1;
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int k = max(place[i], 0) >> 1;
-                from[i] = panel ? start - turn + (k >> shift) * panel_step + (k & mask ^ turn) : start + k;
-                value[i] = there ? high[from[i]] : 0;
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                if (place[i] < 0) continue;
-                uint32_t rest = value[i] & 0x7fff;
-                if (!rest && low) rest = low[from[i]];
-                if (!rest && least) rest = least[from[i]];
-                seen[i] |= !rest ? 4 : (value[i] >> 15 ^ place[i]) & 1 ? 2 : 1;
+            for (int g = 0; g < GROUPS; g++) {
+                from[i][g] =
+                    panel ? start[g] - turn[g] + (k >> panel_shift) * panel_step + (k & mask ^ turn[g]) : start[g] + k;
+                value[i][g] = there[g] ? high[from[i][g]] : 0;
             }
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
-            if (r0 + i * STEP < rows)
-                tile[(r0 + i * STEP) * TILE_LD + c] = seen[i] == 1 ? INFINITY : seen[i] == 2 ? -INFINITY : NAN;
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                uint32_t rest = value[i][g] & 0x7fff;
+                if (!rest && there[g] && low) rest = low[from[i][g]];
+                if (!rest && there[g] && least) rest = least[from[i][g]];
+                /* Up and down: NaN. */
+                const bool negative = (value[i][g] >> 15 ^ at[i].x) & 1;
+                const unsigned up = __ballot_sync(~0u, !rest || !negative),
+                               down = __ballot_sync(~0u, !rest || negative);
+                if (lane < 2 && e + i < all) atomicOr(&places.seen[at[i].y * WORDS + 2 * g + lane], lane ? down : up);
+            }
+    }
+    sync(); /* all have been seen */
+    for (int i = thread; i < rows * COLUMNS; i += THREADS) {
+        const int r = i / COLUMNS, c = i % COLUMNS;
+        const unsigned *const seen = &places.seen[r * WORDS + c / 32 * 2];
+        const bool up = seen[0] >> c % 32 & 1, down = seen[1] >> c % 32 & 1;
+        tile[r * TILE_LD + c] = up && down ? NAN : up ? INFINITY : -INFINITY;
     }
     sync(); /* the tile is written */
 }
@@ -663,15 +720,16 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(~0u, v, 0); }
 template <template <Pass> class Sums, class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared,
     int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync) {
     typedef typename Sums<VALUES>::Tile S;
-    constexpr int ROWS = S::ROWS, COLUMNS = S::COLUMNS;
+    constexpr int COLUMNS = S::COLUMNS;
     const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
     for (int64_t window = 0; window < p.batch; window += WINDOW)
 #pragma unroll 1
         for (int kind = FINITE; kind <= MANY; kind++) {
             const int count = uniform(list_rows(p, (Kind)kind, window, notes, thread, sync));
-            const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * columns;
+            const int most = kind == FINITE ? Sums<VALUES>::ROWS : S::ROWS;
+            const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
-                const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
+                const int first = (int)(i % groups) * most, rows = min(most, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
                 note_columns(p, notes, column0, COLUMNS, thread, sync);
                 const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);

@@ -120,8 +120,9 @@ template <int TERMS> __host__ __device__ constexpr float few_poor(int dtype) {
     return TERMS == 1 && dtype == RF_FLOAT32 ? 2 : 32;
 }
 
-/* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. */
-constexpr float SPARSE_BELOW = 0x1p-22f;
+/* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. A scaled value of x from this on is a
+ * fourth of its row's largest or more. */
+constexpr float SPARSE_BELOW = 0x1p-22f, LARGE_FROM = 0x1p13f;
 
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
 template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (&v)[WIDTH], uint2 (&term)[TERMS]) {
@@ -285,6 +286,20 @@ template <bool FEW> __device__ __forceinline__ void list_infinities(const row_wa
     if (threadIdx.x == 0) list[0] = count;
 }
 
+/* Whether no logit misses what two levels of a row leave: one of its largest values meets none of W that is far below
+ * the largest there. */
+template <bool FEW> __device__ __forceinline__ bool outweighs_rest(const row_walk<FEW> &walk, power scale) {
+    const uint8_t *const thin = walk.p.thin;
+    bool found = walk.p.dense;
+    if (!found && thin)
+        walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++)
+                if (fabsf(v[j] * scale.a * scale.b) >= LARGE_FROM) found |= !thin[i + j];
+        });
+    return __syncthreads_or(found);
+}
+
 /* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left.
  * *irregular: even so the row loses too much. */
 template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
@@ -320,7 +335,7 @@ template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
             poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
     });
     poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
-    if (!p.dense)
+    if (!outweighs_rest(walk, scale))
         *irregular |= p.strict || p.w_infinite
             ? poor > 0
             : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
@@ -485,7 +500,10 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
                 few = single ? few_poor<1>(p.dtype) : few_poor<2>(p.dtype), lost = single ? below : below * 0x1p-6f;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i)), scaled = v * scale.a * scale.b;
-        sparse |= scaled < SPARSE_BELOW;
+        if (scaled < SPARSE_BELOW) {
+            sparse = true;
+            if (!p.thin[i]) p.thin[i] = 1;
+        }
         if (v == 0) continue;
         counted += 1, sum += v * share;
         poor += scaled < below;
