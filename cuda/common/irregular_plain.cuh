@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Few rows of finite values that terms do not represent, by plain multiply-adds at the speed of reading W, which is in
- * one or two terms of binary16. To bring a stage to tensor cores takes longer than to multiply it with so few rows.
+/* Few rows that terms do not represent, by plain multiply-adds at the speed of reading W, which is in one term or two.
+ * To bring a stage to tensor cores takes longer than to multiply it with so few rows. Infinities multiply as they are:
+ * what is finite beside them is brought to where its sums do not overflow, but not to zero unless it is.
  *
  * The warps of a block share out K by chunks of 32 columns, each with a ring of its own, and wait for nobody before
  * their sums are added. A lane has eight rows of a few features, so that what it reads of shared memory is used often
@@ -13,11 +14,11 @@
 namespace irregular_tile {
 namespace plain {
 
-constexpr int FEATURES = 64, CHUNK = 32, MOST_ROWS = 16, LANE_ROWS = 8;
+constexpr int FEATURES = 64, CHUNK = 32, LANE_ROWS = 8;
 constexpr int W_ROW = 2 * CHUNK, W_TERM = FEATURES * W_ROW, X_ROW = 4 * (CHUNK + 4); /* bytes of a chunk in a ring; rows
                                                      of x apart by a bank, for those of a lane are side by side */
-constexpr int TILE_LD = FEATURES + 4, TILE_BYTES = MOST_ROWS * TILE_LD * 4;
-constexpr int SUMS_BYTES = WARPS * MOST_ROWS * FEATURES * 4; /* behind the tile, where the rings were */
+constexpr int TILE_LD = FEATURES + 4, TILE_BYTES = PLAIN_ROWS * TILE_LD * 4;
+constexpr int SUMS_BYTES = WARPS * PLAIN_ROWS * FEATURES * 4; /* behind the tile, where the rings were */
 
 __device__ __forceinline__ float load_shared_32(uint32_t from) {
     float v;
@@ -61,6 +62,7 @@ template <int ROWS> struct XChunks {
     rfi_cuda_rows from;
     int64_t row[STEPS], end; /* -1: not there */
     float a[STEPS], b[STEPS];
+    bool infinite[STEPS]; /* has infinities: nothing else counts, but that it is not zero, of the finite values */
     int column, to;
     bool whole;
     __device__ __forceinline__ XChunks(const rfi_cuda_fold &p, const int *list, int rows, int lane)
@@ -70,8 +72,9 @@ template <int ROWS> struct XChunks {
         for (int i = 0; i < STEPS; i++) {
             const int r = i * 4 + lane / 8;
             row[i] = r < rows ? list[r] : -1;
-            const int exponent = up_of(p) - ilogbf(row[i] < 0 ? 1.0f : p.x.scale[row[i]]),
-                      second = max(exponent - 127, 0);
+            const float scale = row[i] < 0 ? 1 : p.x.scale[row[i]];
+            infinite[i] = scale == INFINITY;
+            const int exponent = infinite[i] ? 0 : up_of(p) - ilogbf(scale), second = max(exponent - 127, 0);
             a[i] = __int_as_float((exponent - second + 127) << 23);
             b[i] = __int_as_float((second + 127) << 23);
         }
@@ -99,27 +102,46 @@ template <int ROWS> struct XChunks {
             uint4 v = load_shared(at);
             uint32_t *const word = (uint32_t *)&v;
 #pragma unroll
-            for (int j = 0; j < 4; j++) word[j] = __float_as_uint(__uint_as_float(word[j]) * a[i] * b[i]);
+            for (int j = 0; j < 4; j++) word[j] = __float_as_uint(scaled(__uint_as_float(word[j]), i));
             store_shared(at, v);
         }
     }
+    __device__ __forceinline__ float scaled(float v, int i) const {
+        if (v == 0 || (infinite[i] && fabsf(v) == INFINITY)) return v;
+        const float to = infinite[i] ? 0 : v * a[i] * b[i];
+        return to != 0 ? to : copysignf(infinite[i] ? 0x1p-64f : 0x1p-149f, v);
+    }
 };
 
-/* Eight values of W at `from`. */
-__device__ __forceinline__ void load_values(float (&v)[8], uint32_t from, bool two) {
-    pieces::widen(v, load_shared(from), false);
+/* Eight values of W at `from`, in one term or two. */
+template <bool BF16> __device__ __forceinline__ void load_values(float (&v)[8], uint32_t from, bool two) {
+    pieces::widen(v, load_shared(from), BF16);
     if (!two) return;
     float low[8];
-    pieces::widen(low, load_shared(from + W_TERM), false);
+    pieces::widen(low, load_shared(from + W_TERM), BF16);
 #pragma unroll
     for (int i = 0; i < 8; i++) v[i] += low[i];
 }
 
-/* Logits without bias of the `rows` rows of a list, ROWS at most, to `tile`, where `shared` begins. */
-template <int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const rfi_cuda_fold &p, float *tile,
-    int bytes, const Notes &notes, const int *list, int rows, int64_t column0, int thread, Sync sync) {
+/* The same of a row with infinities, see rfi_cuda_rows: these, and 1 with its sign for what is not zero. */
+__device__ __forceinline__ void load_infinities(float (&v)[8], uint32_t from, bool two) {
+    const Words high = words_of(load_shared(from)),
+                low = words_of(two ? load_shared(from + W_TERM) : make_uint4(0, 0, 0, 0));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t first = high.w[i / 2] >> i % 2 * 16, second = low.w[i / 2] >> i % 2 * 16 & 0xffff;
+        v[i] = __uint_as_float((first & 0x8000) << 16 | (first & 0x7fff ? 0x7f800000 : second ? 0x3f800000 : 0));
+    }
+}
+
+/* Logits without bias of `rows` rows, ROWS at most, those of notes.list from `from` on, to `tile`, which has `bytes`.
+ * `infinite`: rows of W have infinities here. */
+template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const rfi_cuda_fold &p,
+    float *tile, int bytes, const Notes &notes, bool infinite, int from, int rows, int64_t column0, int thread,
+    Sync sync) {
     constexpr int ROW_LANES = ROWS / LANE_ROWS, FEATURE_LANES = 32 / ROW_LANES, EACH = FEATURES / FEATURE_LANES;
     static_assert(FEATURE_LANES % 8 == 0, "the features of a lane are permuted alike");
+    const int *const list = notes.list + from;
     const int lane = thread % 32, warp = thread / 32, f0 = lane % FEATURE_LANES, r0 = lane / FEATURE_LANES;
     const bool two = p.w.low != nullptr;
     const int x_at = (two ? 2 : 1) * W_TERM, slot_bytes = x_at + ROWS * X_ROW,
@@ -149,8 +171,11 @@ template <int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const
         for (int piece = 0; piece < CHUNK / 8; piece++) {
             float v[EACH][8];
 #pragma unroll
-            for (int j = 0; j < EACH; j++)
-                load_values(v[j], w_chunk + j * FEATURE_LANES * W_ROW + place_of<W_ROW>(f0, piece), two);
+            for (int j = 0; j < EACH; j++) {
+                const uint32_t at = w_chunk + j * FEATURE_LANES * W_ROW + place_of<W_ROW>(f0, piece);
+                if (infinite && notes.w_scale[f0 + j * FEATURE_LANES] == INFINITY) load_infinities(v[j], at, two);
+                else load_values<BF16>(v[j], at, two);
+            }
 #pragma unroll
             for (int r = 0; r < LANE_ROWS; r++) {
                 const uint32_t at = x_chunk + (r0 + r * ROW_LANES) * X_ROW + piece * 32;
@@ -189,20 +214,26 @@ template <int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const
     sync(); /* the tile is written */
 }
 
-/* In place of sums in registers. The signs of infinities are those of tensor cores, of tiles of the same size. */
-template <class OfSigns> struct Sums {
-    typedef typename OfSigns::Tile Signs;
-    typedef Shape<VALUES, Signs::ROWS, Signs::COLUMNS, true> Tile;
-    static constexpr bool TO_TILE = true;
-    static constexpr int ROWS = MOST_ROWS;
-    static_assert(Tile::COLUMNS == FEATURES && Tile::TILE_LD == TILE_LD, "the same tile");
+/* In place of sums in registers: the logits of a tile, of up to PLAIN_ROWS rows of any kind. */
+struct Sums {
+    static constexpr bool PLAIN = true;
+    typedef Shape<VALUES, 64, FEATURES, true> Tile;
+    static_assert(Tile::TILE_LD == TILE_LD, "the same tile");
     static_assert(TILE_BYTES + SUMS_BYTES <= Tile::TWO_STAGES_BYTES &&
-            WARPS * (2 * W_TERM + MOST_ROWS * X_ROW) <= Tile::TWO_STAGES_BYTES,
-        "they fit, a chunk of each warp at least");
+            WARPS * (2 * W_TERM + PLAIN_ROWS * X_ROW) <= Tile::TWO_STAGES_BYTES,
+        "they fit, and a chunk of each warp at least");
     template <class Sync> static __device__ __forceinline__ void multiply(const rfi_cuda_fold &p, float *tile,
-        int bytes, const Notes &notes, const int *list, int rows, int64_t column0, int thread, Sync sync) {
-        if (rows <= LANE_ROWS) multiply_rows<LANE_ROWS>(p, tile, bytes, notes, list, rows, column0, thread, sync);
-        else multiply_rows<MOST_ROWS>(p, tile, bytes, notes, list, rows, column0, thread, sync);
+        int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
+        if (p.w.dtype == RF_BFLOAT16) run<true>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        else run<false>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+    }
+
+  private:
+    template <bool BF16, class Sync> static __device__ __forceinline__ void run(const rfi_cuda_fold &p, float *tile,
+        int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
+        if (rows <= LANE_ROWS)
+            multiply_rows<BF16, LANE_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        else multiply_rows<BF16, PLAIN_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
     }
 };
 

@@ -19,6 +19,7 @@ namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int MOST = 128;                     /* rows and columns of a tile, at most */
+constexpr int PLAIN_ROWS = 16;                /* at a time, at most, by plain multiply-adds */
 constexpr int DEPTH = 32, PIECES = DEPTH / 8; /* of a stage, and of a row in it */
 constexpr int WINDOW = 2048;                  /* rows among which flagged ones are looked for at a time */
 /* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
@@ -388,7 +389,7 @@ template <class S> struct WPieces {
 /* The sums of a tile by mma.sync: a warp has 32 x 32 of them. Of the two warps that share a scheduler one multiplies a
  * stage in start, before it brings the next one, the other in finish. */
 template <Pass PASS> struct ByWarps {
-    static constexpr bool TO_TILE = false,
+    static constexpr bool PLAIN = false,
                           ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
     typedef Shape<PASS, 64, 128, false> Tile;
     static constexpr int ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, WARP_ROWS = 32, WARP_COLUMNS = 32,
@@ -573,20 +574,12 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     }
     const auto fate_at = [&](int i) { return fates[i / 16] >> i % 16 * 2 & 3; };
     if (kind == FINITE) {
-        if constexpr (Sums<VALUES>::TO_TILE) {
-            if (finite) Sums<VALUES>::multiply(p, tile, bytes, notes, list, rows, column0, thread, sync);
-            if (infinite)
-                Sums<W_INFINITIES>(thread, rows, true).each([&](int r, int c, float, int i) {
-                    if (r < rows && fate_at(i)) tile[r * TILE_LD + c] = fated(fate_at(i));
-                });
-        } else {
-            Sums<VALUES> sums(thread, rows, true);
-            if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
-            sums.each([&](int r, int c, float sum, int i) {
-                const unsigned fate = fate_at(i);
-                if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
-            });
-        }
+        Sums<VALUES> sums(thread, rows, true);
+        if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        sums.each([&](int r, int c, float sum, int i) {
+            const unsigned fate = fate_at(i);
+            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
+        });
     } else {
         Sums<X_INFINITIES> sums(thread, rows, true);
         multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
@@ -726,20 +719,31 @@ template <template <Pass> class Sums, class Sync> __device__ void compute(const 
 #pragma unroll 1
         for (int kind = FINITE; kind <= MANY; kind++) {
             const int count = uniform(list_rows(p, (Kind)kind, window, notes, thread, sync));
-            const int most = kind == FINITE ? Sums<VALUES>::ROWS : S::ROWS;
+            const int most = Sums<VALUES>::PLAIN && kind != FEW ? PLAIN_ROWS : S::ROWS;
             const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * most, rows = min(most, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
                 note_columns(p, notes, column0, COLUMNS, thread, sync);
                 const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);
+                const auto fold = [&](int first, int rows) {
+                    rfi_fold_tile(p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first,
+                        thread, WARPS);
+                    sync(); /* the tile is read, its states are written */
+                };
                 if (kind == FEW && !infinite) look_up<S>(p, (float *)shared, notes, first, rows, column0, thread, sync);
-                else
+                else if constexpr (Sums<VALUES>::PLAIN) {
+                    for (int part = 0; part < rows; part += PLAIN_ROWS) {
+                        const int there = min(rows - part, PLAIN_ROWS);
+                        Sums<VALUES>::multiply(
+                            p, (float *)shared, bytes, notes, infinite, first + part, there, column0, thread, sync);
+                        fold(first + part, there);
+                    }
+                    continue;
+                } else
                     compute_tile<Sums>(
                         p, (Kind)kind, infinite, finite, shared, bytes, notes, first, rows, column0, thread, sync);
-                rfi_fold_tile(
-                    p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
-                sync(); /* the tile is read, its states are written */
+                fold(first, rows);
             }
         }
 }

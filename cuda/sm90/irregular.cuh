@@ -41,11 +41,10 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
  * columns, of 64 it has all with half of the columns. A stage is multiplied while the threads bring the next one, which
  * for TF32 takes them half as many instructions as for bfloat16. */
 template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroups {
-    static constexpr bool TO_TILE = false, ASYNCHRONOUS = true;
+    static constexpr bool PLAIN = false, ASYNCHRONOUS = true;
     typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_, true> Tile;
     static constexpr bool VALUES = PASS == irregular_tile::VALUES;
     static constexpr int COLUMNS = ROWS_ == 128 ? COLUMNS_ : COLUMNS_ / 2, COUNT = COLUMNS / 2; /* of a warpgroup */
-    static constexpr int ROWS = ROWS_;
     static constexpr int STEPS = Tile::ROW / 32, ORDER = Tile::TERMS;
     static_assert(ROWS_ == 64 || ROWS_ == 128, "two warpgroups");
     float total[COUNT] = {}, part[VALUES ? COUNT : 1];
@@ -91,14 +90,8 @@ template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroup
         for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
     }
 };
-/* For few rows more tiles, so that more multiprocessors have one, and finite values by plain multiply-adds. */
-template <irregular_tile::Pass PASS> struct Few {
-    typedef ByWarpgroups<PASS, 64, 64> Sums;
-};
-template <> struct Few<irregular_tile::VALUES> {
-    typedef irregular_tile::plain::Sums<ByWarpgroups<irregular_tile::X_INFINITIES, 64, 64>> Sums;
-};
-template <irregular_tile::Pass PASS> using Of64Rows = typename Few<PASS>::Sums;
+/* For few rows more tiles, so that more multiprocessors have one, and plain multiply-adds. */
+template <irregular_tile::Pass> using Of64Rows = irregular_tile::plain::Sums;
 template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
