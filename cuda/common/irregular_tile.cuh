@@ -365,6 +365,15 @@ template <class S> struct WPieces {
             } else if (bfloat16 && !S::TF32) {
 #pragma unroll
                 for (int t = 0; t < TERMS; t++) store_shared(to + t * S::W_TERM, term[t]);
+            } else if (S::TF32 && !bfloat16) {
+                /* A value of binary16 is one of TF32. */
+#pragma unroll
+                for (int t = 0; t < S::TERMS; t++) {
+                    float v[8];
+                    pieces::widen(v, term[t], false);
+                    store_shared(to + t * S::W_TERM, pieces::pack(v, 0));
+                    store_shared((to ^ 16) + t * S::W_TERM, pieces::pack(v, 1));
+                }
             } else {
                 float v[8], more[8];
                 pieces::widen(v, term[0], bfloat16);
