@@ -217,7 +217,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
 /* In place of sums in registers: the logits of a tile, of up to PLAIN_ROWS rows of any kind. */
 struct Sums {
     static constexpr bool PLAIN = true;
-    typedef Shape<VALUES, 64, FEATURES, true> Tile;
+    typedef Shape<VALUES, 64, FEATURES> Tile;
     static_assert(Tile::TILE_LD == TILE_LD, "the same tile");
     static_assert(TILE_BYTES + SUMS_BYTES <= Tile::TWO_STAGES_BYTES &&
             WARPS * (2 * W_TERM + PLAIN_ROWS * X_ROW) <= Tile::TWO_STAGES_BYTES,

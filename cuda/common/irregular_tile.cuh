@@ -2,13 +2,12 @@
 /* A tile of logits of rows that terms of 16 bits do not represent, on tensor cores: what each kernel that reads x in
  * terms does with the rows that it leaves out.
  *
- * A finite row is brought to terms with the range of float32 on its way to shared memory, and so are W's values,
- * whatever terms they are kept in: three of bfloat16 each, six products, or two of TF32, three that take twice as long,
- * which are fewer instructions. Of a row with infinities only these count, and only the signs of W: one product of
- * values of -1, 0 and 1. The sum is as large as the number of the row's infinities where all of them pull to one side,
- * and smaller where the logit is NaN. Where they are few, W is read at their places alone. A row of W with infinities
- * is the same with x and W changed over: one more product for its tile, of the signs of x. The sum of a row depends on
- * the row and W alone, not on what else is in the tile. */
+ * A finite row is brought to two terms of TF32, which have the range of float32, on its way to shared memory, and so
+ * are W's values, whatever terms they are kept in: three products. Of a row with infinities only these count, and only
+ * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities where
+ * all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
+ * alone. A row of W with infinities is the same with x and W changed over: one more product for its tile, of the signs
+ * of x. The sum of a row depends on the row and W alone, not on what else is in the tile. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 #define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 
@@ -38,11 +37,11 @@ struct Notes {
 };
 
 /* A tile, and the terms of a stage of it: first those of x, then those of W. */
-template <Pass PASS_, int ROWS_, int COLUMNS_, bool TF32_> struct Shape {
+template <Pass PASS_, int ROWS_, int COLUMNS_> struct Shape {
     static constexpr Pass PASS = PASS_;
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, TILE_LD = COLUMNS + 4;
-    static constexpr bool TF32 = TF32_ && PASS == VALUES; /* or bfloat16 */
-    static constexpr int TERMS = PASS != VALUES ? 1 : TF32 ? 2 : 3;
+    static constexpr bool TF32 = PASS == VALUES; /* signs are bfloat16 */
+    static constexpr int TERMS = TF32 ? 2 : 1;
     static constexpr int ROW = DEPTH * (TF32 ? 4 : 2); /* bytes */
     static constexpr int X_TERM = ROWS * ROW, W_TERM = COLUMNS * ROW, FIRST_W = TERMS * X_TERM,
                          STAGE = TERMS * (X_TERM + W_TERM);
@@ -139,28 +138,18 @@ __device__ __forceinline__ void store_shared_16(uint32_t to, uint16_t v) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
 }
 
-/* Eight values to the terms of shape S, to `to` and TERM bytes further on. */
+/* Eight values to the terms of shape S, of TF32, to `to` and TERM bytes further on. */
 template <class S, int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
 #pragma unroll
     for (int t = 0; t < S::TERMS; t++) {
         uint32_t term[8];
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            if (S::TF32) {
-#pragma unroll
-                for (int j = i; j < i + 2; j++) {
-                    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[j]) : "f"(v[j]));
-                    if (t + 1 < S::TERMS) v[j] -= __uint_as_float(term[j]);
-                }
-            } else {
-                const __nv_bfloat162 two = __floats2bfloat162_rn(v[i], v[i + 1]);
-                term[i / 2] = *(const uint32_t *)&two;
-                const float2 back = rfi_widen<__nv_bfloat16>(term[i / 2]);
-                v[i] -= back.x, v[i + 1] -= back.y;
-            }
+        for (int i = 0; i < 8; i++) {
+            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[i]) : "f"(v[i]));
+            if (t + 1 < S::TERMS) v[i] -= __uint_as_float(term[i]);
         }
         store_shared(to + t * TERM, make_uint4(term[0], term[1], term[2], term[3]));
-        if (S::TF32) store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
+        store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
     }
 }
 
@@ -362,10 +351,7 @@ template <class S> struct WPieces {
                     signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
                 }
                 store_shared(to, pack(signs));
-            } else if (bfloat16 && !S::TF32) {
-#pragma unroll
-                for (int t = 0; t < TERMS; t++) store_shared(to + t * S::W_TERM, term[t]);
-            } else if (S::TF32 && !bfloat16) {
+            } else if (!bfloat16) {
                 /* A value of binary16 is one of TF32. */
 #pragma unroll
                 for (int t = 0; t < S::TERMS; t++) {
@@ -400,7 +386,7 @@ template <class S> struct WPieces {
 template <Pass PASS> struct ByWarps {
     static constexpr bool PLAIN = false,
                           ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
-    typedef Shape<PASS, 64, 128, false> Tile;
+    typedef Shape<PASS, 64, 128> Tile;
     static constexpr int ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, WARP_ROWS = 32, WARP_COLUMNS = 32,
                          M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
     static constexpr int COUNT = M * N * 4;
@@ -441,22 +427,25 @@ template <Pass PASS> struct ByWarps {
     }
 
   private:
-    /* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
-    static __device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
+    /* Fragments of 32 bytes of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
+    static __device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k) {
 #pragma unroll
-        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * Tile::ROW);
+        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k << 5) + m * 16 * Tile::ROW);
     }
     static __device__ __forceinline__ void multiply_pair(
         float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
 #pragma unroll
         for (int m = 0; m < PAIR; m++)
 #pragma unroll
-            for (int n = 0; n < PAIR; n++) rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+            for (int n = 0; n < PAIR; n++) {
+                if (Tile::TF32) rfi_mma_tf32(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+                else rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+            }
     }
-    /* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
-     * first, see rfi_unbiased; of signs any sum is exact. */
+    /* total += a stage; `pairs` of the warp's rows are there. Three products are summed up by themselves, the small
+     * ones first, see rfi_unbiased; of signs any sum is exact. */
     __device__ __forceinline__ void multiply(uint32_t stage) {
-        constexpr int STEPS = DEPTH / 16, BIG = Tile::TERMS;
+        constexpr int STEPS = Tile::ROW / 32, BIG = Tile::TERMS;
 #pragma unroll
         for (int m = 0; m < M / PAIR; m++) {
             if (m >= pairs) break;

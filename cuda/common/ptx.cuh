@@ -55,6 +55,13 @@ template <> __device__ __forceinline__ void rfi_mma<__nv_bfloat16>(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* The same of TF32, (16, 8) times (8, 8): two values of 16 bits are one of 32. */
+static __device__ __forceinline__ void rfi_mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 /* d += a b in float64, (16, 8) times (8, 8). Lane l has a[i] at row l / 4 + i % 2 * 8, depth l % 4 + i / 2 * 4; b[i] at
  * depth l % 4 + i * 4, column l / 4; d[i] at row l / 4 + i / 2 * 8, column l % 4 * 2 + i % 2. Before sm_90 the
  * instruction is for (8, 4) times (4, 8), a quarter of it. */

@@ -42,7 +42,7 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
  * for TF32 takes them half as many instructions as for bfloat16. */
 template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroups {
     static constexpr bool PLAIN = false, ASYNCHRONOUS = true;
-    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_, true> Tile;
+    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_> Tile;
     static constexpr bool VALUES = PASS == irregular_tile::VALUES;
     static constexpr int COLUMNS = ROWS_ == 128 ? COLUMNS_ : COLUMNS_ / 2, COUNT = COLUMNS / 2; /* of a warpgroup */
     static constexpr int STEPS = Tile::ROW / 32, ORDER = Tile::TERMS;
