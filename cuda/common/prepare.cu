@@ -357,22 +357,30 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     static_assert(STEP % 64 == 0, "whole panels");
     const int64_t to = p.panel ? rfi_place(p.panel, p.panel_rows, row, mine) : row * p.ld_terms + mine;
     const int64_t apart = p.panel ? p.panel_rows / RFI_BLOCK_ROWS * rfi_block_values(p.panel) / p.panel : 1;
-    const int copied = FEW || !whole ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+    const bool by_value = !FEW && !whole && dtype == RF_FLOAT32; /* rows begin anywhere */
+    const int copied =
+        FEW || !(whole || by_value) ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
     float pieces[FEW ? PIECES : 1][WIDTH];
     const row_walk<FEW> walk = {p, kept, pieces, first, copied, dtype, whole};
     begin(p.clear);
     if (FEW)
 #pragma unroll
         for (int g = 0; g < PIECES; g++) load_values(p, first, mine + g * STEP, dtype, whole, pieces[FEW ? g : 0]);
+    if (by_value)
 #pragma unroll 4
-    for (int i = mine; i < copied; i += STEP) {
-        const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
-        if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
-        else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
-    }
+        for (int i = threadIdx.x; i < copied; i += THREADS)
+            rfi_copy_async_4(rfi_shared_address(kept + i * 4), (const float *)p.data + first + i);
+    else
+#pragma unroll 4
+        for (int i = mine; i < copied; i += STEP) {
+            const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
+            if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
+            else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
+        }
     rfi_copy_commit();
     clear_words(p.clear);
-    rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
+    rfi_copy_wait<0>();            /* a thread reads what it has copied itself: no barrier */
+    if (by_value) __syncthreads(); /* but here */
     float top = 0;
     walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { top = largest_of(v, top); });
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });

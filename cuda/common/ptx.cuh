@@ -22,6 +22,11 @@ static __device__ __forceinline__ void rfi_copy_async_8(uint32_t shared, const v
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 
+/* The same for 4 bytes, all of them. */
+static __device__ __forceinline__ void rfi_copy_async_4(uint32_t shared, const void *global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+
 static __device__ __forceinline__ void rfi_copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /* Until at most `pending` of this thread's groups are under way. */
