@@ -76,6 +76,11 @@ constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
 constexpr int FEW_ROWS = 128, FEW_THREADS = 1024, SHORT_ROW = 1024, SHORT_THREADS = 128, WARP = 32;
 template <int TEAM> constexpr int PIECES = TEAM == FEW_THREADS ? 2 : TEAM == WARP ? SHORT_ROW / WARP / WIDTH : 0;
 
+template <int TEAM> constexpr int BLOCK = TEAM == WARP ? SHORT_THREADS : TEAM; /* threads, */
+template <int TEAM> constexpr int BLOCKS = TEAM == WARP ? 5
+    : TEAM == FEW_THREADS                               ? 1
+                                                        : 6; /* and how many a multiprocessor must hold */
+
 /* What the threads of a row do together: a block, or a warp. */
 template <int TEAM> __device__ __forceinline__ bool any_of_team(bool v) {
     return TEAM == WARP ? __any_sync(~0u, v) : __syncthreads_or(v);
@@ -357,11 +362,8 @@ template <int TERMS, int TEAM> __device__ __forceinline__ float write_rest(
 
 /* TEAM threads a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32,
  * the usual case, without a question in its loops. */
-template <int TERMS, bool BF16, int TEAM, bool PLAIN>
-__global__ void __launch_bounds__(TEAM == WARP ? SHORT_THREADS : TEAM,
-    TEAM == WARP              ? 7
-        : TEAM == FEW_THREADS ? 1
-                              : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_bounds__(BLOCK<TEAM>, BLOCKS<TEAM>)
+    split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
     constexpr bool IN_REGISTERS = PIECES<TEAM> > 0;
     constexpr int STEP = row_walk<TEAM>::STEP, WARPS = TEAM / 32;
