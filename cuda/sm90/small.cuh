@@ -430,9 +430,8 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     int slot = 0, round = 0;
     copy_parameters(f, sh.fold);
     rfi_wait_for_previous();
-    if (sees_irregular(f, threadIdx.x, CONSUMER_THREADS)) *sh.irregular = true;
-    for (int r = threadIdx.x; r < f.batch; r += CONSUMER_THREADS)
-        if (!is_irregular(f, r)) *sh.regular = true;
+    static_assert(C::ROWS <= CONSUMER_THREADS, "a thread a row");
+    if (threadIdx.x < f.batch) *(is_irregular(f, threadIdx.x) ? sh.irregular : sh.regular) = true;
     for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) {
         sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
         sh.ratio[r] = f.levels.wide && r < f.batch ? __ldcg(f.levels.ratio + r) : 0;
