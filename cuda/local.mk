@@ -13,6 +13,7 @@ cuda_cu = \
 	cuda/common/convert.cu \
 	cuda/common/prepare.cu \
 	cuda/common/shards.cu \
+	cuda/sm80/few_f64.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
 	cuda/sm80/irregular.cu \

@@ -137,9 +137,6 @@ cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t 
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, float>(fold, stream);
 }
-cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return launch<shape<8, 64>, double>(fold, stream);
-}
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, double>(fold, stream);
 }
