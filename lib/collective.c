@@ -17,7 +17,7 @@ typedef struct card {
     char sentence[448];
 } card;
 _Static_assert(sizeof(card) == 512, "cards of different versions must have the same size");
-enum { VERSION = 1 };
+enum { VERSION = 1, FEW = 32 };
 
 /* All that one call holds. */
 typedef struct sharded {
@@ -216,11 +216,14 @@ rf_status rf_model_forward_sharded(const rf_model *model, const rf_collective *g
     rf_status status = rfi_sized_read("collective", "rf_collective", given, &by, sizeof by);
     if (!status) status = check_collective(&by);
     if (status) return status;
-    sharded s = {.model = model, .by = &by};
-    s.cards = calloc((size_t)by.num_ranks, sizeof *s.cards);
-    if (!s.cards) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the shapes of %d ranks", by.num_ranks);
+    /* Of few ranks on the stack: one without memory must be able to say so. */
+    card few[FEW];
+    card *const many = by.num_ranks > FEW ? calloc((size_t)by.num_ranks, sizeof *many) : NULL;
+    sharded s = {.model = model, .by = &by, .cards = many ? many : few};
+    if (by.num_ranks > FEW && !many)
+        return rfi_error(RF_OUT_OF_MEMORY, "no memory for the shapes of %d ranks", by.num_ranks);
     status = run(&s, args);
-    free(s.cards);
+    free(many);
     if (!s.on_device) free(s.states);
     else if (s.states) model->backend->give_back(&model->spec, s.args.stream, s.states);
     free(s.parts);

@@ -110,7 +110,7 @@ if HAVE_MPI
 include_HEADERS += lib/mpi/rowfold_mpi.h
 lib_LTLIBRARIES += lib/mpi/librowfold_mpi.la
 endif
-EXTRA_DIST += lib/mpi/rowfold_mpi.h lib/mpi/rowfold_mpi.c
+EXTRA_DIST += lib/mpi/rowfold_mpi.h lib/mpi/rowfold_mpi.c lib/link.h
 lib_mpi_librowfold_mpi_la_SOURCES = lib/mpi/rowfold_mpi.c
 lib_mpi_librowfold_mpi_la_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 lib_mpi_librowfold_mpi_la_LDFLAGS = -version-info $(ROWFOLD_VERSION_INFO) -no-undefined -export-symbols-regex '^rf_mpi_' $(DEFS_LDFLAGS)

@@ -477,7 +477,8 @@ typedef struct rf_collective {
  * how computing went, then the states, three all_gather in all. So a rank that fails (a wrong argument, no memory) does not leave the others
  * waiting: all of them return its status, with the rank and its sentence in rf_last_error. Ranks that do not fit together (other chains, batches,
  * columns that overlap or are missing) give RF_INVALID_ARGUMENT on all, an exchange that fails RF_COMMUNICATION on those that notice, with the rank
- * that it failed for where the callback says it. A wrong `collective`, or model NULL, is the rank's own affair: nothing is exchanged.
+ * that it failed for where the callback says it. A wrong `collective` is the rank's own affair: nothing is exchanged; nor is it where among more than
+ * 32 ranks one has no memory for what the others say of themselves.
  *
  * Any number of threads may do so at once, if each has a collective of its own. args->workspace serves the forward; the states of all ranks,
  * batch * num_groups * num_words words for each, are the call's own. It waits for the other ranks, so it cannot be captured in a CUDA graph:
@@ -497,11 +498,11 @@ typedef struct rf_ways {
     size_t size;             /* sizeof(rf_ways) */
     int64_t rows;            /* of x */
     int64_t two_level_rows;  /* whose values are so far apart that they take terms of two levels: twice the products, for all rows of their tile */
-    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still. Computed by themselves, from x as it came */
+    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still; all, where a row of W has several infinities */
     int64_t tiles;           /* of rows, as the kernel has them */
     int64_t two_level_tiles; /* with a row of two levels */
     int32_t x_terms;         /* that a value of x is brought to */
-    int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored */
+    int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored, or rounded to TF32, and x with it */
 } rf_ways;
 
 /* Counts the ways that the rows of a call take, without computing its results: a diagnostic, which waits for the stream. Of `args` it looks at

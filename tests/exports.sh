@@ -27,6 +27,11 @@ done
 for name in $exported; do
     declared "$srcdir/lib/rowfold.h" | grep -qx "$name" || { echo "exported, but not in rowfold.h: $name"; failed=1; }
 done
+# Neither MPI nor NCCL is linked with; librowfold_nccl, too, finds NCCL at run time.
+for unlinked in "$library" lib/nccl/.libs/librowfold_nccl.so; do
+    test -r "$unlinked" || continue
+    "$NM" -D --undefined-only "$unlinked" | grep -E ' (MPI_|ompi_|nccl)' && { echo "wanted by $unlinked"; failed=1; }
+done
 case $versioned in *@*)
     for name in $(declared "$srcdir/tests/c/rowfold_0_1.h"); do
         echo "$versioned" | grep -qx "$name@@ROWFOLD_0.1" || { echo "not of version ROWFOLD_0.1, as programs of 0.1.0 expect: $name"; failed=1; }

@@ -3,6 +3,7 @@
 # Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
 public_programs = \
 	tests/c/test_api \
+	tests/c/test_bounds \
 	tests/c/test_chain \
 	tests/c/test_cpu_invariance \
 	tests/c/test_cpu_threads \
@@ -41,17 +42,21 @@ tests_c_test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 tests_c_test_cuda_faults_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_cuda_faults_LDADD = $(lib_librowfold_la_LIBADD)
 tests_c_test_cuda_faults_LDFLAGS = $(cuda_calls:%=-Wl,--wrap=%)
-noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h
+noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h tests/c/slow.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 # Run by tests/mpi.sh, on several ranks.
 mpi_programs =
 if HAVE_MPI
-mpi_programs += tests/c/mpi_shards
+mpi_programs += tests/c/mpi_shards tests/c/mpi_example
 endif
 check_PROGRAMS += $(mpi_programs)
 EXTRA_DIST += tests/c/mpi_shards.c
 tests_c_mpi_shards_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
 tests_c_mpi_shards_LDADD = lib/mpi/librowfold_mpi.la lib/librowfold.la $(MPI_LIBS)
+tests_c_mpi_example_SOURCES = examples/shards_mpi.c
+tests_c_mpi_example_CPPFLAGS = $(AM_CPPFLAGS) -I$(srcdir)/lib/mpi
+tests_c_mpi_example_CFLAGS = $(AM_CFLAGS) $(MPI_CFLAGS)
+tests_c_mpi_example_LDADD = $(tests_c_mpi_shards_LDADD)
 # Of librowfold_nccl, which finds NCCL as a program that has loaded it does.
 nccl_programs =
 if HAVE_NCCL

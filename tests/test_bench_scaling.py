@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rowfold
 from rowfold.__main__ import main
 from rowfold.bench import scaling
 from rowfold.bench.machine import cores
@@ -31,8 +32,19 @@ def test_the_time_of_an_exchange() -> None:
 def test_the_largest_shard() -> None:
     assert scaling.largest_shard(128256, 1) == (0, 128256)
     assert scaling.largest_shard(128256, 2)[1] == 64256
-    assert scaling.largest_shard(128256, 512) == (0, 251)
+    assert scaling.largest_shard(128256, 512) == (250, 251)
     assert scaling.largest_shard(300, 2) == (0, 256)
+
+
+@pytest.mark.parametrize("columns", [1, 255, 300, 5000, 128256])
+def test_shards_and_their_groups(columns: int) -> None:
+    for devices in (1, 2, 3, 8, 16, 17, 64, 500):
+        shards = scaling.shards_of(columns, min(devices, columns))
+        assert [sum(count for _, count in shards[:i]) for i in range(len(shards))] == [first for first, _ in shards]
+        assert sum(count for _, count in shards) == columns
+        for first, count in shards[:: max(1, len(shards) // 9)]:
+            model = rowfold.Model("linear | max", 2, count, first_column=first, total_columns=columns)
+            assert scaling.groups_of(columns, first, count) == model.states_info.num_groups, (first, count)
 
 
 def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -125,6 +126,53 @@ def test_a_process_that_does_not_come_or_dies_is_named(files):
     (said, status), _ = finish(*processes)
     assert status == 1 and "rank 1 (global rank 1) did not answer" in said, said
     assert left(files) == ["ids.npy", "w.npz", "x.npy"]
+
+
+# What a process has had at most, mapped files included, in KiB. ru_maxrss is not it: that begins with the parent's.
+PEAK = """
+import sys
+from rowfold.__main__ import main
+status = main(sys.argv[1:])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+sys.exit(status)
+"""
+
+
+def test_each_process_holds_its_columns_alone(tmp_path):
+    """Of four, a quarter: in the file, which is mapped, and of what is prepared of it."""
+    columns, width = 16384, 1024
+    weight = tmp_path / "w.safetensors"
+    data = np.ones((columns, width), np.float32)
+    head = json.dumps(
+        {"weight": {"dtype": "F32", "shape": [columns, width], "data_offsets": [0, data.nbytes]}}
+    ).encode()
+    head += b" " * (-len(head) % 8)  # aligned, so that rows are read where they are
+    weight.write_bytes(len(head).to_bytes(8, "little") + head + data.tobytes())
+    np.save(tmp_path / "x.npy", np.ones((4, width), np.float32))
+    command = [sys.executable, "-c", PEAK, "run", "linear | logsumexp", "--weights", weight.name, "--input"]
+    command += ["x.npy", "--output", "y.npy", "--threads", "1", "--shard", "columns", "--force"]
+
+    def peaks(size):
+        known = {name for pair in shards.NUMBERS for name in pair} | {"MASTER_ADDR", "MASTER_PORT"}
+        base = {k: v for k, v in environment().items() if k not in known} | {"OMP_NUM_THREADS": "1"}
+        processes = [
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env=base | {"RANK": str(rank), "WORLD_SIZE": str(size)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(size)
+        ]
+        said = [process.communicate(timeout=120)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0] * size
+        return [int(text) * 1024 for text in said]
+
+    (alone,), parts = peaks(1), peaks(4)
+    # Twice the weights, once as the file has them and once prepared; what differs otherwise is a few MiB.
+    saved = 2 * data.nbytes * 3 // 4
+    assert all(saved * 0.8 < alone - part < saved * 1.2 for part in parts), (alone, parts)
 
 
 def test_refusals(files):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""rowfold run --shard batch: several processes, one complete output."""
+"""rowfold run and score --shard batch: several processes, one complete output."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -30,8 +31,12 @@ def files(tmp_path):
 
 
 def start(folder, rank, size, *more, names=("RANK", "WORLD_SIZE"), chain="linear | logsumexp"):
-    command = [sys.executable, "-m", "rowfold", "run", chain, "--weights", "w.npz", "--weight", "weight"]
-    command += ["--bias", "bias", "--input", "x.npy", "--output", "y.npy", "--shard", "batch", "--threads", "1", *more]
+    return launch(folder, rank, size, "run", chain, "--output", "y.npy", *more, names=names)
+
+
+def launch(folder, rank, size, *command, names=("RANK", "WORLD_SIZE"), shard=("--shard", "batch")):
+    files = ["--weights", "w.npz", "--weight", "weight", "--bias", "bias", "--input", "x.npy"]
+    command = [sys.executable, "-m", "rowfold", command[0], *files, "--threads", "1", *shard, *command[1:]]
     known = {name for pair in shards.NUMBERS for name in pair}
     variables = {k: v for k, v in environment().items() if k not in known}
     variables |= dict(zip(names, (str(rank), str(size))))
@@ -78,6 +83,34 @@ def test_several_results_and_row_inputs(files, ending):
         assert one.files == other.files and all(np.array_equal(one[name], other[name]) for name in one.files)
     else:
         assert together == alone
+
+
+def scored(*processes):
+    said = [p.communicate(timeout=120) for p in processes]
+    assert [(p.returncode, err) for p, (_, err) in zip(processes, said)] == [(0, "")] * len(processes)
+    return [out for out, _ in said]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_scores_and_their_summary(files, size):
+    folder, _ = files
+    ids = np.arange(ROWS) * 7 % N
+    ids[[0, 3, 20]] = -100
+    np.save(folder / "ids.npy", ids)
+    command = ["score", "--targets", "ids.npy", "--json"]
+    (alone,) = scored(launch(folder, 0, 1, *command, "--output", "one.npz", shard=()))
+    one, *others = scored(*(launch(folder, rank, size, *command, "--output", "s.npz") for rank in range(size)))
+    assert others == [""] * (size - 1)
+    got, right = json.loads(one), json.loads(alone)
+    assert got.keys() == right.keys() and right["tokens"] == ROWS - 3
+    for name in right:  # sums of three parts may round in another way
+        assert got[name] == pytest.approx(right[name], rel=1e-12), name
+    assert left(folder) == ["ids.npy", "one.npz", "s.npz", "w.npz", "x.npy"]
+    together, one = (np.load(folder / name) for name in ("s.npz", "one.npz"))
+    assert together.files == one.files == ["logprob", "greedy", "rank", "entropy"]
+    assert all(np.array_equal(together[name], one[name]) for name in one.files)
+    ((said, status),) = finish(launch(folder, 0, 2, *command))
+    assert status == 1 and "--shard batch: the processes have nowhere to meet; expected --output FILE" in said
 
 
 def test_more_processes_than_rows(files):

@@ -27,6 +27,7 @@ def run(tmp_path: Path, scenario: str, size: int, *more: str) -> list:
         "PYTHONPATH": path,
         "ROWFOLD_LIBRARY": rowfold._lib.load().path,
         "OMP_NUM_THREADS": "1",
+        "NCCL_NVLS_ENABLE": "0",  # which not every machine with two GPUs has
     }
     meeting = tmp_path / "meeting"
     workers = [
@@ -56,9 +57,34 @@ def test_every_process_gets_the_bits_of_one(tmp_path, size):
     assert run(tmp_path, "numbers", size) == [[True, True, True, [2, 0], True]] * size
 
 
+def check_several(answers: list, host: bool) -> None:
+    last = len(answers) - 1
+    expected = [
+        ("InvalidArgumentError", f"rank {last} failed: flatten_1 has shape (3,); expected (6,), a column for each row"),
+        ("InvalidArgumentError", "rank 0 failed: "),
+        ("UnsupportedError", "rank 0 failed: "),
+        ("FuseError", "rank 0 failed: the forward has a cross entropy with weights of all classes"),
+    ]
+    for same, answers_of_rank, again in answers:
+        assert same and again
+        for answer, (right_kind, right) in zip(answers_of_rank, expected):
+            if answer is not None:
+                kind, text, when = answer
+                assert kind == right_kind and text.startswith(right) and when == "soon", text
+        assert host == (answers_of_rank[1] is not None)
+
+
+def test_several_results_and_columns_of_rows(tmp_path):
+    check_several(run(tmp_path, "several", 2), True)
+
+
 def test_dtensors_bring_their_group(tmp_path):
     pytest.importorskip("torch.distributed.tensor")
-    for near, by_columns, replicated in run(tmp_path, "dtensors", 2):
+    check_dtensors(run(tmp_path, "dtensors", 2))
+
+
+def check_dtensors(answers: list) -> None:
+    for near, by_columns, replicated in answers:
         assert near
         assert by_columns[0] == "FuseError" and "expected Shard(0) over one dimension" in by_columns[1]
         assert replicated[0] == "FuseError" and "expected Shard(0) over one dimension" in replicated[1]
@@ -71,24 +97,24 @@ def test_groups_of_some_processes(tmp_path):
 def test_a_process_that_fails_is_named_by_all(tmp_path):
     for size in (2, 3):
         (tmp_path / str(size)).mkdir()
-        answers = run(tmp_path / str(size), "failing", size)
-        last = size - 1
-        expected = [
-            ("ArgumentTypeError", f"rank {last} failed: x has dtype torch.float64; expected torch.float32"),
-            ("InvalidArgumentError", f"rank {last} has x of shape (1, 3, 24), and rank 0 (2, 3, 24)"),
-            ("InvalidArgumentError", "rank 0 failed: x has shape (2, 3, 23); expected (..., 24)"),
-            ("InvalidArgumentError", "rank 0 failed: out.weight requires grad and grad mode is on"),
-            ("FuseError", f"rank {last} failed: the weight has 5 rows, and had "),
-            ("FuseError", f"rank {last} failed: the forward has no reduction over columns"),
-            (
-                "InvalidArgumentError",
-                "rank 0 failed: the layer is split over processes, whose messages cannot",
-            ),
-        ]
-        for got, fine in answers:
-            assert fine
-            for (kind, text, when), (right_kind, right) in zip(got, expected):
-                assert kind == right_kind and text.startswith(right) and when == "soon", text
+        check_failing(run(tmp_path / str(size), "failing", size))
+
+
+def check_failing(answers: list) -> None:
+    last = len(answers) - 1
+    expected = [
+        ("ArgumentTypeError", f"rank {last} failed: x has dtype torch.float64; expected torch.float32"),
+        ("InvalidArgumentError", f"rank {last} has x of shape (1, 3, 24), and rank 0 (2, 3, 24)"),
+        ("InvalidArgumentError", "rank 0 failed: x has shape (2, 3, 23); expected (..., 24)"),
+        ("InvalidArgumentError", "rank 0 failed: out.weight requires grad and grad mode is on"),
+        ("FuseError", f"rank {last} failed: the weight has 5 rows, and had "),
+        ("FuseError", f"rank {last} failed: the forward has no reduction over columns"),
+        ("InvalidArgumentError", "rank 0 failed: the layer is split over processes, whose messages cannot"),
+    ]
+    for got, fine in answers:
+        assert fine
+        for (kind, text, when), (right_kind, right) in zip(got, expected):
+            assert kind == right_kind and text.startswith(right) and when == "soon", text
 
 
 def check_functions(answers: list) -> None:
@@ -121,20 +147,47 @@ def test_batch_and_columns_together(tmp_path):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("transport", ["nccl", "cpu:gloo,cuda:nccl"])
 def test_gpus(tmp_path, transport):
-    for scenario in ("on_gpus", "functions"):
+    for scenario in ("on_gpus", "functions", "bits_on_gpus"):
         (tmp_path / scenario).mkdir()
         answers = run(tmp_path / scenario, scenario, 2, transport)
         if scenario == "functions":
             check_functions(answers)
         else:
-            assert answers == [[[True, True]] * 2] * 2
+            assert answers == {"on_gpus": [[[True, True]] * 2] * 2, "bits_on_gpus": [[True] * 8] * 2}[scenario]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_modules_and_graphs_on_gpus(tmp_path):
+    for scenario in ("several", "dtensors", "graph_on_gpus"):
+        (tmp_path / scenario).mkdir()
+        answers = run(tmp_path / scenario, scenario, 2, "nccl")
+        if scenario == "several":
+            check_several(answers, False)
+        elif scenario == "dtensors":
+            check_dtensors(answers)
+        else:
+            assert answers == [[True] * 3] * 2
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_gpus_of_which_one_fails_or_is_gone(tmp_path):
+    for scenario in ("failing", "killed", "late"):
+        (tmp_path / scenario).mkdir()
+        answers = run(tmp_path / scenario, scenario, 2, "nccl")
+        if scenario == "failing":
+            check_failing(answers)
+        else:
+            check_gone(scenario, answers)
 
 
 @pytest.mark.parametrize("scenario", ["killed", "late"])
 def test_a_process_that_is_gone_is_named_within_the_limit(tmp_path, scenario):
-    answers = run(tmp_path, scenario, 3)
+    check_gone(scenario, run(tmp_path, scenario, 3))
+
+
+def check_gone(scenario: str, answers: list) -> None:
     assert answers[1] is None
-    for rank in (0, 2):
+    for rank in range(0, len(answers), 2):
         first = answers[rank][0] if scenario == "killed" else answers[rank]
         assert first[0] == "CommunicationError" and first[1].startswith("rank 1 (global rank 1) did not answer: "), (
             first

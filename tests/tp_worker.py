@@ -33,8 +33,8 @@ dist.init_process_group(
     backend, init_method=f"file://{sys.argv[4]}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
 )
 generator = torch.Generator().manual_seed(3)
-W, b = torch.randn(N, K, generator=generator), torch.randn(N, generator=generator)
-x = torch.randn(2, 3, K, generator=generator)
+W, b = torch.randn(N, K, generator=generator).to(device), torch.randn(N, generator=generator).to(device)
+x = torch.randn(2, 3, K, generator=generator).to(device)
 
 
 class Head(nn.Module):
@@ -51,6 +51,24 @@ class Head(nn.Module):
 class Logits(Head):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(x)
+
+
+class Several(Head):
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        h = self.out(x)
+        values, places = h.max(dim=-1)
+        loss = torch.nn.functional.cross_entropy(h.flatten(0, 1), targets.flatten(), label_smoothing=0.1)
+        return {"energy": -h.logsumexp(-1), "best": places, "most": values, "loss": loss}
+
+
+class Best(Head):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x).topk(3).values
+
+
+class Weighted(Head):
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.out(x), targets, weight=self.out.bias)
 
 
 def shard() -> Head:
@@ -93,11 +111,30 @@ def numbers() -> object:
     return [first, changed, near, list(none.shape), f"of {N}" in module.explain()]
 
 
+def several() -> object:
+    """A module with several results, and with columns that its rows name; and those that are refused."""
+    group, own = dist.group.WORLD, rowfold.shard_columns(N, rank, size)
+    targets = torch.arange(6, device=device).reshape(2, 3) * 900
+    targets[0, 0] = -100
+    module = rowfold.torch.fuse(Several(*own), tp_group=group)
+    got, right = module(x, targets), rowfold.torch.fuse(Several(0, N))(x, targets)
+    same = [got.keys() == right.keys(), *(close(got[name], right[name]) for name in right)]
+    again = module(x, targets.flip(0))
+    same.append(close(again["loss"], rowfold.torch.fuse(Several(0, N))(x, targets.flip(0))["loss"]))
+    answers = [
+        refused(lambda: module(x, targets[:1] if rank == size - 1 else targets)),
+        refused(lambda: module(x, targets + N if rank == 0 else targets)) if device == "cpu" else None,
+        refused(lambda: rowfold.torch.fuse(Best(*own), tp_group=group)(x)),
+        refused(lambda: rowfold.torch.fuse(Weighted(*own), tp_group=group)),
+    ]
+    return [all(same), answers, close(module(x, targets)["energy"], right["energy"])]
+
+
 def dtensors() -> object:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(device.partition(":")[0], (size,))
     module = Head(0, N)
     module.out.weight = nn.Parameter(distribute_tensor(W, mesh, [Shard(0)]), requires_grad=False)
     module.out.bias = nn.Parameter(distribute_tensor(b, mesh, [Shard(0)]), requires_grad=False)
@@ -109,6 +146,31 @@ def dtensors() -> object:
     return [near, other, refused(lambda: rowfold.torch.fuse(module))]
 
 
+def graph_on_gpus() -> object:
+    """Captured: the messages before the states are exchanged then, and the states at each replay."""
+    first, count = rowfold.shard_columns(N, rank, size)
+    own, rows = W[first : first + count].bfloat16(), x.bfloat16()
+    targets, group, answers = torch.arange(6, device=device).reshape(2, 3) * 900, dist.group.WORLD, []
+    module = rowfold.torch.fuse(shard().bfloat16(), tp_group=group)
+
+    def call() -> list[torch.Tensor]:
+        return [*token_logprobs(rows, own, targets, entropy=True, tp_group=group), module(rows)]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call()
+    for turn in range(3):
+        rows.copy_(torch.roll(x, turn, -1))
+        graph.replay()
+        torch.cuda.synchronize()
+        answers.append(all(torch.equal(a, b) for a, b in zip(got, call())))
+    return answers
+
+
 def subgroup() -> object:
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = pairs[rank % 2]
@@ -118,6 +180,7 @@ def subgroup() -> object:
 
 
 def failing() -> object:
+    torch.compile(lambda x: x, backend="eager")(x)  # which takes long to import
     module = fused()
     last = size - 1
     answers = [
@@ -130,33 +193,33 @@ def failing() -> object:
     answers.append(refused(lambda: module(x)))
     module.out.weight.requires_grad_(False)
     if rank == last:
-        module.out.weight = nn.Parameter(torch.zeros(5, K), requires_grad=False)
-        module.out.bias = nn.Parameter(torch.zeros(5), requires_grad=False)
+        module.out.weight = nn.Parameter(torch.zeros(5, K, device=device), requires_grad=False)
+        module.out.bias = nn.Parameter(torch.zeros(5, device=device), requires_grad=False)
     answers.append(refused(lambda: module(x)))
     other = Logits(*rowfold.shard_columns(N, rank, size)) if rank == last else shard()
     answers.append(refused(lambda: rowfold.torch.fuse(other, tp_group=dist.group.WORLD)))
     again = fused()
     answers.append(refused(lambda: torch.compile(again, backend="eager")(x)))
-    return [answers, bool(torch.equal(again(x), whole()))]
+    return [answers, close(again(x), whole())]
 
 
 def functions() -> object:
     """token_logprobs and linear_cross_entropy, with all of their arguments that columns may be split for."""
     first, count = rowfold.shard_columns(N, rank, size)
-    own, bias = W[first : first + count].to(device), b[first : first + count].to(device)
-    hidden, targets = x.to(device), torch.arange(6).reshape(2, 3).to(device) * 900
+    own, bias = W[first : first + count], b[first : first + count]
+    hidden, targets = x, torch.arange(6).reshape(2, 3).to(device) * 900
     targets[0, 0] = -100
     classes = torch.rand(N, generator=generator).to(device)
     group, answers = dist.group.WORLD, []
     for entropy in (False, True):
         ways = {"temperature": 0.7, "softcap": 5.0, "entropy": entropy}
-        whole = token_logprobs(hidden, W.to(device), targets, b.to(device), **ways)
+        whole = token_logprobs(hidden, W, targets, b, **ways)
         got = token_logprobs(hidden, own, targets, bias, **ways, tp_group=group)
         pairs = zip(got, whole) if entropy else [(got, whole)]
         answers.append(all(close(a, b) and a.device == hidden.device for a, b in pairs))
     for ways in ({}, {"label_smoothing": 0.1}, {"label_smoothing": 0.1, "weight": classes}, {"weight": classes}):
         flat = hidden.reshape(-1, K), targets.reshape(-1)
-        whole = linear_cross_entropy(flat[0], W.to(device), flat[1], linear_bias=b.to(device), **ways)
+        whole = linear_cross_entropy(flat[0], W, flat[1], linear_bias=b, **ways)
         got = linear_cross_entropy(flat[0], own, flat[1], linear_bias=bias, **ways, tp_group=group)
         answers.append(close(got, whole))
     last = rank == size - 1
@@ -168,7 +231,7 @@ def functions() -> object:
     wrong = classes[:count]
     answers.append(refused(lambda: linear_cross_entropy(flat[0], own, flat[1], weight=wrong, tp_group=group)))
     again = token_logprobs(hidden, own, targets, bias, tp_group=group)
-    return [*answers, close(again, token_logprobs(hidden, W.to(device), targets, b.to(device)))]
+    return [*answers, close(again, token_logprobs(hidden, W, targets, b))]
 
 
 def mesh() -> object:
@@ -207,13 +270,31 @@ def on_gpus() -> object:
         first, count = rowfold.shard_columns(N, rank, size)
         own = Head(first, count).to(device, dtype)
         module = rowfold.torch.fuse(own, tp_group=dist.group.WORLD, tp_timeout=60)
-        got = module(x.to(device, dtype))
-        alone = rowfold.torch.fuse(Head(0, N).to(device, dtype))(x.to(device, dtype))
+        got = module(x.to(dtype))
+        alone = rowfold.torch.fuse(Head(0, N).to(device, dtype))(x.to(dtype))
         everyone = [torch.empty_like(got) for _ in range(size)]
         dist.all_gather(everyone, got)
         answers.append(
             [close(got, alone, 3e-2 if dtype is torch.bfloat16 else 1e-5), all(torch.equal(got, y) for y in everyone)]
         )
+    return answers
+
+
+def bits_on_gpus() -> object:
+    """Those of the states of all columns on one GPU, merged there."""
+    answers, targets = [], torch.arange(6, device=device).reshape(2, 3) * 900
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        first, count = rowfold.shard_columns(N, rank, size)
+        for chain, entropy in (("logprob(#target, -100)", False), ("logprob(#target, -100), entropy", True)):
+            everything = W.to(dtype)
+            got = token_logprobs(
+                x.to(dtype), everything[first : first + count], targets, entropy=entropy, tp_group=dist.group.WORLD
+            )
+            model = rowfold.Model(f"linear | {chain}", K, N, dtype=str(dtype)[6:], device=device)
+            model.load_weights(everything)
+            parts = [model.states(x.to(dtype), target=targets)]
+            right = rowfold.merge_states(model, parts, keepdims=False, target=targets)
+            answers.append(all(torch.equal(a, b) for a, b in (zip(got, right) if entropy else [(got, right)])))
     return answers
 
 

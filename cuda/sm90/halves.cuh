@@ -368,9 +368,9 @@ template <class C> __device__ __forceinline__ void consume(
     }
     if (walk.count && reduces) finish_joined(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (*sh.irregular)
-        compute_irregular<1>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, C::STAGES * C::STAGE,
+    static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
+    if (__shfl_sync(~0u, *sh.irregular, 0))
+        compute_irregular<1, Of128Rows>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, C::STAGES * C::STAGE,
             at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
@@ -387,7 +387,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     const Shared<E> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full),
         shared_address(columns_empty), shared_address(drawn), shared_address(tile_full), shared_address(tile_empty),
-        tiles, (float *)behind, last, &irregular, wide, shared_address(&wide_known)};
+        tiles, (float *)behind, last, &irregular, wide, nullptr, shared_address(&wide_known)};
     const uint32_t ready = shared_address(&ready_barrier);
     const Pairs pairs = {theirs, shared_address(&theirs_barrier)};
     const int rank = __shfl_sync(~0u, cluster_rank(), 0);

@@ -2,11 +2,11 @@
 #include "mpi/rowfold_mpi.h"
 
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "link.h"
 
 /* Messages up to this size go from each rank to each, so that it is known which one is missing; with larger ones MPI
  * knows better ways. Statuses are of the first kind, and before any states. */
@@ -27,15 +27,6 @@ typedef struct exchange {
     int count;
     double end; /* MPI_Wtime, or 0 for no limit */
 } exchange;
-
-static void say(char *message, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void say(char *message, size_t size, const char *format, ...) {
-    if (!message || !size) return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(message, size, format, args);
-    va_end(args);
-}
 
 static int mpi_failed(int code, const char *what, char *message, size_t size) {
     if (code == MPI_SUCCESS) return 0;
@@ -113,10 +104,7 @@ static void release(exchange *e) {
 static int32_t all_gather(void *user, const void *send, void *receive, size_t bytes, double timeout, int32_t *failed,
     char *message, size_t size) {
     link_state *l = user;
-    if (l->broken) {
-        say(message, size, "an exchange before has failed on this collective; open another one");
-        return 1;
-    }
+    if (is_broken(l->broken, message, size)) return 1;
     const size_t ranks = (size_t)l->ranks;
     if (!bytes || bytes > SIZE_MAX / ranks) return bytes != 0;
     exchange e = {.link = l, .end = timeout > 0 ? MPI_Wtime() + timeout : 0};
@@ -159,10 +147,6 @@ static rf_status duplicate(link_state *l, MPI_Comm comm, char *message, size_t s
         say(message, size, "MPI is not running: expected a call between MPI_Init and MPI_Finalize");
         return RF_INVALID_ARGUMENT;
     }
-    if (comm == MPI_COMM_NULL) {
-        say(message, size, "comm is MPI_COMM_NULL");
-        return RF_INVALID_ARGUMENT;
-    }
     if (mpi_failed(MPI_Comm_dup(comm, &l->comm), "MPI_Comm_dup", message, size)) return RF_COMMUNICATION;
     if (mpi_failed(MPI_Comm_set_errhandler(l->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", message, size) ||
         mpi_failed(MPI_Comm_rank(l->comm, &l->rank), "MPI_Comm_rank", message, size) ||
@@ -172,21 +156,15 @@ static rf_status duplicate(link_state *l, MPI_Comm comm, char *message, size_t s
 }
 
 rf_status rf_mpi_open(rf_collective *collective, MPI_Comm comm, double timeout, char *message, size_t size) {
-    if (!collective || collective->size < sizeof *collective) {
-        if (!collective) say(message, size, "collective is NULL");
-        else say(message, size, "collective.size is %zu; expected %zu", collective->size, sizeof *collective);
-        return RF_INVALID_ARGUMENT;
-    }
-    if (!(timeout >= 0)) {
-        say(message, size, "timeout is %g; expected 0 or more", timeout);
-        return RF_INVALID_ARGUMENT;
-    }
+    const char *const none = comm == MPI_COMM_NULL ? "MPI_COMM_NULL" : NULL;
+    rf_status status = check_opening(collective, none, timeout, message, size);
+    if (status) return status;
     link_state *l = calloc(1, sizeof *l);
     if (!l) {
         say(message, size, "no memory for a collective");
         return RF_OUT_OF_MEMORY;
     }
-    rf_status status = duplicate(l, comm, message, size);
+    status = duplicate(l, comm, message, size);
     if (status) {
         free(l);
         return status;
@@ -196,6 +174,7 @@ rf_status rf_mpi_open(rf_collective *collective, MPI_Comm comm, double timeout, 
     collective->num_ranks = l->ranks;
     collective->timeout = timeout;
     collective->all_gather = all_gather;
+    collective->all_gather_on_device = NULL;
     return RF_OK;
 }
 

@@ -19,11 +19,14 @@
 extern "C" {
 #endif
 
-/* Fills in *collective, whose size is set, for the processes of `comm`: a duplicate of it, so that messages cannot meet
- * the caller's. All of them call it, between MPI_Init and MPI_Finalize; each gets its rank. `timeout` is
- * rf_collective's: seconds that an exchange may take, 0 for no limit. A rank that is late for the small messages that
- * go before any states is named. One that has ended is MPI's business: mpirun ends the others, unless it was told not
- * to.
+/* Fills in *collective, whose size is set, for the ranks of `comm`: over a duplicate of it, so that messages cannot
+ * meet the caller's. All ranks call it, between MPI_Init and MPI_Finalize; each gets its rank. States go by way of host
+ * memory, those of a CUDA model, too.
+ *
+ * `timeout` is rf_collective's: seconds that an exchange may take, 0 for no limit. A rank that is late for the small
+ * messages that go before any states is named. One that has ended is MPI's business: mpirun ends the others, unless it
+ * was told not to. After an exchange that has failed each further one fails at once; close the collective, and open
+ * another one on all ranks.
  *
  * RF_INVALID_ARGUMENT, RF_OUT_OF_MEMORY, RF_COMMUNICATION for what MPI refuses, each with a sentence in `message` (may
  * be NULL) of message_size bytes; *collective is then as it was. */

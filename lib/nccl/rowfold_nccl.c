@@ -6,11 +6,11 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "link.h"
 
 /* What is used of NCCL, whose interface is the same in all of its versions 2.x. */
 typedef int nccl_result;
@@ -37,15 +37,6 @@ typedef struct link {
     char *host;   /* (1 + ranks, room), pinned */
     char *memory; /* (1 + ranks, room) on the device */
 } link_state;
-
-static void say(char *message, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void say(char *message, size_t size, const char *format, ...) {
-    if (!message || !size) return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(message, size, format, args);
-    va_end(args);
-}
 
 static int cuda_failed(cudaError_t error, const char *what, char *message, size_t size) {
     if (error == cudaSuccess) return 0;
@@ -183,11 +174,6 @@ static void leave(const link_state *l, int before) {
     if (before != l->device) cudaSetDevice(before);
 }
 
-static int is_broken(const link_state *l, char *message, size_t size) {
-    if (l->broken) say(message, size, "an exchange before has failed on this collective; open another one");
-    return l->broken;
-}
-
 static int32_t gather_on_host(link_state *l, const void *send, void *receive, size_t bytes, double timeout,
     int32_t *failed, char *message, size_t size) {
     if (make_room(l, bytes, message, size)) {
@@ -214,7 +200,7 @@ static int32_t all_gather(void *user, const void *send, void *receive, size_t by
     char *message, size_t size) {
     link_state *l = user;
     int before;
-    if (is_broken(l, message, size)) return 1;
+    if (is_broken(l->broken, message, size)) return 1;
     if (!bytes || bytes > SIZE_MAX / ((size_t)l->ranks + 1)) return bytes != 0;
     if (enter(l, &before, message, size)) return 1;
     const int32_t answer = gather_on_host(l, send, receive, bytes, timeout, failed, message, size);
@@ -227,7 +213,7 @@ static int32_t all_gather_on_device(void *user, const void *send, void *receive,
     link_state *l = user;
     int before;
     (void)failed;
-    if (is_broken(l, message, size)) return 1;
+    if (is_broken(l->broken, message, size)) return 1;
     if (!bytes) return 0;
     if (enter(l, &before, message, size)) return 1;
     const double end = now() + timeout;
@@ -250,25 +236,8 @@ static rf_status describe(link_state *l, char *message, size_t size) {
     return failed ? RF_DEVICE_ERROR : RF_OK;
 }
 
-static rf_status check(const rf_collective *collective, const void *comm, double timeout, char *message, size_t size) {
-    if (!collective || collective->size < sizeof *collective) {
-        if (!collective) say(message, size, "collective is NULL");
-        else say(message, size, "collective.size is %zu; expected %zu", collective->size, sizeof *collective);
-        return RF_INVALID_ARGUMENT;
-    }
-    if (!comm) {
-        say(message, size, "comm is NULL");
-        return RF_INVALID_ARGUMENT;
-    }
-    if (!(timeout >= 0)) {
-        say(message, size, "timeout is %g; expected 0 or more", timeout);
-        return RF_INVALID_ARGUMENT;
-    }
-    return RF_OK;
-}
-
 rf_status rf_nccl_open(rf_collective *collective, void *comm, double timeout, char *message, size_t size) {
-    rf_status status = check(collective, comm, timeout, message, size);
+    rf_status status = check_opening(collective, comm ? NULL : "NULL", timeout, message, size);
     if (status) return status;
     link_state *l = calloc(1, sizeof *l);
     if (!l) {

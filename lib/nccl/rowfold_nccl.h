@@ -20,14 +20,15 @@ extern "C" {
 #endif
 
 /* Fills in *collective, whose size is set, for the ranks of `comm`, an ncclComm_t, which stays the caller's: nobody
- * else uses it during a call. All ranks call it; each gets its rank. The models are on the communicator's devices, and
- * their states go from device to device, in the order of args->stream; what ranks tell each other before that goes by
- * way of memory that the collective keeps on the device.
+ * else uses it during a call. All ranks call it; each gets its rank. The models are on the communicator's devices.
+ * States go from device to device, in the order of args->stream; the small messages that go before any states, by way
+ * of memory that the collective keeps on the device.
  *
  * `timeout` is rf_collective's: seconds that an exchange may take, 0 for no limit. NCCL does not say which rank is
- * missing. When the time is over, or NCCL reports that a rank is gone, the communicator is aborted, for nothing else
- * takes its kernels off the device: it is then no communicator any more, and not to be destroyed. With a limit a call
- * waits for its states; without one it does not.
+ * late. When the time is over, or NCCL reports that a rank is gone, the communicator is aborted, for nothing else takes
+ * its kernels off the device: it is then no communicator any more, and not to be destroyed. With a limit a call waits
+ * for its states; without one it does not. After an exchange that has failed each further one fails at once; close the
+ * collective, and open another one, of another communicator, on all ranks.
  *
  * RF_INVALID_ARGUMENT, RF_OUT_OF_MEMORY, RF_UNAVAILABLE without NCCL 2.4 or newer, RF_COMMUNICATION or RF_DEVICE_ERROR
  * for what NCCL or CUDA refuses, each with a sentence in `message` (may be NULL) of message_size bytes; *collective is

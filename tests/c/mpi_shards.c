@@ -2,6 +2,7 @@
 /* One layer on the ranks of MPI_COMM_WORLD: tests/mpi.sh runs it. Every rank checks; the largest status is that of all.
  */
 #include <mpi/rowfold_mpi.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,6 +96,21 @@ static void errors(const rf_collective *by) {
     rf_model_destroy(model);
 }
 
+/* The last rank dies while the others wait for it. mpirun ends these. */
+static int dying(void) {
+    char why[200] = "";
+    rf_collective by = {.size = sizeof by};
+    CHECK(!rf_mpi_open(&by, MPI_COMM_WORLD, 0, why, sizeof why), "%s", why);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (by.rank + 1 == by.num_ranks) raise(SIGKILL);
+    static answer got;
+    int64_t first = 0, count = 0;
+    rf_shard_columns(N, by.rank, by.num_ranks, &first, &count);
+    ask(model_of(first, count), &by, BATCH, &got);
+    printf("rank %d went on\n", by.rank);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     char why[200] = "";
     rf_collective by = {.size = sizeof by};
@@ -104,6 +120,7 @@ int main(int argc, char **argv) {
     uint32_t seed = 1;
     for (int i = 0; i < N * K; i++) seed = seed * 1664525u + 1013904223u, weight[i] = (float)(seed >> 8) * 0x1p-23f - 1;
     for (int i = 0; i < BATCH * K; i++) seed = seed * 1664525u + 1013904223u, x[i] = (float)(seed >> 8) * 0x1p-23f - 1;
+    if (argc > 1 && !strcmp(argv[1], "dying")) return dying();
     for (int limited = 0; limited < 2; limited++) {
         by = (rf_collective){.size = sizeof by};
         CHECK(!rf_mpi_open(&by, MPI_COMM_WORLD, limited ? 60 : 0, why, sizeof why), "%s", why);

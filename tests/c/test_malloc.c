@@ -15,6 +15,7 @@ int main(void) { return 77; } /* needs glibc's entry points behind malloc, and t
 #else
 
 #include "check.h"
+#include "ranks.h"
 #include "shard.h"
 
 void *__libc_malloc(size_t size);
@@ -24,14 +25,17 @@ void *__libc_memalign(size_t alignment, size_t size);
 void __libc_free(void *old);
 
 static atomic_long allocations, living;
-static atomic_long failing = -1; /* how many more may succeed before one fails; negative: all succeed */
+static atomic_long failing = -1;            /* how many more may succeed before one fails; negative: all succeed */
+static _Thread_local long own_failing = -1; /* the same of this thread */
 static atomic_int failed;
 
 static int refuse(void) {
     allocations++;
-    if (atomic_load(&failing) < 0) return 0;
-    if (atomic_fetch_sub(&failing, 1) > 0) return 0;
-    atomic_store(&failing, -1);
+    if (own_failing < 0 || own_failing-- > 0) {
+        if (atomic_load(&failing) < 0) return 0;
+        if (atomic_fetch_sub(&failing, 1) > 0) return 0;
+        atomic_store(&failing, -1);
+    }
     failed = 1;
     errno = ENOMEM;
     return 1;
@@ -174,6 +178,99 @@ static void each_allocation_of_a_file_fails(const char *path) {
     }
 }
 
+/* ---- a layer on three ranks, of which the second has no memory ---- */
+
+typedef struct party {
+    seat seat;
+    rf_model *model;
+    long failing;
+    rf_status status;
+    char sentence[600];
+    float y[BATCH];
+} party;
+
+/* What the ranks do their exchanges with is none of the library's. */
+static int32_t gather_with_memory(void *user, const void *send, void *receive, size_t bytes, double timeout,
+    int32_t *rank, char *message, size_t size) {
+    const long left = own_failing;
+    own_failing = -1;
+    const int32_t answer = gather_in_room(user, send, receive, bytes, timeout, rank, message, size);
+    own_failing = left;
+    return answer;
+}
+
+static void *take_part(void *at) {
+    party *p = at;
+    rf_collective by = collective_of(&p->seat, 20);
+    by.all_gather = gather_with_memory;
+    const rf_forward_args args = {.size = sizeof args, .x = x, .y = p->y, .batch = BATCH};
+    own_failing = p->failing;
+    p->status = rf_model_forward_sharded(p->model, &by, &args);
+    own_failing = -1;
+    snprintf(p->sentence, sizeof p->sentence, "%s", rf_last_error());
+    return NULL;
+}
+
+static void meet(party *parties, int ranks) {
+    room r;
+    pthread_t threads[MOST_RANKS];
+    open_room(&r, ranks);
+    for (int i = 0; i < ranks; i++) {
+        parties[i].seat = (seat){.room = &r, .rank = i, .leaves_after = -1};
+        for (int row = 0; row < BATCH; row++) parties[i].y[row] = poison;
+        CHECK(!pthread_create(&threads[i], NULL, take_part, &parties[i]), "no thread");
+    }
+    for (int i = 0; i < ranks; i++) pthread_join(threads[i], NULL);
+    close_room(&r);
+}
+
+/* All ranks return that it had no memory, unless it is after the last exchange: the others have their results then. */
+static void each_allocation_of_a_rank_fails(const char *backend, int ranks) {
+    static party parties[MOST_RANKS];
+    long told = 0;
+    for (int i = 0; i < ranks; i++) {
+        int64_t first = 0, count = 0;
+        rf_shard_columns(N, i, ranks, &first, &count);
+        const rf_config config = {.size = sizeof config,
+            .chain = "linear | softplus | logsumexp | gelu",
+            .in_features = K,
+            .out_features = count,
+            .backend = backend,
+            .threads = 1,
+            .first_column = first,
+            .total_columns = N};
+        CHECK(!rf_model_create(&parties[i].model, &config) &&
+                !rf_model_load_weights(parties[i].model, weight + first * K, bias + first, NULL, 0),
+            "%s", rf_last_error());
+        parties[i].failing = -1;
+    }
+    meet(parties, ranks);
+    memcpy(wanted, parties[0].y, sizeof wanted);
+    for (int i = 0; i < ranks; i++)
+        CHECK(
+            !parties[i].status && !memcmp(parties[i].y, wanted, sizeof wanted), "rank %d: %s", i, parties[i].sentence);
+    const long before = living;
+    for (long n = 0; n < 1000; n++) {
+        failed = 0;
+        parties[1].failing = n;
+        meet(parties, ranks);
+        CHECK(living == before, "%s, allocation %ld of rank 1 fails: %ld blocks were left behind", backend, n,
+            living - before);
+        if (!failed) break;
+        CHECK(parties[1].status == RF_OUT_OF_MEMORY, "%s, allocation %ld of rank 1 fails: %d, %s", backend, n,
+            (int)parties[1].status, parties[1].sentence);
+        told += parties[0].status != RF_OK;
+        for (int i = 0; i < ranks; i += 2) {
+            const party *p = &parties[i];
+            CHECK(p->status ? p->status == RF_OUT_OF_MEMORY && strstr(p->sentence, "rank 1 failed: ")
+                            : !memcmp(p->y, wanted, sizeof wanted),
+                "%s, allocation %ld of rank 1 fails: rank %d: %d, %s", backend, n, i, (int)p->status, p->sentence);
+        }
+    }
+    CHECK(!failed && told, "%s: %ld allocations of rank 1 were told to others", backend, told);
+    for (int i = 0; i < ranks; i++) rf_model_destroy(parties[i].model);
+}
+
 static void forward_allocates_nothing(const subject *s) {
     rf_model *model = NULL;
     const rf_config config = {.size = sizeof config,
@@ -217,6 +314,7 @@ int main(void) {
         for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
             for (int half = 0; half < 2; half++)
                 each_allocation_fails(&(subject){rf_backend_name(b), chains[c], half ? RF_BFLOAT16 : RF_FLOAT32});
+        each_allocation_of_a_rank_fails(rf_backend_name(b), 3);
         forward_allocates_nothing(&(subject){.backend = rf_backend_name(b)});
     }
     write_shard();

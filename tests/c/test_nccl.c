@@ -4,9 +4,12 @@
 #include <dlfcn.h>
 #include <nccl/rowfold_nccl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -28,9 +31,9 @@ typedef struct answer {
 } answer;
 static answer right;
 
-static rf_model *model_of(int device, int64_t first, int64_t count) {
+static rf_model *model_of(int device, int64_t first, int64_t count, const char *steps) {
     char text[80], name[20];
-    snprintf(text, sizeof text, "linear(%d, %lld) | logprob(#target), argmax", K, (long long)count);
+    snprintf(text, sizeof text, "linear(%d, %lld) | %slogprob(#target), argmax", K, (long long)count, steps);
     snprintf(name, sizeof name, "cuda:%d", device);
     rf_model *model = NULL;
     const rf_config config = {
@@ -69,7 +72,10 @@ static void *work(void *argument) {
     answer got;
     int64_t first = 0, count = 0;
     rf_shard_columns(N, own->number, own->ranks, &first, &count);
-    rf_model *model = model_of(own->number, first, count);
+    rf_model *model = model_of(own->number, first, count, "");
+    const int last = own->number == own->ranks - 1;
+    rf_model *everything = model_of(own->number, 0, N, ""),
+             *gelu = model_of(own->number, first, count, last ? "gelu | " : "");
     for (int i = 0; i < 2; i++) {
         rf_collective by = {.size = sizeof by};
         CHECK(!rf_nccl_open(&by, own->comm, limits[i], why, sizeof why), "%s", why);
@@ -83,8 +89,20 @@ static void *work(void *argument) {
                     strstr(rf_last_error(), says),
                 "rank %d: %s", own->number, rf_last_error());
         }
+        /* Ranks that do not fit together; and the next call is none the worse for it. */
+        if (own->ranks > 1) {
+            CHECK(ask(everything, &by, BATCH, &got) == RF_INVALID_ARGUMENT &&
+                    strstr(rf_last_error(), "rank 1 begins with column 0; expected 5000, where rank 0 ends"),
+                "rank %d: %s", own->number, rf_last_error());
+            snprintf(says, sizeof says, "rank %d computes another chain than rank 0", own->ranks - 1);
+            CHECK(ask(gelu, &by, BATCH, &got) == RF_INVALID_ARGUMENT && strstr(rf_last_error(), says), "rank %d: %s",
+                own->number, rf_last_error());
+            CHECK(!ask(model, &by, BATCH, &got) && !memcmp(&got, &right, sizeof got), "rank %d: %s", own->number,
+                rf_last_error());
+        }
         rf_nccl_close(&by);
     }
+    rf_model_destroy(everything), rf_model_destroy(gelu);
     /* A rank that does not come. */
     if (own->comes) {
         struct timespec begin, end;
@@ -102,6 +120,71 @@ static void *work(void *argument) {
     }
     rf_model_destroy(model);
     return NULL;
+}
+
+/* ---- a process that dies ---- */
+
+typedef struct unique { /* ncclUniqueId */
+    char bytes[128];
+} unique;
+
+static void *function_of(void *library, const char *name, void *to) {
+    void *const function = dlsym(library, name);
+    memcpy(to, &function, sizeof function);
+    return function;
+}
+
+static int open_rank(void *library, const unique *id, int number, rf_collective *by) {
+    int (*init)(void **, int, unique, int);
+    void *comm = NULL;
+    char why[300] = "";
+    if (!function_of(library, "ncclCommInitRank", &init) || init(&comm, 2, *id, number)) return 1;
+    const rf_status status = rf_nccl_open(by, comm, 10, why, sizeof why);
+    CHECK(!status, "%s", why);
+    return status != RF_OK;
+}
+
+/* Rank 1 of two, in a process that was forked before there was anything of CUDA. It sees one GPU, the second. */
+static void die_after_a_call(int from) {
+    const char *const seen = getenv("CUDA_VISIBLE_DEVICES"), *const second = seen ? strchr(seen, ',') : NULL;
+    unique id;
+    rf_collective by = {.size = sizeof by};
+    answer got;
+    int64_t first = 0, count = 0;
+    if (read(from, &id, sizeof id) != sizeof id) _exit(0);
+    setenv("CUDA_VISIBLE_DEVICES", second ? second + 1 : "1", 1);
+    void *const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
+    rf_shard_columns(N, 1, 2, &first, &count);
+    rf_model *model = model_of(0, first, count, "");
+    if (!library || open_rank(library, &id, 1, &by) || ask(model, &by, BATCH, &got)) _exit(1);
+    raise(SIGKILL);
+}
+
+/* Rank 0: the call after the other's last one fails in time. */
+static void outlive(void *library, int to, pid_t child) {
+    int (*make_id)(unique *), status = 0;
+    unique id;
+    rf_collective by = {.size = sizeof by};
+    answer got;
+    int64_t first = 0, count = 0;
+    struct timespec begin, end;
+    rf_shard_columns(N, 0, 2, &first, &count);
+    rf_model *model = model_of(0, first, count, "");
+    CHECK(function_of(library, "ncclGetUniqueId", &make_id) && !make_id(&id), "an id of NCCL");
+    CHECK(write(to, &id, sizeof id) == sizeof id, "the id to the other process");
+    if (!open_rank(library, &id, 0, &by)) {
+        CHECK(!ask(model, &by, BATCH, &got) && !memcmp(&got, &right, sizeof got), "%s", rf_last_error());
+        waitpid(child, &status, 0);
+        CHECK(WIFSIGNALED(status), "the other process ended with %d", status);
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        CHECK(ask(model, &by, BATCH, &got) == RF_COMMUNICATION &&
+                strstr(rf_last_error(), "the exchange of shapes failed"),
+            "%s", rf_last_error());
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        CHECK(end.tv_sec - begin.tv_sec < 40, "%d seconds", (int)(end.tv_sec - begin.tv_sec));
+        rf_nccl_close(&by);
+    }
+    rf_model_destroy(model);
 }
 
 /* How many GPUs there are, by what the library says of one that is not. */
@@ -134,8 +217,24 @@ static void refusals(void) {
     CHECK(!none.user && !none.all_gather, "what was refused is as it was");
 }
 
+static void draw(void) {
+    uint32_t seed = 1;
+    for (int i = 0; i < N * K; i++) seed = seed * 1664525u + 1013904223u, weight[i] = (float)(seed >> 8) * 0x1p-23f - 1;
+    for (int i = 0; i < BATCH * K; i++) seed = seed * 1664525u + 1013904223u, x[i] = (float)(seed >> 8) * 0x1p-23f - 1;
+    for (int i = 0; i < BATCH; i++) target[i] = (int64_t)i * 71;
+}
+
 int main(void) {
+    int ends[2];
     refusals();
+    draw();
+    CHECK(!pipe(ends), "a pipe");
+    const pid_t child = fork();
+    if (!child) {
+        close(ends[1]);
+        die_after_a_call(ends[0]);
+    }
+    close(ends[0]);
     void *const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         rf_collective by = {.size = sizeof by};
@@ -155,11 +254,7 @@ int main(void) {
         printf("no GPU: refusals alone\n");
         return failures != 0;
     }
-    uint32_t seed = 1;
-    for (int i = 0; i < N * K; i++) seed = seed * 1664525u + 1013904223u, weight[i] = (float)(seed >> 8) * 0x1p-23f - 1;
-    for (int i = 0; i < BATCH * K; i++) seed = seed * 1664525u + 1013904223u, x[i] = (float)(seed >> 8) * 0x1p-23f - 1;
-    for (int i = 0; i < BATCH; i++) target[i] = (int64_t)i * 71;
-    rf_model *whole = model_of(0, 0, N);
+    rf_model *whole = model_of(0, 0, N, "");
     const rf_collective one = {.size = sizeof one, .num_ranks = 1, .all_gather = alone};
     CHECK(!ask(whole, &one, BATCH, &right), "%s", rf_last_error());
     rf_model_destroy(whole);
@@ -176,6 +271,7 @@ int main(void) {
     }
     for (int r = 0; r < ranks; r++) pthread_join(all[r].thread, NULL);
     if (ranks == 1) destroy(comms[0]);
+    if (ranks > 1 && child > 0) outlive(library, ends[1], child);
     printf("%d GPU%s\n", ranks, ranks > 1 ? "s" : "");
     return failures != 0;
 }

@@ -13,13 +13,38 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError
 from ..model import Model
-from ..shards import States, merge_states, shard_columns, state_groups
+from ..shards import merge_states, shard_columns, state_groups
 from .cases import Case
-from .scaling import DEVICES, PROBE_BYTES, Link, Point, largest_shard
+from .scaling import (
+    DEVICES,
+    PROBE_BYTES,
+    Link,
+    Point,
+    groups_of,
+    largest_shard,
+    received,
+    shard_model,
+    shards_of,
+)
 
 SMALL_BYTES = 512
+WARM_SECONDS = 0.3  # until the clocks of a GPU that was idle are those of one that works
+
+
+def _own(number: int) -> int:
+    return number
+
+
+def _of_first(torch: Any) -> Callable[[int], int]:
+    """Of a number that each process has, that of the first: what they do together they do as often."""
+
+    def same(number: int) -> int:
+        told = torch.tensor([number], device="cuda")
+        torch.distributed.broadcast(told, 0)
+        return int(told)
+
+    return same
 
 
 def _torch() -> Any:
@@ -40,26 +65,19 @@ def _drawn(torch: Any, case: Case, rows: int, seed: int) -> Any:
 
 
 def _model(torch: Any, case: Case, first: int, columns: int, options: dict[str, Any]) -> Model:
-    model = Model(
-        case.chain,
-        case.in_features,
-        columns,
-        dtype=case.dtype,
-        simplify=options["simplify"],
-        device=f"cuda:{torch.cuda.current_device()}",
-        first_column=first,
-        total_columns=case.out_features,
-    )
-    if model.info.row_inputs:
-        raise InvalidArgumentError("the chain has row inputs; rowfold bench --scaling gives none")
+    device = f"cuda:{torch.cuda.current_device()}"
+    model = shard_model(case, first, columns, device=device, simplify=options["simplify"])
     dtype = torch.float64 if case.dtype == "float64" else torch.float32
     vectors = {name: torch.from_numpy(v[first : first + columns]).cuda() for name, v in case.vectors().items()}
     bias = torch.zeros(columns, device="cuda", dtype=dtype)
     return model.load_weights(_drawn(torch, case, columns, first), bias, vectors, borrow=False)
 
 
-def _timed(torch: Any, call: Callable[[], Any], repeat: int) -> float:
-    """The median time of a call, as a graph: what the host takes for it is not in it."""
+def _timed(torch: Any, call: Callable[[], Any], repeat: int, same: Callable[[int], int] = _own) -> float:
+    """The median time of a call, as a graph: what the host takes for it is not in it.
+
+    ``same`` makes of the number of calls that this process chooses that of all that take part.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -70,45 +88,19 @@ def _timed(torch: Any, call: Callable[[], Any], repeat: int) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    samples = []
-    for _ in range(repeat + 1):
+
+    def seconds(calls: int) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(4):
+        for _ in range(calls):
             graph.replay()
         end.record()
         end.synchronize()
-        samples.append(start.elapsed_time(end) * 1e-3 / 4)
-    return float(statistics.median(samples[1:]))
+        return float(start.elapsed_time(end)) * 1e-3 / calls
 
-
-def _parts(case: Case, devices: int, everyone: Callable[[int, int, int], Any]) -> list[States]:
-    """States of so many shards; ``everyone(shard, groups, words)`` are a shard's words."""
-    parts = []
-    for i in range(devices):
-        first, columns = shard_columns(case.out_features, i, devices)
-        if devices > len(state_groups(case.out_features)) - 1:
-            first, end = case.out_features * i // devices, case.out_features * (i + 1) // devices
-            columns = end - first
-        shard = Model(
-            case.chain,
-            case.in_features,
-            columns,
-            device="cpu",
-            first_column=first,
-            total_columns=case.out_features,
-        )
-        info = shard.states_info
-        parts.append(
-            States(
-                everyone(i, info.num_groups, info.num_words),
-                first,
-                columns,
-                case.out_features,
-                0,
-            )
-        )
-    return parts
+    seconds(1)
+    seconds(same(min(10000, int(WARM_SECONDS / max(seconds(1), 1e-6)) + 1)))
+    return statistics.median(seconds(4) for _ in range(repeat))
 
 
 def predict(case: Case, devices: Sequence[int], link: Link, options: dict[str, Any]) -> list[Point]:
@@ -123,7 +115,9 @@ def predict(case: Case, devices: Sequence[int], link: Link, options: dict[str, A
         model = _model(torch, case, first, columns, options)
         kernel = _timed(torch, lambda model=model: model.states(x), options["repeat"])  # type: ignore[misc]
         words = model.states_info.num_words
-        parts = _parts(case, count, lambda _, g, w: torch.ones(case.batch, g, w, device="cuda", dtype=torch.float64))
+        most = max(groups_of(case.out_features, *shard) for shard in shards_of(case.out_features, count))
+        everyone = torch.ones(count, case.batch * most * words, device="cuda", dtype=torch.float64)
+        parts = received(case, count, 0, everyone, words)
         merge = _timed(torch, lambda m=model, p=parts: merge_states(m, p), options["repeat"])  # type: ignore[misc]
         exchange = link.all_gather(count, case.batch * words * 8 * max(1, -(-groups // count)))
         points.append(Point(count, columns, kernel, exchange, merge, columns * case.in_features * x.element_size()))
@@ -162,13 +156,22 @@ def _run(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
     return answers.get()
 
 
+def _all_gather(torch: Any) -> Callable[[Any, Any], Any]:
+    distributed = torch.distributed  # which has named it so since 2.13
+    gather: Callable[[Any, Any], Any] = (
+        getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    )
+    return gather
+
+
 def _probe(rank: int, size: int, repeat: int) -> tuple[float, float]:
     torch, times = _torch(), []
+    gather, same = _all_gather(torch), _of_first(torch)
     for count in (SMALL_BYTES, PROBE_BYTES):
         mine = torch.zeros(count, dtype=torch.uint8, device="cuda")
         everyone = mine.new_empty(size * count)
         times.append(
-            _timed(torch, lambda e=everyone, m=mine: torch.distributed.all_gather_into_tensor(e, m), 5 * repeat)  # type: ignore[misc]
+            _timed(torch, lambda e=everyone, m=mine: gather(e, m), 5 * repeat, same)  # type: ignore[misc]
         )
     return times[0], times[1]
 
@@ -184,17 +187,18 @@ def _calls(rank: int, size: int, case: Case, options: dict[str, Any]) -> float:
     torch = _torch()
     x = _drawn(torch, case, case.batch, -1)
     model = _model(torch, case, *shard_columns(case.out_features, rank, size), options)
-    most = max(part.data for part in _parts(case, size, lambda _, g, w: g * w)) * case.batch
+    words, chain = model.states_info.num_words, model.states_info.chain
+    gather, shards = _all_gather(torch), shards_of(case.out_features, size)
+    most = max(groups_of(case.out_features, *shard) for shard in shards) * case.batch * words
 
     def call() -> Any:
         own = model.states(x).data.reshape(-1)
         sent = own if own.numel() == most else torch.cat([own, own.new_zeros(most - own.numel())])
         everyone = own.new_empty(size, most)
-        torch.distributed.all_gather_into_tensor(everyone, sent)
-        parts = _parts(case, size, lambda i, g, w: everyone[i, : case.batch * g * w].view(case.batch, g, w))
-        return merge_states(model, parts)
+        gather(everyone, sent)
+        return merge_states(model, received(case, size, chain, everyone, words))
 
-    return _timed(torch, call, options["repeat"])
+    return _timed(torch, call, options["repeat"], _of_first(torch))
 
 
 def measure(

@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import statistics
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ STATUS = 512  # bytes of what a process says before any states, twice (rf_model_
 SAMPLE_SECONDS = 5e-3
 PROBE_BYTES = 1 << 22
 START_SECONDS = 300.0
+UNIT = 256  # columns, of which every border of a group is a multiple
 COLUMNS = ("devices", "columns", "kernel", "exchange", "merge", "call", "times one", "efficient", "weights", "ran here")
 
 
@@ -68,11 +70,35 @@ class Point:
         return self.kernel + self.exchange + self.merge
 
 
-def largest_shard(columns: int, devices: int) -> tuple[int, int]:
-    """The first column and the columns of the largest shard: of whole groups, or evenly where there are too few."""
+def shards_of(columns: int, devices: int) -> list[tuple[int, int]]:
+    """The first column and the number of columns of each: whole groups, or evenly where there are too few."""
     if devices <= len(state_groups(columns)) - 1:
-        return max((shard_columns(columns, i, devices) for i in range(devices)), key=lambda shard: shard[1])
-    return 0, -(-columns // devices)
+        return [shard_columns(columns, i, devices) for i in range(devices)]
+    cuts = [columns * i // devices for i in range(devices + 1)]
+    return [(first, end - first) for first, end in zip(cuts, cuts[1:])]
+
+
+def largest_shard(columns: int, devices: int) -> tuple[int, int]:
+    """The first column and the columns of the largest shard."""
+    return max(shards_of(columns, devices), key=lambda shard: shard[1])
+
+
+def parts_of(case: Case, devices: int, chain: int, data: Callable[[int, int], Any]) -> list[States]:
+    """States of so many shards; ``data(shard, groups)`` are the words of one."""
+    columns = case.out_features
+    return [
+        States(data(i, groups_of(columns, *shard)), *shard, columns, chain)
+        for i, shard in enumerate(shards_of(columns, devices))
+    ]
+
+
+def groups_of(total: int, first: int, count: int) -> int:
+    """How many groups a shard writes states of: those that its units of 256 columns begin in (lib/groups.h)."""
+    if not count:
+        return 0
+    last = first + (count - 1) // UNIT * UNIT
+    borders = state_groups(total)[:-1]
+    return bisect_right(borders, last) - bisect_right(borders, first) + 1
 
 
 def exchange_seconds(link: Link, devices: int, batch: int, columns: int, words: int) -> float:
@@ -99,38 +125,33 @@ def predict(case: Case, devices: Sequence[int], link: Link, options: dict[str, A
     return points
 
 
-def _model(case: Case, weight: Any, bias: Any, first: int, columns: int, options: dict[str, Any]) -> Model:
+def shard_model(case: Case, first: int, columns: int, **options: Any) -> Model:
+    """A model of some columns, without weights yet."""
     model = Model(
         case.chain,
         case.in_features,
         columns,
         dtype=case.dtype,
-        simplify=options["simplify"],
-        threads=options["threads"],
-        backend=options["backend"],
-        device="cpu",
         first_column=first,
         total_columns=case.out_features,
+        **options,
     )
     if model.info.row_inputs:
         raise InvalidArgumentError("the chain has row inputs; rowfold bench --scaling gives none")
-    rows = slice(first, first + columns)
+    return model
+
+
+def _model(case: Case, weight: Any, bias: Any, first: int, columns: int, options: dict[str, Any]) -> Model:
+    own = {name: options[name] for name in ("simplify", "threads", "backend")}
+    model, rows = shard_model(case, first, columns, device="cpu", **own), slice(first, first + columns)
     vectors = {name: value[rows] for name, value in case.vectors().items()}
     return model.load_weights(weight[rows], bias[rows], vectors)
 
 
 def _merging(model: Model, case: Case, devices: int) -> Callable[[], Any]:
     """A merge of as many states as so many shards give."""
-    info = model.states_info
-    parts = []
-    for i in range(devices):
-        first, columns = shard_columns(case.out_features, i, devices)
-        if devices > len(state_groups(case.out_features)) - 1:
-            first, end = case.out_features * i // devices, case.out_features * (i + 1) // devices
-            columns = end - first
-        shard = Model(case.chain, case.in_features, columns, first_column=first, total_columns=case.out_features)
-        shape = (case.batch, shard.states_info.num_groups, info.num_words)
-        parts.append(States(np.ones(shape), first, columns, case.out_features, 0))
+    words = model.states_info.num_words
+    parts = parts_of(case, devices, 0, lambda _, groups: np.ones((case.batch, groups, words)))
     return lambda: merge_states(model, parts)
 
 
@@ -221,11 +242,10 @@ def measure_link(repeat: int) -> Link:
 def _calls(gather: Callable[[Any], Any], rank: int, case: Case, size: int, options: dict[str, Any]) -> float:
     """The median time of calls as rf_model_forward_sharded makes them, from the first rank's start to its result."""
     x, weight, bias = case.inputs()
-    shards = [shard_columns(case.out_features, i, size) for i in range(size)]
-    model = _model(case, weight, bias, *shards[rank], options)
+    model = _model(case, weight, bias, *shard_columns(case.out_features, rank, size), options)
     del weight
     words, chain = model.states_info.num_words, model.states_info.chain
-    groups = [len(_groups_of(case.out_features, *shard)) for shard in shards]
+    most = max(groups_of(case.out_features, *shard) for shard in shards_of(case.out_features, size))
     status, samples = np.zeros(STATUS, np.uint8), []
     for sample in range(options["repeat"] + 1):
         gather(status)  # all begin together
@@ -233,26 +253,21 @@ def _calls(gather: Callable[[Any], Any], rank: int, case: Case, size: int, optio
         gather(status)
         part = model.states(x)
         gather(status)
-        sent = np.zeros((case.batch * max(groups) * words,))
+        sent = np.zeros((case.batch * most * words,))
         sent[: part.data.size] = part.data.reshape(-1)
-        everyone = gather(sent).view(np.float64)
-        parts = [
-            States(
-                everyone[i, : case.batch * g * words].reshape(case.batch, g, words),
-                *shards[i],
-                case.out_features,
-                chain,
-            )
-            for i, g in enumerate(groups)
-        ]
-        merge_states(model, parts)
+        merge_states(model, received(case, size, chain, gather(sent).view(np.float64), words))
         if sample:
             samples.append(time.perf_counter() - start)
     return statistics.median(samples)
 
 
-def _groups_of(total: int, first: int, count: int) -> list[int]:
-    return [border for border in state_groups(total)[:-1] if first <= border < first + count]
+def received(case: Case, devices: int, chain: int, everyone: Any, words: int) -> list[States]:
+    """The states of all shards, from what each device has sent, (devices, most)."""
+
+    def own(shard: int, groups: int) -> Any:
+        return everyone[shard, : case.batch * groups * words].reshape(case.batch, groups, words)
+
+    return parts_of(case, devices, chain, own)
 
 
 def run_here(case: Case, size: int, options: dict[str, Any]) -> float:

@@ -76,15 +76,14 @@ def add_weights(parser: argparse.ArgumentParser, required: bool, vectors: bool =
         )
 
 
-def add_shards(parser: argparse.ArgumentParser, batch: bool) -> None:
-    """Several processes that share the work; ``batch``: by rows, too."""
-    by_rows = "share the rows (batch) or " if batch else "share "
+def add_shards(parser: argparse.ArgumentParser) -> None:
+    """Several processes that share the work."""
     parser.add_argument(
         "--shard",
-        choices=("batch", "columns") if batch else ("columns",),
-        help=f"{by_rows}the columns of the layer (columns) among the processes that torchrun, mpirun or srun started, "
-        "or that RANK and WORLD_SIZE count: one output, progress on rank 0. The processes meet in the output's "
-        "folder; columns need PyTorch, whose messages they send",
+        choices=("batch", "columns"),
+        help="share the rows (batch) or the columns of the layer (columns) among the processes that torchrun, mpirun "
+        "or srun started, or that RANK and WORLD_SIZE count: one output, progress on rank 0. The processes meet in the "
+        "output's folder; columns need PyTorch, whose messages they send",
     )
     parser.add_argument(
         "--shard-timeout",

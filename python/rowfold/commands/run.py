@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidArgumentError
-from . import columns, options, shards
-from .streaming import Stream, add_files, require_files
+from . import columns, options
+from .streaming import Stream, add_files, meeting_of
 from .writers import Named
 
 EXAMPLES = """examples:
@@ -47,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="the values (...) of a row input that the chain names with #, as --input is named, or one number",
     )
-    options.add_shards(parser, batch=True)
+    options.add_shards(parser)
     options.add_weights(parser, required=True)
     options.add_model(parser)
     parser.set_defaults(run=run)
@@ -55,7 +54,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the model over the file; the exit status."""
-    meeting = _meeting(arguments)
+    meeting = meeting_of(arguments, [arguments.input, *(row.partition("=")[2] for row in arguments.row)])
     attended: Any = contextlib.nullcontext() if meeting is None else meeting.attend()
     together: Any = columns.attend(arguments) if arguments.shard == "columns" else contextlib.nullcontext()
     with attended as own, together as others:
@@ -64,20 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
             results = [Named(r.name, (*stream.lead, r.features), np.dtype(r.dtype)) for r in model.info.results]
             stream.run(model, results, lambda parts, _: parts, meeting, own)
     return 0
-
-
-def _meeting(arguments: argparse.Namespace) -> shards.Meeting | None:
-    """The processes that share the rows, if they do."""
-    if arguments.shard is None:
-        return None
-    rank, size = shards.numbers()
-    require_files(arguments.shard, [arguments.input, *(row.partition("=")[2] for row in arguments.row)])
-    if arguments.shard == "columns":
-        return None
-    output = Path(arguments.output)
-    if arguments.output == "-" or (output.exists() and not output.is_file()):
-        raise InvalidArgumentError(f"--shard batch: the output {output} is no file; expected one, in a folder of all")
-    return shards.Meeting(output, rank, size, arguments.shard_timeout)
 
 
 def _labels(arguments: argparse.Namespace) -> dict[str, tuple[str, str]]:

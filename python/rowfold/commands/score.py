@@ -6,15 +6,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import struct
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from . import columns, options
+from ..errors import CommunicationError
+from . import columns, options, shards
 from .rows import Array
-from .streaming import Stream, add_files, require_files
+from .streaming import Stream, add_files, meeting_of
 from .writers import Named
 
 EXAMPLES = """examples:
@@ -30,8 +32,8 @@ logits are W x + b, times --logit-scale, softcap * tanh(logits / softcap), divid
 Rows whose target is --ignore-index are not counted, and have log-probability 0 and rank -1. A summary goes to standard
 output: the number of tokens, the mean of the negative log-probabilities, its exponential (the perplexity), and the
 share of greedy choices. The input is mapped, so it may be larger than memory; the output appears under its name only
-when it is complete. With --shard columns each process has some columns of the layer, and all read all rows: there the
-rank is left out."""
+when it is complete. With --shard batch each process scores some rows; with --shard columns each has some columns of the
+layer, and all read all rows: there the rank is left out."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -60,7 +62,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--logit-scale", type=_finite, metavar="S", help="logits are multiplied by it (1)")
     parser.add_argument("--ignore-index", type=int, default=-100, metavar="I", help="a target not to score (-100)")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    options.add_shards(parser, batch=False)
+    options.add_shards(parser)
     options.add_weights(parser, required=True, vectors=False)
     options.add_model(parser)
     parser.set_defaults(run=run, vector=[])
@@ -68,14 +70,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Scores the file and prints the summary; the exit status."""
-    if arguments.shard is None:
-        return _score(arguments, None)
-    require_files(arguments.shard, [arguments.input, arguments.targets])
-    with columns.attend(arguments) as others:
-        return _score(arguments, others)
+    named = [arguments.input, arguments.targets]
+    meeting = meeting_of(arguments, named)
+    if meeting is not None:
+        with meeting.attend() as own:
+            return _score(arguments, None, meeting, own)
+    if arguments.shard == "columns":
+        with columns.attend(arguments) as others:
+            return _score(arguments, others)
+    return _score(arguments, None)
 
 
-def _score(arguments: argparse.Namespace, others: columns.Columns | None) -> int:
+def _score(
+    arguments: argparse.Namespace,
+    others: columns.Columns | None,
+    meeting: shards.Meeting | None = None,
+    own: BinaryIO | None = None,
+) -> int:
+    """Scores the rows; ``others`` have other columns, those of the ``meeting`` other rows, as Stream.run has them."""
     ranks = others is None
     arguments.chain = _chain(arguments, ranks)
     source, ignored = (f"--targets {arguments.targets}", arguments.targets), arguments.ignore_index
@@ -90,8 +102,10 @@ def _score(arguments: argparse.Namespace, others: columns.Columns | None) -> int
             *([Named("rank", stream.lead, dtypes["rank"])] if ranks else []),
             Named("entropy", stream.lead, dtypes["entropy"]),
         ]
-        stream.run(model, results, summary.part)
-    if others is not None and others.rank:
+        stream.run(model, results, summary.part, meeting, own, summary.read)
+    if own is not None:
+        own.write(summary.packed())
+    if own is not None or (others is not None and others.rank):
         return 0
     # Scores that go to standard output are not to be mixed with it.
     print(summary.text(arguments.json), file=sys.stderr if arguments.output == "-" else sys.stdout)
@@ -108,6 +122,9 @@ def _chain(arguments: argparse.Namespace, ranks: bool) -> str:
         steps.append(f"div({arguments.temperature!r})")
     place = "rank(#ranked)" if ranks else "argmax"
     return " | ".join([*steps, f"logprob(#target, {arguments.ignore_index}), {place}, entropy"])
+
+
+_SUMS = struct.Struct("<3q2d")
 
 
 class Summary:
@@ -133,6 +150,22 @@ class Summary:
         self.logprob += float(logprob.sum(dtype=np.float64))
         self.entropy += float(entropy[scored].sum(dtype=np.float64))
         return (logprob, greedy, place, entropy) if self.ranks else (logprob, greedy, entropy)
+
+    def packed(self) -> bytes:
+        """What another process, which has other rows, adds to its own by ``read``."""
+        return _SUMS.pack(self.rows, self.tokens, self.greedy, self.logprob, self.entropy)
+
+    def read(self, file: BinaryIO) -> None:
+        """Adds what another process has counted."""
+        data = file.read(_SUMS.size)
+        if len(data) != _SUMS.size:
+            raise CommunicationError("the file of another process ends before its sums do")
+        rows, tokens, greedy, logprob, entropy = _SUMS.unpack(data)
+        self.rows += rows
+        self.tokens += tokens
+        self.greedy += greedy
+        self.logprob += logprob
+        self.entropy += entropy
 
     def figures(self) -> dict[str, Any]:
         """The summary as numbers."""

@@ -60,6 +60,24 @@ def require_files(shard: str, named: Sequence[str]) -> None:
             )
 
 
+def meeting_of(arguments: argparse.Namespace, named: Sequence[str]) -> shards.Meeting | None:
+    """The processes that share the rows of the files ``named``, if they do."""
+    if arguments.shard is None:
+        return None
+    rank, size = shards.numbers()
+    require_files(arguments.shard, named)
+    if arguments.shard == "columns":
+        return None
+    if arguments.output is None:
+        raise InvalidArgumentError(
+            "--shard batch: the processes have nowhere to meet; expected --output FILE, in a folder of all"
+        )
+    output = Path(arguments.output)
+    if arguments.output == "-" or (output.exists() and not output.is_file()):
+        raise InvalidArgumentError(f"--shard batch: the output {output} is no file; expected one, in a folder of all")
+    return shards.Meeting(output, rank, size, arguments.shard_timeout)
+
+
 class Stream:
     """A command's files, checked as far as that can be before the weights are read.
 
@@ -155,10 +173,12 @@ class Stream:
         part: Part,
         meeting: shards.Meeting | None = None,
         own: BinaryIO | None = None,
+        behind: Callable[[BinaryIO], None] | None = None,
     ) -> None:
         """All rows through the model, and what ``part`` makes of them into the output.
 
-        With a ``meeting`` those of this process, to the file ``own``, or, by the first, all into the output.
+        With a ``meeting`` those of this process, to the file ``own``, or, by the first, all into the output. ``behind``
+        reads what another process has written to its file behind its rows.
         """
         wrote: Any = contextlib.nullcontext(Nothing())
         span = (0, len(self.x))
@@ -171,7 +191,13 @@ class Stream:
             other = own is not None or (self.columns is not None and self.columns.rank > 0)
             self._span(model, results, span, file, part, self.arguments.quiet or other)
             if meeting is not None and own is None:
-                meeting.collect(lambda rank, rows: self._append(results, meeting, file, rank, rows))
+
+                def take(rank: int, rows: BinaryIO) -> None:
+                    self._append(results, meeting, file, rank, rows)
+                    if behind is not None:
+                        behind(rows)
+
+                meeting.collect(take)
 
     def _span(
         self, model: Model, results: Sequence[Named], span: tuple[int, int], file: Writer, part: Part, quiet: bool

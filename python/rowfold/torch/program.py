@@ -438,14 +438,20 @@ class Runner:
         return Runner(self.program, self.held).several(x, columns)
 
     def _several(self, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        lead, program = tuple(x.shape[:-1]), self.program
-        given: dict[str, Any] = {}
-        for i, (tensor, wanted) in enumerate(zip(columns, program.columns)):
+        return self.outputs(self.model(x, **self.given(x, columns)), columns)
+
+    def given(self, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """The model's row inputs: for each row of x the columns that it names."""
+        lead, given = tuple(x.shape[:-1]), {}
+        for i, (tensor, wanted) in enumerate(zip(columns, self.program.columns)):
             check_columns(tensor, wanted, lead)
             given[_column_name(i)] = tensor.reshape(lead)
-        found = self.model(x, **given)
-        results = found if program.branches else (found,)
-        return [self._output(output, results, columns).to(d) for output, d in zip(program.outputs, self.dtypes)]
+        return given
+
+    def outputs(self, found: Any, columns: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs of what the model gives."""
+        results = found if self.program.branches else (found,)
+        return [self._output(output, results, columns).to(d) for output, d in zip(self.program.outputs, self.dtypes)]
 
     def _output(self, output: Output, results: Sequence[Any], columns: Sequence[torch.Tensor]) -> torch.Tensor:
         shaped = [results[i][output.part] if isinstance(results[i], tuple) else results[i] for i in output.branches]

@@ -9,6 +9,7 @@ in the order of the current stream, or by gloo.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -29,7 +30,7 @@ from ..shards import States, merge_states
 from .heads import head
 from .program import Program, Runner, signature
 
-_TAG = 0x6F57  # so that messages of the caller's own, in the same group, are not taken for these
+_TAG, _CARD_TAG = 0x6F57, 0x6F58  # so that messages of the caller's own, in the same group, are not taken for these
 _CARD = 1024  # bytes of what a process says of itself before anyone waits for its states
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -99,6 +100,33 @@ def _with_gloo(group: Any, timeout: float | None) -> Any:
     return _beside[group]
 
 
+def _all_gather() -> Any:
+    """PyTorch's function, which has had this name since 2.13."""
+    return getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class _Awaited:
+    """Cards of a group's other processes, which are awaited before the call that wants them.
+
+    gloo sends at once what the other side awaits, and asks before anything else: half of the time of a small message.
+    All exchanges of a group share these, for messages of one group come in one order.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.others = [rank for rank in range(dist.get_world_size(group)) if rank != dist.get_rank(group)]
+        self.cards = torch.empty((len(self.others) + 1, _CARD), dtype=torch.uint8)
+        self.works: list[Any] = []
+
+    def post(self, group: Any) -> None:
+        """Awaits a card from each other process; raises RuntimeError where one is gone."""
+        for rank in self.others[len(self.works) :]:
+            source = dist.get_global_rank(group, rank)
+            self.works.append(dist.irecv(self.cards[rank], source, group=group, tag=_CARD_TAG))
+
+
+_awaited: WeakKeyDictionary[Any, _Awaited] = WeakKeyDictionary()
+
+
 class Exchange:
     """Messages between all processes of a group, each within a time limit."""
 
@@ -108,6 +136,7 @@ class Exchange:
         self._of_devices = group if backends_of(group).get("cuda") == "nccl" else None
         self.group = _with_gloo(group, timeout)
         self._broken = ""
+        self._last: tuple[bytes, list[dict[str, Any]]] = b"", []
         self.counts: list[int] = []  # columns of each process, in the last call of a function of tensors
 
     @property
@@ -123,7 +152,7 @@ class Exchange:
             return self.gather(mine.cpu()).to(mine.device)
         everyone = mine.new_empty((self.size, *mine.shape))
         if mine.numel():
-            dist.all_gather_into_tensor(everyone, mine, group=self._of_devices)
+            _all_gather()(everyone, mine, group=self._of_devices)
         return everyone
 
     def gather(self, mine: torch.Tensor) -> torch.Tensor:
@@ -135,12 +164,39 @@ class Exchange:
         if not mine.numel():
             return everyone
         others = [rank for rank in range(self.size) if rank != self.rank]
+        waiting = [(rank, self._post(rank, dist.irecv, everyone[rank], _TAG)) for rank in others]
+        waiting += [(rank, self._post(rank, dist.isend, mine, _TAG)) for rank in others]
+        self._wait(waiting)
+        return everyone
+
+    def _gather_cards(self, mine: bytearray) -> bytes:
+        """What each process sent, one card after the other."""
+        if self._broken:
+            raise CommunicationError(f"an exchange before has failed: {self._broken}")
+        if self.group not in _awaited:
+            _awaited[self.group] = _Awaited(self.group)
+        awaited, card = _awaited[self.group], torch.frombuffer(mine, dtype=torch.uint8)
+        awaited.cards[self.rank] = card
+        sent = [(rank, self._post(rank, dist.isend, card, _CARD_TAG)) for rank in awaited.others]
+        try:
+            awaited.post(self.group)
+        except RuntimeError as error:
+            raise self._lost(awaited.others[len(awaited.works)], error) from None
+        self._wait([*zip(awaited.others, awaited.works), *sent])
+        everyone: bytes = awaited.cards.numpy().tobytes()
+        awaited.works = []
+        with contextlib.suppress(RuntimeError):  # one that has left since is missed by the next call, if there is one
+            awaited.post(self.group)
+        return everyone
+
+    def _post(self, rank: int, call: Any, tensor: torch.Tensor, tag: int) -> Any:
+        try:
+            return call(tensor, dist.get_global_rank(self.group, rank), group=self.group, tag=tag)
+        except RuntimeError as error:
+            raise self._lost(rank, error) from None
+
+    def _wait(self, waiting: Sequence[tuple[int, Any]]) -> None:
         end = None if self.timeout is None else time.monotonic() + self.timeout
-        waiting: list[tuple[int, Any]] = []
-        for rank in others:
-            waiting.append((rank, self._post(rank, dist.irecv, everyone[rank])))
-        for rank in others:
-            waiting.append((rank, self._post(rank, dist.isend, mine)))
         for rank, work in waiting:
             try:
                 if end is None:
@@ -149,13 +205,6 @@ class Exchange:
                     work.wait(timedelta(seconds=max(0.001, end - time.monotonic())))
             except RuntimeError as error:
                 raise self._lost(rank, error) from None
-        return everyone
-
-    def _post(self, rank: int, call: Any, tensor: torch.Tensor) -> Any:
-        try:
-            return call(tensor, dist.get_global_rank(self.group, rank), group=self.group, tag=_TAG)
-        except RuntimeError as error:
-            raise self._lost(rank, error) from None
 
     def _lost(self, rank: int, error: RuntimeError) -> CommunicationError:
         reason = str(error).strip().splitlines()[0]
@@ -170,14 +219,17 @@ class Exchange:
         data = json.dumps(mine).encode().ljust(_CARD)
         if len(data) > _CARD:  # of characters that JSON spells out
             data = json.dumps({"error": type(error).__name__, "says": "(see that process)"}).encode().ljust(_CARD)
-        everyone = self.gather(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        cards: list[dict[str, Any]] = [json.loads(bytes(card.tolist())) for card in everyone]
+        everyone = self._gather_cards(bytearray(data))
+        if everyone == self._last[0]:  # as from call to call
+            return self._last[1]
+        cards: list[dict[str, Any]] = [json.loads(everyone[i : i + _CARD]) for i in range(0, len(everyone), _CARD)]
         for rank, card in enumerate(cards):
             if "error" in card:
                 kind: Any = getattr(errors, card["error"], None)
                 if not (isinstance(kind, type) and issubclass(kind, Error)):
                     kind, card["says"] = CommunicationError, f"{card['error']}: {card['says']}"
                 raise kind(f"rank {rank} failed: {card['says']}") from (error if rank == self.rank else None)
+        self._last = everyone, cards
         return cards
 
 
@@ -204,19 +256,32 @@ class Shards:
         """Loads the weights anew at the next call."""
         self._runner = None
 
-    def run(self, program: Program, leaves: Any, x: torch.Tensor, refused: Exception | None) -> torch.Tensor:
-        """The fused forward of x, which is the same on all processes. ``leaves()`` are this one's tensors."""
+    def run(
+        self,
+        program: Program,
+        leaves: Any,
+        x: torch.Tensor,
+        columns: Sequence[torch.Tensor],
+        refused: Exception | None,
+    ) -> Any:
+        """The fused forward of x and the columns that its rows name, which are the same on all processes.
+
+        ``leaves()`` are this one's tensors. Returns the output, or the list of those of a program that has several.
+        """
         part, runner, error = None, None, refused
+        given: dict[str, Any] = {}
         if error is None:
             try:
                 runner = self._loaded(program, leaves())
                 runner.check(x)
-                part = runner.model.states(x)
+                given = runner.given(x, columns)
+                part = runner.model.states(x, **given)
             except Exception as failure:  # whatever it is, the others must not wait
                 error = failure
         parts = parts_of(self.exchange, error, x.shape, part, self.total)
         assert runner is not None
-        return runner.finish(merge_states(runner.model, parts))
+        found = merge_states(runner.model, parts, **given)
+        return runner.outputs(found, columns) if program.outputs else runner.finish(found)
 
     def _loaded(self, program: Program, leaves: Sequence[torch.Tensor]) -> Runner:
         if self._runner is None or self._runner.signature != signature(leaves):
