@@ -57,7 +57,7 @@ static double modelled(
         const double rows = (double)least(b->rows, batch - row);
         const double columns = (double)(parts > 1
                 ? (panels * (column_part + 1) / b->column_parts - panels * column_part / b->column_parts) * PANEL
-                : least(least(b->block_units, b->units - unit) * RFI_CPU_UNIT, panels * PANEL));
+                : least(b->block_units * RFI_CPU_UNIT, panels * PANEL - unit * RFI_CPU_UNIT));
         const double slivers = (double)ceil_div((int64_t)rows, SLIVER);
         const double arithmetic =
             tiles ? (double)round_up((int64_t)rows, tiles->rows_step) / tiles->rate : rows + sliver_load * slivers;
