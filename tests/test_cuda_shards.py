@@ -191,6 +191,31 @@ def test_many_parts() -> None:
     case.check_results(tuple(y.cpu().numpy() for y in got), "cuda")
 
 
+@pytest.mark.parametrize("columns", [256, 100])
+def test_many_parts_of_one_gather(columns: int) -> None:
+    """What lies at even distances is merged where it is: the bits are those of parts that are gathered first."""
+    torch = torch_with_gpu()
+    for chain in (SCORE, "linear | logsumexp"):
+        case = case_of(chain, 130, 32, 5000)
+        cuts = [*range(0, 5000, columns), 5000]
+        models = [shard_of(case, first, end - first) for first, end in zip(cuts, cuts[1:])]
+        x = torch.tensor(case.x, device="cuda")
+        rows = {name: torch.tensor(v, device="cuda") for name, v in case.rows.items()}
+        parts = [model.states(x, **rows) for model in models]
+        everyone = torch.zeros(len(parts), max(part.data.numel() for part in parts), dtype=torch.float64, device="cuda")
+        for own, part in zip(everyone, parts):
+            own[: part.data.numel()] = part.data.reshape(-1)
+        even_parts = [
+            replace(part, data=own[: part.data.numel()].view(part.data.shape)) for own, part in zip(everyone, parts)
+        ]
+        host = [replace(part, data=part.data.cpu()) for part in parts]
+        want = flat(rowfold.merge_states(models[0], host, **case.rows))
+        case.check_results(as_given(want), "cuda", "of the host")
+        for given in (even_parts, parts):
+            got = flat(rowfold.merge_states(models[0], given, **rows))
+            assert all(same_bits(y.cpu().numpy(), w) for y, w in zip(got, want)), (columns, chain)
+
+
 class Ranks:
     """Threads that gather what each of them sends."""
 
