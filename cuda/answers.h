@@ -53,14 +53,11 @@ typedef struct rfi_cuda_found {
     int64_t ld_indices;
 } rfi_cuda_found;
 
-/* Before and behind a pass for squares, whose chain and results `fold` has. */
+/* Behind a pass for squares, whose chain, squares and results `fold` has. */
 typedef struct rfi_cuda_spread {
     rfi_cuda_fold fold;
-    const void *centres;           /* (batch): sums of columns, or largest magnitudes */
-    double scale;                  /* what makes a mean of such a sum; 0: magnitudes, of a norm */
     double counts[RF_MAX_RESULTS]; /* what the squares are divided by, of each result */
     int32_t dtype;
-    void *shifts, *factors; /* those of fold.squares */
 } rfi_cuda_spread;
 
 /* Columns of x W^T + b behind the steps of fold.chain, each a dot product of its own: y (batch, columns). */
@@ -85,7 +82,6 @@ typedef struct rfi_cuda_take {
 cudaError_t rfi_cuda_launch_bound(const rfi_cuda_bound *bound, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_diagonal(const rfi_cuda_diagonal *diagonal, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_found(const rfi_cuda_found *found, cudaStream_t stream);
-cudaError_t rfi_cuda_launch_centre(const rfi_cuda_spread *spread, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_spread(const rfi_cuda_spread *spread, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_gather(const rfi_cuda_gather *gather, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_take(const rfi_cuda_take *take, cudaStream_t stream);

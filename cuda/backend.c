@@ -19,12 +19,24 @@ static pthread_once_t probed = PTHREAD_ONCE_INIT;
 static char probe_reason[200];
 static int num_devices;
 
+/* Why CUDA counts no devices. Its own words for a machine without a driver are those for one that is too old. */
+static void say_why(cudaError_t error) {
+    static const char said[] = "CUDA finds no usable GPU: ";
+    int driver = -1;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess) cudaGetLastError();
+    if (driver == 0) snprintf(probe_reason, sizeof probe_reason, "%sthere is no NVIDIA driver", said);
+    else if (error == cudaErrorInsufficientDriver && driver > 0)
+        snprintf(probe_reason, sizeof probe_reason, "%sthe NVIDIA driver is one of CUDA %d.%d; expected %d.0 or newer",
+            said, driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
+    else snprintf(probe_reason, sizeof probe_reason, "%s\"%s\"", said, cudaGetErrorString(error));
+}
+
 static void probe(void) {
     cudaError_t error = cudaGetDeviceCount(&num_devices);
     if (error != cudaSuccess) {
         cudaGetLastError();
         num_devices = 0;
-        snprintf(probe_reason, sizeof probe_reason, "CUDA finds no usable GPU: \"%s\"", cudaGetErrorString(error));
+        say_why(error);
         return;
     }
     for (int device = 0; device < num_devices; device++) {
@@ -82,7 +94,7 @@ static rf_status supports(const rfi_spec *spec) {
     if (rfi_plan_is_shard(&spec->plan)) status = rfi_cuda_check_states(&spec->plan);
     if (status) return status;
     rfi_cuda_passes passes;
-    rfi_cuda_passes_of(&spec->plan, &passes);
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
     for (int i = 0; i < passes.count; i++) {
         const int steps = rfi_cuda_num_steps(&spec->plan, &passes.at[i]);
         if (steps > RF_MAX_OPS)
@@ -114,12 +126,21 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
     if (!prepared || !prepared->w_nonfinite)
         problem.x_terms =
             rfi_cuda_x_terms(w_terms, spec->weight_dtype, x_dtype, spec->plan.in_features, &problem.term_dtype);
+    if (prepared && prepared->w_tf32) problem.x_terms = 1, problem.term_dtype = RF_FLOAT32;
     return problem;
 }
 
 /* Which way W's values take, where it is not the usual one: see doc/kernels/accuracy.md. */
 static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size) {
-    if (p->w_terms == 3)
+    if (p->w_tf32)
+        snprintf(text, size,
+            "; x and W in float32 rounded to TF32, for in a binary16 term %u rows of W, or one column, would lose too "
+            "much, and %u have infinities",
+            p->findings.wide, p->findings.infinite);
+    else if (p->w_several)
+        snprintf(text, size, "; all rows of x as irregular ones, for %u rows of W have several infinities",
+            p->findings.many);
+    else if (p->w_terms == 3)
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
             p->findings.wide);
@@ -142,7 +163,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     rf_status status = rfi_cuda_get_figures(spec->device, &figures);
     if (status) return status;
     rfi_cuda_passes passes;
-    rfi_cuda_passes_of(&spec->plan, &passes);
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
     const int forced = p ? p->forced : -1;
     /* As they will be loaded, unless they are lent. */
     int panel = 0;
@@ -164,7 +185,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         }
         rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
-            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, one.fold_columns, batch);
+            ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, &one, batch);
         columns += ahead.sample + ahead.chunk;
         count += ahead.behind > 0;
         const double part =
@@ -205,6 +226,10 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
                 "; a dot product for each column that is gathered");
         if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
+    if (passes.count && !out->collapsed && c.summed == RFI_CUDA_SUMMED_ALL)
+        snprintf(out->sums, sizeof out->sums, "by tensor cores, which truncate");
+    else if (passes.count && !out->collapsed && c.summed)
+        snprintf(out->sums, sizeof out->sums, "by tensor cores of %d columns, these in float32", c.summed);
     char clock[RFI_NUMBER_TEXT], memory[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
         "%s: %d multiprocessors at %s GHz, %s TB/s, by the device's own figures", figures.name, figures.multiprocessors,

@@ -27,6 +27,10 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
+/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, up to as
+ * many as there are groups for: measured on 9.0. */
+static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.12e-6;
+
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
 
@@ -46,8 +50,11 @@ static int in_16_bit(const rfi_cuda_problem *p) {
     return p->x_terms || (!p->w_terms && is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype);
 }
 
+/* As what tensor cores take for TF32. */
+static int in_tf32(const rfi_cuda_problem *p) { return p->x_terms && p->term_dtype == RF_FLOAT32; }
+
 static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return p->out_features && in_16_bit(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
+    return p->out_features && in_16_bit(p) && !in_tf32(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
 }
 
 /* Large tiles: stages of three terms a side take more. */
@@ -107,21 +114,26 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
-    int parts;      /* shares out K where there are few tiles */
+    int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
+    int halves;     /* two blocks share out K of a tile */
+    int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
+                       the blocks have nothing to do */
+    int parts;      /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
     int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
+    double start;   /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
 } family;
 
 #ifdef RFI_BUILD_SM90
 #include "sm90/family.h"
 #endif
 static const family MMA = {.unit = MMA16, .terms = 1};
-static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1};
-static const family FEW = {.unit = FMA32, .parts = 1, .shares = 1};
-static const family FMA = {.unit = FMA32};
-static const family MMA_F64 = {.unit = MMA64, .parts = 1, .shares = 1};
-static const family FEW_F64 = {.unit = FMA64, .parts = 1, .shares = 1};
-static const family FMA_F64 = {.unit = FMA64};
+static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1, .start = 4e-6};
+static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .start = 2e-6};
+static const family FMA = {.unit = FMA32, .start = 3e-6};
+static const family MMA_F64 = {.unit = MMA64, .parts = 2, .shares = 1, .start = 3e-6};
+static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .start = 2e-6};
+static const family FMA_F64 = {.unit = FMA64, .start = 3e-6};
 
 static const struct kernel {
     const char *name;
@@ -142,6 +154,14 @@ int rfi_cuda_kernel_find(const char *name) {
     return -1;
 }
 
+/* The kernel of smaller tiles whose sums are the same, for launches of few tiles. */
+static rfi_cuda_kernel_id ahead_of(int kernel) {
+#ifdef RFI_BUILD_SM90
+    if (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256) return RFI_CUDA_HOPPER_SEARCHES_64X128;
+#endif
+    return (rfi_cuda_kernel_id)kernel;
+}
+
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
 static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size, tile), 1); }
@@ -157,16 +177,16 @@ static int computed_rows(const struct kernel *k, int64_t batch) {
     return rows;
 }
 
-/* Bytes that reach one multiprocessor in a second, from the second-level cache. Measured on 9.0 where a block had a
- * tile to itself: 65 to 70 GB/s, by bulk copies as well as with plain loads. */
-static const double FEED = 70e9;
+/* Bytes that reach one multiprocessor in a second, from the second-level cache. Measured on 9.0: 65 to 70 GB/s where it
+ * copies and does nothing else, by bulk copies as well as with plain loads. What fits the times of kernels is less. */
+static const double FEED = 60e9;
 
 /* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
 static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
-    enum { BLOCKS = 2, MOST = 48, LEAST_STAGES = 2 };
+    enum { MOST = 48, LEAST_STAGES = 2 };
     const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
-    double parts = kernels[kernel].family->parts ? BLOCKS * f->multiprocessors / blocks : 1;
+    double parts = kernels[kernel].family->parts ? kernels[kernel].family->parts * f->multiprocessors / blocks : 1;
     if (parts > MOST) parts = MOST;
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
@@ -191,11 +211,21 @@ static double rate_of(unit multiplier, const rfi_cuda_figures *f) {
     }
 }
 
+/* Of one product, as sm90/config.cuh and sm80/mma.cu have it. */
+static int summed_columns(const family *kernel, const rfi_cuda_problem *p) {
+    const rf_dtype dtype = p->x_terms ? p->term_dtype : p->w_dtype;
+    if (kernel->unit == MMA16) return dtype == RF_BFLOAT16 ? 2048 : 512;
+    if (kernel->unit != WARPGROUP16) return 0;
+    return p->states == RFI_CUDA_PAIRS && !kernel->promotes ? RFI_CUDA_SUMMED_ALL : 128;
+}
+
 /* With the parts of K that `c` says. */
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
     const family *const shared = k->family;
-    const int products = shared->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1;
+    /* A product of TF32 takes as long as two of 16 bits. */
+    const int products = (shared->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1) << in_tf32(p),
+              term = in_tf32(p) ? 4 : 2; /* bytes */
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
     const int splits = c->splits;
     const int64_t split_depth = c->split_depth;
@@ -206,10 +236,14 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .tile_rows = k->tile_rows,
         .tile_columns = k->tile_columns,
         .fold_columns = k->fold_columns,
+        .ahead = ahead_of(kernel),
+        .ahead_columns = kernels[ahead_of(kernel)].fold_columns,
         .irregular = shared->irregular,
+        .wide = p->compute_dtype == RF_FLOAT64,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
+        .summed = products > 1 ? 0 : summed_columns(shared, p),
         .splits = splits,
         .split_depth = split_depth,
         .flops_per_second = rate_of(shared->unit, f) * f->multiprocessors * f->clock_hz,
@@ -222,33 +256,37 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double launches = shared->irregular ? 1 : c->uses_terms ? 4 : 2;
     /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
     const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
-    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + 2 * (size_t)p->x_terms)
+    double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + (size_t)(term * p->x_terms))
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
-    double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits,
-           sms = f->multiprocessors, part = splits > 1 ? (double)split_depth : depth;
+    const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1;
+    double blocks = along * tiles(p->batch, along * k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits *
+        halves,
+           sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / halves;
     double rounds = shared->shares ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
     double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
-    double x_item = (double)(c->uses_terms ? 2 * (size_t)p->x_terms : item(p->x_dtype));
-    if (k->tile_columns <= 64)
+    double x_item = (double)(c->uses_terms ? (size_t)(term * p->x_terms) : item(p->x_dtype));
+    if (k->tile_columns <= 64 || halves > 1)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);
     if ((shared->unit == FMA32 || shared->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
         arithmetic = larger(arithmetic, rounds * (rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
-    double merge = splits > 1 ? splits * rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
+    const double merged_rows = batch < rows ? batch : rows;
+    double merge = splits > 1 ? splits * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
         c->uses_terms ? batch * PREPARED_ROW
             : copies  ? batch * COPIED_ROW
                       : 0);
-    const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns);
-    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6;
+    const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
+    const double states = tiles(p->out_features, 64);
+    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < 64 ? states : 64) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
-        launches * LAUNCH_SECONDS;
+        launches * LAUNCH_SECONDS + shared->start + (splits > 1 ? SPLIT_SECONDS : 0);
 }
 
 void rfi_cuda_choose(

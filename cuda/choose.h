@@ -15,6 +15,9 @@
 /* Multiprocessors of a device of sm_90a at most, so that the kernel for few rows has no more blocks. */
 #define RFI_SM90_BLOCKS 144
 
+/* Values of K in a stage of sm90/halves.cuh. */
+#define RFI_HALVES_DEPTH 64
+
 /* Values of K in a stage of sm80/few_tiles.cu; parts of K are whole stages but for the last. */
 #define RFI_SPLIT_DEPTH 64
 
@@ -43,7 +46,7 @@ typedef struct rfi_cuda_problem {
     rf_dtype x_dtype, w_dtype;
     int w_terms;         /* 16-bit terms that W is kept in: 0 (as stored), 1 or 2 of binary16, 3 of bfloat16 */
     int x_terms;         /* and that x is brought to; 0: as it is stored */
-    rf_dtype term_dtype; /* of x's */
+    rf_dtype term_dtype; /* of x's; RF_FLOAT32: x and W, which is as stored, are float32 rounded to TF32 */
     int w_infinite;      /* terms of W stand for infinities: kernels that read x as it is stored give NaN beside them */
     int w_panel;     /* columns of a panel of W in blocks, which the kernels of sm_90a alone read; 0: W is in rows */
     int num_vectors; /* per-feature vectors of the chain */
@@ -60,17 +63,24 @@ typedef enum rfi_cuda_kernel_id {
     RFI_CUDA_NUM_KERNELS
 } rfi_cuda_kernel_id;
 
+enum { RFI_CUDA_SUMMED_ALL = -1 };
+
 typedef struct rfi_cuda_choice {
     rfi_cuda_kernel_id kernel;
     const char *name;
     int tile_rows, tile_columns, fold_columns;
-    int irregular;       /* computes flagged rows itself: see rfi_cuda_fold */
-    int grouped;         /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
-    int uses_terms;      /* reads x in terms: it must be prepared */
-    int aligned_x;       /* reads x as it is stored, in 16-byte pieces */
-    int splits;          /* parts that K is shared out in, among as many blocks a tile */
-    int64_t split_depth; /* values of K in a part */
-    double seconds;      /* expected, preparation of x included */
+    rfi_cuda_kernel_id ahead; /* one that gives the same bits, for what is known ahead of a pass: few columns */
+    int ahead_columns;        /* its fold_columns */
+    int summed;     /* columns of one product of 16-bit values that tensor cores add up, and truncate, before they are
+                       added in float32; RFI_CUDA_SUMMED_ALL: all of them; 0: nothing is left to tensor cores for long */
+    int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
+    int wide;       /* computes in double */
+    int grouped;    /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
+    int uses_terms; /* reads x in terms: it must be prepared */
+    int aligned_x;  /* reads x as it is stored, in 16-byte pieces */
+    int splits;     /* parts that K is shared out in, among as many blocks a tile */
+    int64_t split_depth;                       /* values of K in a part */
+    double seconds;                            /* expected, preparation of x included */
     double flops_per_second, bytes_per_second; /* of the device, that the expectation rests on */
     double flops, bytes;
 } rfi_cuda_choice;

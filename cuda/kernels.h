@@ -20,9 +20,10 @@ extern "C" {
 #define RFI_FOLD_COLUMNS 64
 
 /* Blocks side by side along the columns whose states a portable kernel combines first, where a row of tiles has more
- * than RFI_UNGROUPED_BLOCKS: one block would have many to combine while all others are done. */
+ * than twice as many: one block would have many to combine while all others are done. In double a factor takes many
+ * instructions. */
 #define RFI_GROUP_BLOCKS 32
-#define RFI_UNGROUPED_BLOCKS 64
+#define RFI_GROUP_BLOCKS_F64 8
 
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
@@ -125,13 +126,17 @@ typedef struct rfi_cuda_before {
     int64_t room;
 } rfi_cuda_before;
 
-/* What (logit - shift) * factor of a row's columns adds up to, and the squares of that. */
+/* What the distances of a row's columns from a number near their mean add up to, and the squares of these; or the
+ * squares of the columns brought down by the largest. A unit is RFI_FOLD_COLUMNS columns or more, at the place of the
+ * first, and RFI_CUDA_SQUARE_WORDS words: how many columns it has, that number or the largest magnitude, both sums. */
 typedef struct rfi_cuda_squares {
-    const void *shifts, *factors; /* (batch) of the compute type */
-    void *sums; /* (batch, units, 2) of the compute type, zero before the launch: both sums of RFI_FOLD_COLUMNS columns
-                   or more, at the place of the first; NULL: nobody asks */
+    void *sums; /* (batch, units, RFI_CUDA_SQUARE_WORDS) of the compute type, zero before the launch; NULL: nobody asks
+                 */
     int64_t units;
+    int32_t magnitudes; /* of the columns themselves */
 } rfi_cuda_squares;
+
+#define RFI_CUDA_SQUARE_WORDS 4
 
 /* One forward, as every fold kernel gets it.
  *
@@ -200,15 +205,17 @@ typedef struct rfi_cuda_split {
     const void *data; /* (rows, columns) of `dtype` */
     int64_t rows, columns, ld;
     int32_t dtype;
-    int32_t terms, term_dtype;
-    void *high, *low, *least; /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
-                                 up to `depth` */
+    int32_t terms, term_dtype; /* RF_FLOAT32: one of float32 rounded to TF32, at `high`; nothing else is written */
+    void *high, *low, *least;  /* (rows, ld_terms) each, as many as there are terms; columns behind the last are zeroed
+                                  up to `depth` */
     int64_t ld_terms, depth;
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
     int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
                            infinity is irregular */
+    int32_t w_several;  /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
+                           of W itself, such a row has a term for each. 0: its logits are NaN */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
@@ -307,7 +314,7 @@ cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream
 /* Few tiles: see sm80/few_tiles.cu. Those of 8 columns are for as many features at most. */
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even
@@ -320,6 +327,7 @@ cudaError_t rfi_cuda_fold_sm90_small(const rfi_cuda_fold *fold, cudaStream_t str
 cudaError_t rfi_cuda_fold_sm90_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* The same for states of RFI_CUDA_ANSWERS, and for steps that read row inputs. */

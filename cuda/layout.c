@@ -41,9 +41,8 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
 
 int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
     const int64_t blocks = (n + choice->tile_columns - 1) / choice->tile_columns;
-    return choice->irregular || blocks <= RFI_UNGROUPED_BLOCKS
-        ? 0
-        : (int32_t)((blocks + RFI_GROUP_BLOCKS - 1) / RFI_GROUP_BLOCKS);
+    const int group = choice->wide ? RFI_GROUP_BLOCKS_F64 : RFI_GROUP_BLOCKS;
+    return choice->irregular || blocks <= 2 * group ? 0 : (int32_t)((blocks + group - 1) / group);
 }
 
 /* What a fold kernel needs. */
@@ -69,7 +68,8 @@ static void lay_out_fold(
     if (!pass->reduction) l->num_tickets = 0;
     l->split_tickets = l->num_tickets;
     if (c->splits > 1) {
-        const int64_t tiles = (batch + c->tile_rows - 1) / c->tile_rows * ((n + c->tile_columns - 1) / c->tile_columns);
+        /* A layer of no columns has a tile, too. */
+        const int64_t tiles = ceil_div(batch, c->tile_rows) * most(ceil_div(n, c->tile_columns), 1);
         l->num_tickets += tiles;
         l->split_sums = take(&l->total, tiles * c->splits,
             (int64_t)c->tile_rows * c->tile_columns * (int64_t)rfi_dtype_size(spec->compute_dtype));
@@ -84,7 +84,8 @@ static void lay_out_fold(
             l->wide = take(&l->total, round_up(batch, RFI_LEVEL_ROWS), 1);
             l->ratio = take(&l->total, batch, sizeof(float));
         }
-        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * 2);
+        const int64_t item = l->problem.term_dtype == RF_FLOAT32 ? 4 : 2;
+        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * item);
     }
     if (c->aligned_x && shape->copies_x) l->copy = take(&l->total, batch, l->depth * 2);
     if (pass->reduction)
@@ -144,7 +145,7 @@ static void lay_out_known(
 static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const rfi_cuda_layout *pass, int64_t rows,
     size_t *total, rfi_cuda_search_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype);
-    place->room = rfi_cuda_room_of(&spec->plan, branch->top, pass->choice.fold_columns);
+    place->room = rfi_cuda_room_of(&spec->plan, branch->top, &pass->choice);
     place->values = take(total, rows, item);
     place->columns = take(total, rows, sizeof(int32_t));
     place->counts = take(total, rows, sizeof(unsigned));
@@ -155,10 +156,7 @@ static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const
 static void lay_out_spread(const rfi_spec *spec, int64_t rows, size_t *total, rfi_cuda_spread_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype), n = spec->plan.out_features;
     place->units = round_up(n ? n : 1, WIDEST_TILE) / RFI_FOLD_COLUMNS; /* whole tiles are written */
-    place->centres = take(total, rows, item);
-    place->shifts = take(total, rows, item);
-    place->factors = take(total, rows, item);
-    place->sums = take(total, rows, place->units * 2 * item);
+    place->sums = take(total, rows, place->units * RFI_CUDA_SQUARE_WORDS * item);
 }
 
 static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_cuda_ahead ahead, int64_t rows,
@@ -185,9 +183,8 @@ static int64_t rows_at_once(
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
-            bytes += rfi_cuda_room_of(
-                         &spec->plan, spec->plan.branches[pass->branches[b]].top, l->passes[i].choice.fold_columns) *
-                item;
+            bytes +=
+                rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;
     }
     int64_t rows = FOUND_BYTES / (bytes + 1);
     if (rows >= STAGE_ROWS) rows = rows / STAGE_ROWS * STAGE_ROWS;
@@ -213,8 +210,8 @@ static void lay_out_shared(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     }
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
-        lay_out_ahead(spec, p, rfi_cuda_ahead_of(&spec->plan, &p->passes, i, l->passes[i].choice.fold_columns, l->rows),
-            l->rows, &l->total, &l->aheads[i]);
+        lay_out_ahead(spec, p, rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, l->rows), l->rows,
+            &l->total, &l->aheads[i]);
         if (pass->role == RFI_CUDA_SPREADS) lay_out_spread(spec, l->rows, &l->total, &l->spreads[i]);
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
             lay_out_search(spec, &spec->plan.branches[pass->branches[b]], &l->passes[i], l->rows, &l->total,
@@ -296,14 +293,15 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     rfi_cuda_prepared plain = {.forced = -1};
     rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
     if (status) return status;
-    rfi_cuda_passes_of(&spec->plan, &plain.passes);
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     static const struct {
-        int terms, infinite; /* 0: as tame values are kept */
-    } forms[] = {{0, 0}, {3, 0}, {2, 1}, {3, 1}};
-    for (int i = 0; i < (tame ? 4 : 1); i++) {
-        plain.w_terms = forms[i].terms ? forms[i].terms : tame;
+        int terms, infinite, tf32; /* 0: as tame values are kept */
+    } forms[] = {{0, 0, 0}, {3, 0, 0}, {2, 1, 0}, {3, 1, 0}, {0, 0, 1}};
+    for (int i = 0; i < (tame ? 5 : 1); i++) {
+        plain.w_terms = forms[i].tf32 ? 0 : forms[i].terms ? forms[i].terms : tame;
         plain.w_infinite = forms[i].infinite;
+        plain.w_tf32 = forms[i].tf32;
         plain.w.panel = 0;
         const size_t rows = most_workspace(spec, &plain, call);
         const rfi_cuda_problem problem =

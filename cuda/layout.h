@@ -37,7 +37,7 @@ typedef struct rfi_cuda_search_place {
 
 /* The same of a pass for squares. */
 typedef struct rfi_cuda_spread_place {
-    size_t centres, shifts, factors, sums;
+    size_t sums;
     int64_t units;
 } rfi_cuda_spread_place;
 

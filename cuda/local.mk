@@ -27,6 +27,7 @@ cuda_sm90_cu = \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
 	cuda/sm90/fold_64x64.cu \
+	cuda/sm90/halves.cu \
 	cuda/sm90/searches_128x256.cu \
 	cuda/sm90/searches_64x128.cu \
 	cuda/sm90/small.cu
@@ -56,6 +57,8 @@ cuda_h = \
 	cuda/sm90/config.cuh \
 	cuda/sm90/epilogue.cuh \
 	cuda/sm90/fold.cuh \
+	cuda/sm90/halves.cuh \
+	cuda/sm90/halves_launch.cuh \
 	cuda/sm90/irregular.cuh \
 	cuda/sm90/kernels.def \
 	cuda/sm90/launch.cuh \

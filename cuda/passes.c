@@ -12,8 +12,14 @@ static int is_answer(int32_t reduction) {
         reduction == RF_OP_ARGMAX || reduction == RF_OP_PICK || reduction == RF_OP_LOGPROB;
 }
 
-/* Those that have a state of their own, too, which takes less. */
-static int is_plain(int32_t reduction) { return reduction == RF_OP_LOGSUMEXP || reduction == RF_OP_MAX; }
+/* Those that it has of the columns with their signs turned. */
+static int is_turned(int32_t reduction) { return reduction == RF_OP_MIN || reduction == RF_OP_ARGMIN; }
+
+/* Those that have a state of their own, too, which takes less: of products of 16 bits, whose sums its kernels leave to
+ * the tensor cores for long, what does not show a single logit alone. */
+static int is_plain(int32_t reduction, int narrow) {
+    return reduction == RF_OP_LOGSUMEXP || (!narrow && (reduction == RF_OP_MAX || reduction == RF_OP_MIN));
+}
 
 static int is_searched(int32_t reduction) { return reduction == RF_OP_RANK || reduction == RF_OP_TOPK; }
 
@@ -49,23 +55,26 @@ static int asks_ahead(const rfi_plan *plan, const rfi_branch *branch) {
 
 static int joins(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_branch *branch) {
     const int32_t first = plan->branches[pass->like].reduction;
-    if (pass->role != RFI_CUDA_GIVES || !(is_answer(first) || is_searched(first))) return 0;
-    if (!(is_answer(branch->reduction) || is_searched(branch->reduction)) || !same_values(plan, pass, branch)) return 0;
+    if (pass->role != RFI_CUDA_GIVES || !same_values(plan, pass, branch)) return 0;
+    if (is_turned(first) && is_turned(branch->reduction)) return 1;
+    if (!(is_answer(first) || is_searched(first))) return 0;
+    if (!(is_answer(branch->reduction) || is_searched(branch->reduction))) return 0;
     if (is_searched(branch->reduction) && pass->searched == RFI_CUDA_MOST_BOUNDS) return 0;
     return !branch->row || asks_ahead(plan, branch) || pass->column < 0 || branch->row - 1 == pass->column;
 }
 
 /* What the pass's state is. */
-static void settle(const rfi_plan *plan, rfi_cuda_pass *pass) {
+static void settle(const rfi_plan *plan, int narrow, rfi_cuda_pass *pass) {
     const rfi_branch *first = &plan->branches[pass->like];
-    if (pass->role == RFI_CUDA_CENTRES) pass->reduction = first->reduction == RF_OP_NORM ? RF_OP_MAX : RF_OP_SUM;
-    else pass->reduction = first->reduction;
+    pass->reduction = first->reduction;
     const int rows = reads_rows(&plan->trunk) || reads_rows(&first->pre), words = rfi_reduction_words(pass->reduction);
     pass->states = rows || words > 2 || rfi_reduction_flags(pass->reduction) & RFI_RF_INDEX ? RFI_CUDA_OTHER_STATES
                                                                                             : RFI_CUDA_PAIRS;
     if (pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS || is_searched(first->reduction) ||
         pass->keeps_states || pass->column >= 0 ||
-        (is_answer(pass->reduction) && (pass->num_branches > 1 || rows || !is_plain(pass->reduction)))) {
+        ((is_answer(pass->reduction) || is_turned(pass->reduction)) &&
+            (pass->num_branches > 1 || rows || !is_plain(pass->reduction, narrow)))) {
+        pass->turned = is_turned(pass->reduction);
         pass->reduction = RFI_CUDA_ANSWERS;
         pass->states = pass->searched || pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS
             ? RFI_CUDA_SEARCH_STATES
@@ -97,7 +106,7 @@ static void place(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
     search->branches[search->num_branches++] = b;
 }
 
-/* Variances and deviations have the same centres and squares. */
+/* Variances and deviations have the same squares. */
 static void place_spread(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
     const rfi_branch *branch = &plan->branches[b];
     int i = 0;
@@ -105,14 +114,12 @@ static void place_spread(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
         !(passes->at[i].role == RFI_CUDA_SPREADS && same_values(plan, &passes->at[i], branch) &&
             (plan->branches[passes->at[i].like].reduction == RF_OP_NORM) == (branch->reduction == RF_OP_NORM)))
         i++;
-    if (i == passes->count) {
-        add(passes, RFI_CUDA_CENTRES, b, -1);
-        add(passes, RFI_CUDA_SPREADS, b, i++);
-    }
+    if (i == passes->count) { add(passes, RFI_CUDA_SPREADS, b, -1); }
     passes->at[i].branches[passes->at[i].num_branches++] = b;
 }
 
-void rfi_cuda_passes_of(const rfi_plan *plan, rfi_cuda_passes *passes) {
+void rfi_cuda_passes_of(const rfi_plan *plan, rf_dtype weight_dtype, rfi_cuda_passes *passes) {
+    const int narrow = weight_dtype == RF_FLOAT16 || weight_dtype == RF_BFLOAT16;
     passes->count = 0;
     passes->at[0] = (rfi_cuda_pass){.reduction = RF_OP_MAX, .column = -1};
     for (int b = 0; b < plan->num_branches; b++) {
@@ -120,7 +127,7 @@ void rfi_cuda_passes_of(const rfi_plan *plan, rfi_cuda_passes *passes) {
         if (is_spread(branch->reduction)) place_spread(plan, b, passes);
         else if (!branch->gathers) place(plan, b, passes);
     }
-    for (int i = 0; i < passes->count; i++) settle(plan, &passes->at[i]);
+    for (int i = 0; i < passes->count; i++) settle(plan, narrow, &passes->at[i]);
 }
 
 const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes) {
@@ -138,27 +145,27 @@ int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass) {
 
 /* More than half as many blocks again as columns, and so many columns that a list of k blocks has room for several
  * times what mostly comes before the bound, which is one and a half times k for each sample that all columns are. */
-int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, int fold_columns) {
-    const int64_t blocks = k + k * 5 / 8, least_columns = 4 * plan->out_features / fold_columns,
-                  columns = (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * fold_columns;
+int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, const rfi_cuda_choice *choice) {
+    const int64_t blocks = k + k * 5 / 8, least_columns = 4 * plan->out_features / choice->fold_columns,
+                  columns = (blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks) * choice->ahead_columns;
     return round_up(columns > least_columns ? columns : least_columns, SAMPLE_UNIT);
 }
 
-int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, int fold_columns) {
-    const int64_t sampled = ROOM_FOR_ONE * ceil_div(plan->out_features, rfi_cuda_sample_of(plan, k, fold_columns)),
-                  blocks = (int64_t)k * fold_columns;
+int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, const rfi_cuda_choice *choice) {
+    const int64_t sampled = ROOM_FOR_ONE * ceil_div(plan->out_features, rfi_cuda_sample_of(plan, k, choice)),
+                  blocks = (int64_t)k * choice->fold_columns;
     return k ? least(blocks > sampled ? blocks : sampled, plan->out_features) : 0;
 }
 
 rfi_cuda_ahead rfi_cuda_ahead_of(
-    const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, int fold_columns, int64_t batch) {
+    const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, const rfi_cuda_choice *choice, int64_t batch) {
     rfi_cuda_ahead ahead = {0};
     const int s = rfi_cuda_search_of(passes, pass);
     for (int i = 0; s >= 0 && i < passes->at[s].num_branches; i++) {
         const rfi_branch *branch = &plan->branches[passes->at[s].branches[i]];
         const int rows = reads_rows(&plan->trunk) || reads_rows(&branch->pre);
         const int64_t chunk = rows ? batch : least(batch, CHUNK),
-                      sample = rfi_cuda_sample_of(plan, branch->top, fold_columns);
+                      sample = rfi_cuda_sample_of(plan, branch->top, choice);
         if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
             ahead.behind++;
         else if (!branch->top) ahead.chunk = chunk;
@@ -171,13 +178,9 @@ int rfi_cuda_state_words(const rfi_cuda_pass *pass) {
     return pass->reduction == RFI_CUDA_ANSWERS ? 4 : rfi_reduction_words(pass->reduction);
 }
 
-int rfi_cuda_extra_step(const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_step *step) {
-    if (pass->role != RFI_CUDA_CENTRES) return 0;
-    int power;
-    frexp((double)plan->out_features, &power);
-    *step = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = ldexp(1, -power)};
-    if (pass->reduction == RF_OP_MAX) *step = (rfi_step){.kind = RF_OP_ABS, .vector = -1};
-    return 1;
+int rfi_cuda_extra_step(const rfi_cuda_pass *pass, rfi_step *step) {
+    *step = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = -1};
+    return pass->turned;
 }
 
 int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]) {
@@ -200,8 +203,7 @@ static int count_steps(const rfi_steps *steps) {
 }
 
 int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass) {
-    rfi_step extra;
-    int steps = plan->trunk.count + plan->branches[pass->like].pre.count + rfi_cuda_extra_step(plan, pass, &extra);
+    int steps = plan->trunk.count + plan->branches[pass->like].pre.count + pass->turned;
     for (int i = 0; i < pass->num_branches; i++) steps += count_steps(&plan->branches[pass->branches[i]].post);
     return steps;
 }

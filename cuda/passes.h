@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Which results of a plan a kernel gives at once, and which take two passes. A pass reads W and multiplies; most plans
- * have one. A pure function of the plan. */
+ * have one. A pure function of the plan and of W's type. */
 #ifndef ROWFOLD_CUDA_PASSES_H
 #define ROWFOLD_CUDA_PASSES_H
 
@@ -11,8 +11,7 @@
 typedef enum rfi_cuda_role {
     RFI_CUDA_GIVES,    /* results, and what a search starts from */
     RFI_CUDA_SEARCHES, /* the columns before a bound that the pass `before` knows of: rank and topk */
-    RFI_CUDA_CENTRES,  /* the mean of each row, or its largest magnitude */
-    RFI_CUDA_SPREADS   /* the squares of distances from the centres of the pass `before`: var, std and norm */
+    RFI_CUDA_SPREADS   /* squares beside the fold: var, std and norm */
 } rfi_cuda_role;
 
 typedef struct rfi_cuda_pass {
@@ -24,6 +23,7 @@ typedef struct rfi_cuda_pass {
     int column;                                 /* index into plan.rows of the columns that its rows ask for, or -1 */
     int searched;     /* how many branches are searched for behind it: see RFI_CUDA_MOST_BOUNDS */
     int keeps_states; /* as in rfi_cuda_fold: a search begins with them */
+    int turned;       /* the last step before the reductions, which are min and argmin, turns the sign */
     rfi_cuda_states states;
 } rfi_cuda_pass;
 
@@ -37,7 +37,7 @@ typedef struct rfi_cuda_passes {
     rfi_cuda_pass at[RFI_CUDA_MOST_PASSES];
 } rfi_cuda_passes;
 
-void rfi_cuda_passes_of(const rfi_plan *plan, rfi_cuda_passes *passes);
+void rfi_cuda_passes_of(const rfi_plan *plan, rf_dtype weight_dtype, rfi_cuda_passes *passes);
 
 /* The pass whose states the fewest kernels take. */
 const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes);
@@ -55,11 +55,12 @@ typedef struct rfi_cuda_ahead {
 } rfi_cuda_ahead;
 
 /* The sample that topk(k) wants, and how many columns of a row its list has room for: as many as may come before the
- * k-th largest of all blocks, at least. Both of `fold_columns` as the kernel has it. */
-int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, int fold_columns);
-int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, int fold_columns);
+ * k-th largest of all blocks, at least. By the columns of a state of the kernel of the pass, and of that for what is
+ * known ahead. */
+int64_t rfi_cuda_sample_of(const rfi_plan *plan, int k, const rfi_cuda_choice *choice);
+int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, const rfi_cuda_choice *choice);
 rfi_cuda_ahead rfi_cuda_ahead_of(
-    const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, int fold_columns, int64_t batch);
+    const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, const rfi_cuda_choice *choice, int64_t batch);
 
 /* Words of the state of a row. */
 int rfi_cuda_state_words(const rfi_cuda_pass *pass);
@@ -72,8 +73,7 @@ int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass);
 enum { RFI_CUDA_LOWERED = 2 };
 int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]);
 
-/* The step before a reduction that a pass has beside the plan's: 0 or 1. A sum of centres is of columns brought down by
- * a power of two, so that it does not overflow where the mean does not. */
-int rfi_cuda_extra_step(const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_step *step);
+/* The step before a reduction that a pass has beside the plan's: 0 or 1. */
+int rfi_cuda_extra_step(const rfi_cuda_pass *pass, rfi_step *step);
 
 #endif

@@ -23,6 +23,8 @@ typedef struct rfi_cuda_prepared {
     int w_nonfinite;   /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
                           infinity is NaN */
     int w_infinite;    /* W is in terms, of which some stand for infinities */
+    int w_several;     /* and of these some rows have several: all of x goes the way of irregular rows */
+    int w_tf32;        /* W is kept as it is stored, but rounded to TF32, and x is brought to the same */
     int strict, dense; /* what of x may be lost: see rfi_cuda_split */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;

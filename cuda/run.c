@@ -44,6 +44,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         .strict = r->p->strict,
         .dense = r->p->dense,
         .w_infinite = r->p->w_infinite,
+        .w_several = r->p->w_several,
         .scale = (float *)(workspace + l->scale),
         .irregular = (uint8_t *)(workspace + l->flag),
         .clear = *clear,
@@ -56,7 +57,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
     fold->x = (rfi_cuda_rows){.data = split.high,
         .low = split.low,
         .least = split.least,
-        .scale = split.scale,
+        .scale = split.term_dtype == RF_FLOAT32 ? NULL : split.scale,
         .ld = split.ld_terms,
         .dtype = split.term_dtype,
         .level = l->levels == 2 ? l->depth : 0};
@@ -89,14 +90,22 @@ rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cud
     return status;
 }
 
-/* The kernel of a layout, for what is prepared. */
-rf_status rfi_cuda_launch_fold(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+/* The kernel of a layout, or that for what is known ahead, for what is prepared. */
+static rf_status launch_kernel(
+    const rfi_cuda_running *r, int pass, rfi_cuda_kernel_id kernel, const rfi_cuda_fold *fold) {
     const rfi_cuda_layout *l = &r->l->passes[pass];
     rf_status status = RF_OK;
     if (l->choice.uses_terms && !l->choice.irregular)
         status = rfi_cuda_status(rfi_cuda_fold_irregular(fold, r->call->stream), "computing irregular rows");
-    return status ? status
-                  : rfi_cuda_status(launchers[l->choice.kernel](fold, r->call->stream), "launching the kernel");
+    return status ? status : rfi_cuda_status(launchers[kernel](fold, r->call->stream), "launching the kernel");
+}
+
+rf_status rfi_cuda_launch_fold(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+    return launch_kernel(r, pass, r->l->passes[pass].choice.kernel, fold);
+}
+
+rf_status rfi_cuda_launch_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+    return launch_kernel(r, pass, r->l->passes[pass].choice.ahead, fold);
 }
 
 /* Before the next launch with the same rows: x stays as it is prepared. */
@@ -138,18 +147,6 @@ static void give_results(const rfi_cuda_running *r, int pass, const rfi_cuda_pie
     }
 }
 
-/* To where the pass for squares reads it, which comes next. */
-static void give_centres(const rfi_cuda_running *r, int pass, rfi_cuda_fold *fold) {
-    fold->y = r->workspace + r->l->spreads[pass + 1].centres;
-    fold->ldy = 1;
-    fold->y_dtype = r->spec->compute_dtype;
-    fold->num_results = 1;
-    fold->results[0] = r->p->programs[pass].results[0];
-    fold->results[0].y = fold->y;
-    fold->results[0].ldy = 1;
-    fold->results[0].y_dtype = fold->y_dtype;
-}
-
 static void give_y(const rfi_cuda_running *r, int branch, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_output *y = &piece->outputs[r->spec->plan.branches[branch].output];
     fold->y = y->data;
@@ -159,38 +156,23 @@ static void give_y(const rfi_cuda_running *r, int branch, const rfi_cuda_piece *
 
 static rfi_cuda_spread spread_of(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
     const rfi_cuda_pass *what = &r->p->passes.at[pass];
-    const rfi_cuda_spread_place *at = &r->l->spreads[pass];
-    rfi_cuda_spread spread = {
-        .fold = *fold,
-        .centres = r->workspace + at->centres,
-        .dtype = r->spec->compute_dtype,
-        .shifts = r->workspace + at->shifts,
-        .factors = r->workspace + at->factors,
-    };
-    rfi_step extra;
-    const double n = (double)r->spec->plan.out_features;
-    if (r->p->passes.at[what->before].reduction == RF_OP_SUM) {
-        rfi_cuda_extra_step(&r->spec->plan, &r->p->passes.at[what->before], &extra);
-        spread.scale = n > 0 ? 1 / (extra.a * n) : 1;
-    }
+    rfi_cuda_spread spread = {.fold = *fold, .dtype = r->spec->compute_dtype};
     for (int i = 0; i < what->num_branches; i++) spread.counts[i] = r->spec->plan.branches[what->branches[i]].count;
     return spread;
 }
 
-/* Before a pass for squares: where they are taken from, and room for them. */
+/* Before a pass for squares: room for them. */
 static rf_status begin_spread(const rfi_cuda_running *r, int pass, rfi_cuda_fold *fold) {
     const rfi_cuda_spread_place *at = &r->l->spreads[pass];
-    const size_t bytes = (size_t)(fold->batch * at->units) * 2 * rfi_dtype_size(r->spec->compute_dtype);
+    const size_t words = (size_t)(fold->batch * at->units) * RFI_CUDA_SQUARE_WORDS;
     fold->squares = (rfi_cuda_squares){
-        .shifts = r->workspace + at->shifts,
-        .factors = r->workspace + at->factors,
         .sums = r->workspace + at->sums,
         .units = at->units,
+        .magnitudes = r->spec->plan.branches[r->p->passes.at[pass].like].reduction == RF_OP_NORM,
     };
-    rf_status status =
-        rfi_cuda_status(cudaMemsetAsync(fold->squares.sums, 0, bytes, r->call->stream), "clearing the squares' place");
-    const rfi_cuda_spread spread = spread_of(r, pass, fold);
-    return status ? status : rfi_cuda_status(rfi_cuda_launch_centre(&spread, r->call->stream), "finding the centres");
+    return rfi_cuda_status(
+        cudaMemsetAsync(fold->squares.sums, 0, words * rfi_dtype_size(r->spec->compute_dtype), r->call->stream),
+        "clearing the squares' place");
 }
 
 /* The kernel merges the states of its rows as always, which is little beside the fold, but nobody reads the results. */
@@ -224,8 +206,7 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     fold.split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets;
     fold.keeps_states = what->keeps_states;
     if (what->column >= 0) fold.columns = (const int64_t *)(workspace + r->l->row_columns) + what->column * piece->rows;
-    if (what->role == RFI_CUDA_CENTRES) give_centres(r, pass, &fold);
-    else if (what->reduction != RFI_CUDA_ANSWERS) give_y(r, what->branches[0], piece, &fold);
+    if (what->reduction != RFI_CUDA_ANSWERS) give_y(r, what->branches[0], piece, &fold);
     else if (what->role == RFI_CUDA_GIVES) give_results(r, pass, piece, &fold);
     if (piece->states) want_states(r, l, &fold);
     else if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);

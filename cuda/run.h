@@ -28,11 +28,13 @@ typedef struct rfi_cuda_running {
 rf_status rfi_cuda_run_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece);
 
 /* What a pass is made of (run.c): x made ready and the tickets cleared, for the rows of a piece, which sets what `fold`
- * says of x; the kernel of the pass; the tickets once more, for the next launch with the same rows. */
+ * says of x; the kernel of the pass, or that for what is known ahead; the tickets once more, for the next launch with
+ * the same rows. */
 rf_status rfi_cuda_bring_to_terms(
     const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, const rfi_cuda_clear *clear, rfi_cuda_fold *fold);
 rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold);
 rf_status rfi_cuda_launch_fold(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold);
+rf_status rfi_cuda_launch_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold);
 rf_status rfi_cuda_clear_again(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold);
 
 /* A pass that searches begin with, and these (searches.c). */

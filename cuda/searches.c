@@ -32,7 +32,7 @@ static int is_ahead(const rfi_cuda_running *r, int pass, int branch) {
     const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
     const int top = r->spec->plan.branches[branch].top;
     /* A sample is as large as the largest k wants it that has one. */
-    return top ? ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, r->l->passes[pass].choice.fold_columns)
+    return top ? ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, &r->l->passes[pass].choice)
                : ahead->chunk > 0;
 }
 
@@ -51,7 +51,7 @@ static rf_status find_bound(
         .asked = asked_in(r, branch, piece),
         .partials = r->workspace + l->partials,
         .num_partials = l->num_partials,
-        .fold_columns = l->choice.fold_columns,
+        .fold_columns = columns < r->spec->plan.out_features ? l->choice.ahead_columns : l->choice.fold_columns,
         .irregular = l->choice.uses_terms ? (const uint8_t *)r->workspace + l->flag : NULL,
         .values = r->workspace + at->values,
         .columns = (int32_t *)(r->workspace + at->columns),
@@ -84,14 +84,22 @@ static rf_status store_found(const rfi_cuda_running *r, int pass, const rfi_cuda
     return status;
 }
 
-/* A launch of a pass for what it knows ahead: of other columns, without results. */
+/* A launch of a pass without results. */
+static rfi_cuda_fold without_results(const rfi_cuda_fold *fold) {
+    rfi_cuda_fold without = *fold;
+    without.num_results = 0;
+    without.columns = NULL;
+    without.before[0] = without.before[1] = (rfi_cuda_before){0};
+    return without;
+}
+
+/* One for what a pass knows ahead: of other columns. */
 static rfi_cuda_fold fold_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold, int64_t columns) {
-    rfi_cuda_fold ahead = *fold;
+    const rfi_cuda_choice *choice = &r->l->passes[pass].choice;
+    rfi_cuda_fold ahead = without_results(fold);
     ahead.out_features = columns;
-    ahead.groups = rfi_cuda_groups(&r->l->passes[pass].choice, columns);
-    ahead.num_results = 0;
-    ahead.columns = NULL;
-    ahead.before[0] = ahead.before[1] = (rfi_cuda_before){0};
+    ahead.fold_columns = choice->ahead_columns;
+    ahead.groups = rfi_cuda_groups(choice, columns);
     return ahead;
 }
 
@@ -141,7 +149,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     rf_status status =
         rfi_cuda_status(rfi_cuda_launch_diagonal(&diagonal, r->call->stream), "taking the rows of W asked for");
     if (!status) status = rfi_cuda_make_ready(r, pass, part, &ahead);
-    return status ? status : rfi_cuda_launch_fold(r, pass, &ahead);
+    return status ? status : rfi_cuda_launch_ahead(r, pass, &ahead);
 }
 
 static rf_status pick_all_ahead(
@@ -173,7 +181,7 @@ static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cud
             "copying the vectors of some columns");
     }
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &ahead);
-    return status ? status : rfi_cuda_launch_fold(r, pass, &ahead);
+    return status ? status : rfi_cuda_launch_ahead(r, pass, &ahead);
 }
 
 /* Bounds of what is known ahead, for the pass itself. */
@@ -201,7 +209,7 @@ static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cud
     const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
     unsigned *const wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted);
     const int behind = r->l->aheads[pass].ahead.behind;
-    rfi_cuda_fold again = fold_ahead(r, pass, fold, fold->out_features);
+    rfi_cuda_fold again = without_results(fold);
     rf_status status =
         rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
     for (int i = 0; i < search->num_branches && !status; i++) {

@@ -27,7 +27,7 @@ int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass) {
 rf_status rfi_cuda_check_states(const rfi_plan *plan) {
     rfi_cuda_passes passes;
     int without = -1;
-    rfi_cuda_passes_of(plan, &passes);
+    rfi_cuda_passes_of(plan, RF_FLOAT32, &passes); /* whose roles depend on no type */
     for (int i = 0; i < passes.count; i++)
         if (passes.at[i].role != RFI_CUDA_GIVES && passes.at[i].num_branches) without = passes.at[i].branches[0];
     for (int b = 0; b < plan->num_branches; b++)
@@ -84,11 +84,12 @@ rf_status rfi_cuda_take_memory(const rfi_spec *spec, size_t bytes, void *stream,
 
 void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory) {
     int before;
-    if (rfi_cuda_enter(spec->device, &before)) return;
+    const int entered = rfi_cuda_enter(spec->device, &before) == RF_OK;
+    /* Memory knows its device, whichever is the current one. */
     if (memory && cudaFreeAsync(memory, stream) != cudaSuccess)
         cudaGetLastError(); /* of a device that failed: what waits for the stream reports it */
     rfi_cuda_leave_pool(spec->device);
-    rfi_cuda_leave(before);
+    if (entered) rfi_cuda_leave(before);
 }
 
 /* What a merge has on the device besides what the caller has there: offsets. */

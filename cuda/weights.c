@@ -214,8 +214,9 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
     const rfi_plan *plan = &spec->plan;
     int64_t item = (int64_t)rfi_dtype_size(spec->weight_dtype);
     p->w = (rfi_cuda_rows){.dtype = spec->weight_dtype};
-    if (weights->borrow && weights->memory == RF_MEMORY_DEVICE && (uintptr_t)weights->weight % ALIGN == 0 &&
-        weights->ld * item % ALIGN == 0 && plan->in_features * item % ALIGN == 0) {
+    if (weights->borrow && !p->w_tf32 && weights->memory == RF_MEMORY_DEVICE &&
+        (uintptr_t)weights->weight % ALIGN == 0 && weights->ld * item % ALIGN == 0 &&
+        plan->in_features * item % ALIGN == 0) {
         p->w.data = weights->weight;
         p->w.ld = weights->ld;
         p->weight = NULL;
@@ -237,7 +238,20 @@ static rf_status keep_stored(rfi_cuda_prepared *p, const rfi_spec *spec, const r
                                      width, (size_t)plan->out_features, cudaMemcpyDefault, weights->stream),
             "copying the weights");
     p->w.data = p->weight;
-    return status;
+    if (status || !p->w_tf32) return status;
+    const rfi_cuda_split round = {
+        .data = p->weight,
+        .rows = plan->out_features,
+        .columns = plan->in_features,
+        .ld = p->w.ld,
+        .dtype = RF_FLOAT32,
+        .terms = 1,
+        .term_dtype = RF_FLOAT32,
+        .high = p->weight,
+        .ld_terms = p->w.ld,
+        .depth = plan->in_features,
+    };
+    return rfi_cuda_status(rfi_cuda_launch_split(&round, weights->stream), "rounding the weights");
 }
 
 static rf_status split_slices(
@@ -263,6 +277,7 @@ static rf_status split_slices(
             .depth = p->w.panel ? panel_depth(plan, p->w.panel) : p->w.ld,
             .panel = p->w.panel,
             .panel_rows = p->w.ld,
+            .w_several = p->w_several,
             .scale = (float *)p->w.scale + first,
         };
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
@@ -316,10 +331,15 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 enum {
-    LENIENT_DEPTH = 512,  /* with fewer columns no value of x is lost: there are not enough others that one could do
-                             without */
-    DENSE_DEPTH = 1 << 20 /* with more, what two levels leave adds up */
+    COUNTED_DEPTH = 1 << 24, /* with more columns float32 does not count a row's infinities */
+    LENIENT_DEPTH = 512,     /* with fewer columns no value of x is lost: there are not enough others that one could do
+                                without */
+    DENSE_DEPTH = 1 << 20    /* with more, what two levels leave adds up */
 };
+
+/* Whether the kernels of sm_90a read W: to compute all of x as irregular rows takes less time by theirs than to
+ * multiply W as it is stored does, and they alone multiply TF32. */
+static int has_wgmma(const rfi_cuda_prepared *p, const rfi_spec *spec) { return plan_panel(p, spec) != 0; }
 
 /* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
@@ -333,11 +353,16 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     if (!status) status = count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost);
     leave_scratch(&s, weights);
     if (status) return status;
+    const int wide = p->findings.wide || (int64_t)lost * 64 > plan->out_features,
+              unlike_one_term = wide || p->findings.infinite;
     if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
-    else if (p->findings.many) p->w_terms = 0;
-    else if (p->findings.wide || (int64_t)lost * 64 > plan->out_features) p->w_terms = 3;
+    else if (p->w_terms == 1 && unlike_one_term && has_wgmma(p, spec)) p->w_tf32 = 1;
+    else if (p->findings.many && (plan->in_features > COUNTED_DEPTH || !has_wgmma(p, spec))) p->w_terms = 0;
+    else if (wide) p->w_terms = 3;
     else if (p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
+    if (p->w_tf32) p->w_terms = 0;
     p->w_infinite = p->w_terms && p->findings.infinite;
+    p->w_several = p->w_terms && p->findings.many;
     p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
     return RF_OK;
@@ -347,7 +372,7 @@ static rf_status keep_weights(
     rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int keep_form) {
     rf_status status = RF_OK;
     if (!keep_form) {
-        p->w_terms = p->w_nonfinite = p->w_infinite = 0;
+        p->w_terms = p->w_nonfinite = p->w_infinite = p->w_several = p->w_tf32 = 0;
         if (spec->plan.out_features && !p->collapsed) status = choose_terms(p, spec, weights);
     }
     if (status) return status;
@@ -401,11 +426,9 @@ static int fill_pre(
 static void fill_pass(
     const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
     rfi_step extra;
-    const int extras = rfi_cuda_extra_step(plan, pass, &extra);
+    const int extras = rfi_cuda_extra_step(pass, &extra);
     *chain = (rfi_cuda_chain){.reduction = pass->reduction};
     int count = fill_pre(plan, &plan->branches[pass->like], &extra, extras, chain);
-    if (pass->role == RFI_CUDA_CENTRES)
-        results[0] = (rfi_cuda_result){.reduction = RF_OP_MAX, .first_step = count, .ignore = RFI_IGNORES_NONE};
     for (int i = 0; i < pass->num_branches; i++) {
         const rfi_branch *branch = &plan->branches[pass->branches[i]];
         results[i] = (rfi_cuda_result){
@@ -419,8 +442,8 @@ static void fill_pass(
     if (pass->reduction != RFI_CUDA_ANSWERS && pass->num_branches) chain->num_post = results[0].num_steps;
 }
 
-static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan) {
-    rfi_cuda_passes_of(plan, &p->passes);
+static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan, rf_dtype weight_dtype) {
+    rfi_cuda_passes_of(plan, weight_dtype, &p->passes);
     p->num_programs = p->passes.count;
     for (int b = 0; b < plan->num_branches; b++) p->num_programs += plan->branches[b].gathers;
     p->programs = calloc((size_t)p->num_programs, sizeof *p->programs);
@@ -479,7 +502,7 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
     }
     p->device = spec->device;
     int before;
-    rf_status status = fill_programs(p, &spec->plan);
+    rf_status status = fill_programs(p, &spec->plan, spec->weight_dtype);
     if (!status) status = choose_kernel(p);
     if (!status) status = rfi_cuda_enter(p->device, &before);
     if (status) {

@@ -96,6 +96,7 @@ typedef struct rfi_part {
 /* What explain says of a backend's way to run one batch size. Times are seconds, negative where unknown. */
 typedef struct rfi_estimate {
     char kernel[256];  /* which kernel and tiles, and what is unusual about the weights, in words */
+    char sums[96];     /* how products are added where that is not one by one in the compute type; empty: it is */
     char machine[160]; /* what the figures rest on */
     double flops_per_second, bytes_per_second;
     double fused_seconds, unfused_seconds;

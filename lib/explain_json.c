@@ -103,6 +103,7 @@ char *rfi_explain_json(const rfi_explanation *about) {
         "weight_dtype", rfi_dtype_name(spec->weight_dtype), "compute_dtype", rfi_dtype_name(spec->compute_dtype),
         "y_dtype", rfi_dtype_name(spec->y_dtype), "math", about->math, "simplify", about->simplify);
     int failed = json_object_update(root, types);
+    failed |= json_object_set_new(root, "sums", text_or_null(about->estimate ? about->estimate->sums : ""));
     failed |= json_object_set_new(root, "first_column", json_integer((json_int_t)plan->columns.first));
     failed |= json_object_set_new(root, "total_columns", json_integer((json_int_t)plan->columns.total));
     failed |= json_object_set_new(root, "operators", operators_of(about));

@@ -205,6 +205,7 @@ static void say(FILE *out, const rfi_explanation *about) {
     fprintf(out, "; steps in %s, math %s\n", rfi_dtype_name(spec->compute_dtype), about->math);
     fprintf(out, "backend %s%s%s\n", about->backend, about->estimate && *about->estimate->kernel ? ": " : "",
         about->estimate ? about->estimate->kernel : "");
+    if (about->estimate && *about->estimate->sums) fprintf(out, "sums of products: %s\n", about->estimate->sums);
     for (int b = 0; b < plan->num_branches; b++)
         if (*about->constant[b])
             fprintf(out, "\nWARNING: %s%s%s. This is almost always a mistake in the model.\n",

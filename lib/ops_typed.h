@@ -54,7 +54,7 @@ RFI_FN RFI_T RFI_TYPED(rfi_down)(RFI_T m) {
     RFI_COLUMN e = (RFI_COLUMN)(RFI_TYPED(rfi_bits)(m) << 1 >> (RFI_MANTISSA + 1));
     e = e < 1 ? 1 : e;
     e = e > most ? most : e;
-    e = (e >= bias - 149) & (e < bias - 126) ? bias - 126 : e;
+    e = ((e >= bias - 149) & (e < bias - 126)) ? bias - 126 : e;
     e = e == bias + 127 ? bias + 126 : e;
     return RFI_TYPED(rfi_from_bits)((RFI_BITS)(2 * bias - e) << RFI_MANTISSA);
 }

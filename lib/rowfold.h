@@ -498,11 +498,11 @@ typedef struct rf_ways {
     size_t size;             /* sizeof(rf_ways) */
     int64_t rows;            /* of x */
     int64_t two_level_rows;  /* whose values are so far apart that they take terms of two levels: twice the products, for all rows of their tile */
-    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still. Computed by themselves, from x as it came */
+    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still; all, where a row of W has several infinities */
     int64_t tiles;           /* of rows, as the kernel has them */
     int64_t two_level_tiles; /* with a row of two levels */
     int32_t x_terms;         /* that a value of x is brought to */
-    int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored */
+    int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored, or rounded to TF32, and x with it */
 } rf_ways;
 
 /* Counts the ways that the rows of a call take, without computing its results: a diagnostic, which waits for the stream. Of `args` it looks at

@@ -75,9 +75,19 @@ RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sig
 RFI_MAXN_MINN(float, f32)
 RFI_MAXN_MINN(double, f64)
 #undef RFI_MAXN_MINN
-RFI_MATH float rfi_exp_term_f32(float x) { return rfi_exp_f32(x); }
+/* exp(x) of a term beside others of which one is 1 or infinite: 0 where exp(x) would be subnormal or nearly so,
+ * infinity where it would be nearly that. So one power of two does for both ends. */
+#define RFI_EXP_TERM(T, suffix, end)                                                  \
+    RFI_MATH T rfi_exp_term_##suffix(T x) {                                           \
+        T k, e = rfi_expm1_reduced_##suffix(rfi_at_least_##suffix(x, -(end)), 0, &k); \
+        T y = ((T)1 + e) * rfi_exp2i_##suffix(k);                                     \
+        y = x < -(end) ? (T)0 : y;                                                    \
+        return x > (end) ? (T)INFINITY : y;                                           \
+    }
+RFI_EXP_TERM(float, f32, 87.0f)
+RFI_EXP_TERM(double, f64, 708.0)
+#undef RFI_EXP_TERM
 RFI_MATH float rfi_maxnum_f32(float v, float w) { return w > v ? w : v; }
-RFI_MATH double rfi_exp_term_f64(double x) { return rfi_exp_f64(x); }
 RFI_MATH double rfi_maxnum_f64(double v, double w) { return w > v ? w : v; }
 
 #endif

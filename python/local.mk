@@ -69,6 +69,7 @@ rowfold_torch_py = \
 	python/rowfold/torch/program.py \
 	python/rowfold/torch/recipe.py \
 	python/rowfold/torch/regions.py \
+	python/rowfold/torch/rows.py \
 	python/rowfold/torch/rules.py \
 	python/rowfold/torch/rules_columns.py \
 	python/rowfold/torch/rules_shapes.py \

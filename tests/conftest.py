@@ -168,3 +168,10 @@ def _alone(request: pytest.FixtureRequest) -> Iterator[None]:
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)  # for processes that a test forked, too
         os.close(lock)
+
+
+@pytest.fixture(autouse=True)
+def _grad_mode() -> None:
+    """Every test starts in PyTorch's own mode, whatever one before it left."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_grad_enabled(True)

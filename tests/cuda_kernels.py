@@ -4,12 +4,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import pytest
 
 _CUDA = Path(__file__).parent.parent / "cuda"
 _ROWS = "".join((_CUDA / name).read_text() for name in ("sm90/kernels.def", "kernels.def"))  # in their order
 KERNELS = re.findall(r'^RFI_CUDA_KERNEL\(\w+, "(\w+)"', _ROWS, re.MULTILINE)
 FORCE = "ROWFOLD_CUDA_KERNEL"  # the environment variable that forces one wherever it can run
+
+
+def each(patch: pytest.MonkeyPatch, names: Iterable[str] = KERNELS) -> Iterator[str]:
+    """The kernels, each forced while its turn is; "" is the library's own choice. What a test expects of all of them
+    it works out once.
+    """
+    for name in names:
+        patch.setenv(FORCE, name)
+        yield name
+    patch.delenv(FORCE)
 
 
 def parse(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 # Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
 public_programs = \
 	tests/c/test_api \
+	tests/c/test_bounds \
 	tests/c/test_chain \
 	tests/c/test_cpu_invariance \
 	tests/c/test_cpu_threads \
@@ -41,7 +42,7 @@ tests_c_test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 tests_c_test_cuda_faults_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_cuda_faults_LDADD = $(lib_librowfold_la_LIBADD)
 tests_c_test_cuda_faults_LDFLAGS = $(cuda_calls:%=-Wl,--wrap=%)
-noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h
+noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h tests/c/slow.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 # Run by tests/mpi.sh, on several ranks.
 mpi_programs =

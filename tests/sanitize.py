@@ -30,7 +30,9 @@ from device_array import DeviceArray
 FORMS = {
     "float32": ("float32", "float32", "f32"),
     "wide float32": ("float32", "float32", "f32"),
+    "infinite float32": ("float32", "float32", "f32"),
     "tf32": ("float32", "float32", "tf32"),
+    "wide tf32": ("float32", "float32", "tf32"),
     "bfloat16": ("bfloat16", "bfloat16", "f32"),
     "float16": ("float16", "float16", "f32"),
     "float32 W, 16-bit x": ("float32", "float16", "f32"),
@@ -79,8 +81,10 @@ def cases(chains: list[str], shapes: list[tuple[int, int, int]], form: str) -> I
             rng = np.random.default_rng([i, len(chain)])
             vectors = {"v": rng.normal(size=shape[2])} if "@v" in chain else {}
             data = datasets.sigma5(rng, *shape)
-            if form == "wide float32":  # more than two terms of binary16 hold
+            if form.startswith("wide"):  # more than two terms of binary16 hold
                 data = data._replace(w=data.w * 10 ** rng.uniform(-12, 3, data.w.shape))
+            if form == "infinite float32":  # several in a row, and rows without
+                data.w[::2, -2:] = np.inf
             yield odd_rows(make_case(chain, data, vectors, w_dtype, x_dtype))
 
 

@@ -113,6 +113,16 @@ def test_wrong_command_lines_have_status_2(arguments, message):
 # info
 
 
+def test_a_machine_without_a_driver_is_told_so():
+    """CUDA's own words for that are those for a driver that is too old."""
+    reason = next(backend.reason for backend in rowfold.backends() if backend.name == "cuda")
+    if not reason or "built without CUDA" in reason:
+        pytest.skip("needs a library built with CUDA, and no GPU")
+    assert "driver version is insufficient" not in reason
+    if not Path("/proc/driver/nvidia").exists():
+        assert reason == "CUDA finds no usable GPU: there is no NVIDIA driver"
+
+
 def test_info_lists_the_backends():
     done = cli("info")
     assert done.returncode == 0, done.stderr

@@ -329,6 +329,55 @@ def test_a_device_that_failed(torch) -> None:
     assert lines[3] == "True"
 
 
+FORKS = """
+import os, signal, threading
+import numpy as np, rowfold
+w, x = np.ones((5, 3), np.float32), np.ones((2, 3), np.float32)
+model = rowfold.Model("linear | max", 3, 5, backend="cuda").load_weights(w)
+stop = threading.Event()
+
+def busy():
+    while not stop.is_set():
+        assert (rowfold.Model("linear | max", 3, 5, backend="cuda").load_weights(w)(x) == 3).all()
+
+def refused(call):
+    try:
+        call()
+    except (rowfold.DeviceError, rowfold.UnavailableError) as error:
+        return bool(str(error))
+    return False
+
+def child():
+    signal.alarm(20)
+    made = refused(lambda: rowfold.Model("linear | max", 3, 5, backend="cuda").load_weights(w))
+    called = refused(lambda: model(x))
+    host = rowfold.Model("linear | max", 3, 5, device="cpu").load_weights(w)
+    right = (host(x) == 3).all()
+    os._exit(4 * (not made) + 2 * (not called) + (not right))
+
+threads = [threading.Thread(target=busy) for _ in range(3)]
+for thread in threads:
+    thread.start()
+ends = []
+for _ in range(8):
+    process = os.fork()
+    if not process:
+        child()
+    ends.append(os.waitpid(process, 0)[1])
+stop.set()
+for thread in threads:
+    thread.join()
+print(ends, (model(x) == 3).all())
+"""
+
+
+def test_a_child_of_fork_is_refused_and_does_not_wait() -> None:
+    """Whatever locks the parent's threads hold: CUDA does not work there, the host does. The parent goes on."""
+    done = _python(FORKS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == f"{[0] * 8} True", done.stdout
+
+
 def test_device_that_is_not_there(torch) -> None:
     missing = torch.cuda.device_count()
     with pytest.raises(rowfold.UnavailableError, match=f"cuda:{missing}"):

@@ -4,6 +4,8 @@ asked of the library, and what comes of it is compared with float64."""
 
 from __future__ import annotations
 
+import os
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -18,7 +20,11 @@ pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CU
 
 Array = np.ndarray
 # Where float32 x is brought to terms; those of several results have the same code for it.
-TERMS = [name for name in KERNELS if name.startswith(("mma_1", "mma_6", "hopper")) and "answers" not in name]
+TERMS = [
+    name
+    for name in KERNELS
+    if name.startswith(("mma_1", "mma_6", "hopper")) and not ("answers" in name or "searches" in name)
+]
 K, N = 1056, 200
 PARTS = {
     "first": lambda batch: [0],
@@ -43,6 +49,12 @@ def _ways(x: Array, w: Array, math: str = "f32") -> rowfold.Ways:
 def _check(x: Array, w: Array, b: Array, chain: str = "linear | max", **keywords: str) -> None:
     case = make_case(chain, Data(x, w, b), **keywords)
     case.check_results(case.run("cuda", simplify="none"), "cuda")
+
+
+def _on_wgmma() -> bool:
+    """Whether the forced kernel is one of sm_90a, on such a device."""
+    with rowfold.Model(f"linear({K}, {N}) | max", backend="cuda") as model:
+        return os.environ[FORCE].startswith("hopper") and model.explain(1, "json")["kernel"].startswith("hopper")
 
 
 @pytest.fixture(params=TERMS)
@@ -116,7 +128,9 @@ def test_rows_beyond_two_levels(batch: int, part: str) -> None:
 @pytest.mark.parametrize("x_dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("several", [False, True])
 def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
-    """One in a row of W is a term; rows with several keep all of W as it is stored."""
+    """Terms, also several in a row, with which wgmma computes all of x as irregular rows; without it W is kept as it is
+    stored then.
+    """
     rng = np.random.default_rng(0)
     x, w, b = _tame(batch)
     rows = np.arange(0, N, 3)
@@ -133,13 +147,36 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
     x[7, 7] = -np.inf
     if several:
         w[rows[1], [3, 4]] = np.inf
+        w[rows[2], : K // 2] = -np.inf
+        w[rows[3]] = np.inf
+        x[8] = np.abs(x[8]) + 0.1
+        x[9] = np.where(np.isinf(w[rows[1]]), w[rows[1]], x[9])
     with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(w) as model:
-        assert ("several infinities" in model.explain(batch)) == several
+        text = model.explain(batch)
+    assert ("several infinities" in text) == several
     ways = _ways(x, w)
-    assert ways.weight_terms == (0 if several else 2)
-    assert ways.irregular_rows >= (0 if several else 3)
+    assert ways.weight_terms == (0 if "as it is stored" in text else 2)
+    if several and ways.weight_terms:
+        assert ways.irregular_rows == batch - 1, "all but that with NaN"
+    elif not several:
+        assert 3 <= ways.irregular_rows < batch // 2
     for chain in ("linear | max", "linear"):
         _check(x, w, b, chain, x_dtype=x_dtype)
+
+
+def test_several_infinities_beside_wide_weights(batch: int) -> None:
+    """Three terms of bfloat16, and all rows of x irregular, whatever their range."""
+    rng = np.random.default_rng(2)
+    x, w, b = _tame(batch)
+    w = spread(6.0, rng, *w.shape).astype(np.float32)
+    w[::5, :2] = np.inf
+    w[1::5, 3] = -np.inf
+    x[1::4] *= np.float32(1e20)
+    x[2::4] *= np.float32(1e-25)
+    x[3, ::2] = np.inf
+    assert _ways(x, w).weight_terms == (3 if _on_wgmma() else 0)
+    for chain in ("linear", "linear | max"):
+        _check(x, w, b, chain)
 
 
 def test_columns_gathered_beside_infinities() -> None:
@@ -168,12 +205,67 @@ def test_an_infinity_of_w_under_tf32(batch: int) -> None:
     w[5, 9] = -np.inf
     x[3, 4] = np.inf
     w[5, 4] = 0
-    assert _ways(x, w, "tf32").weight_terms == 2
+    assert _ways(x, w, "tf32").weight_terms == (0 if _on_wgmma() else 2)
     y = Case("linear", x, w, b).run("cuda", math="tf32")
     with np.errstate(invalid="ignore"):
         exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
     assert np.array_equal(np.isnan(y), np.isnan(exact)) and np.array_equal(np.isinf(y), np.isinf(exact))
     assert (y[np.isinf(y)] == exact[np.isinf(y)]).all()
+
+
+def test_what_is_wide_under_tf32(batch: int) -> None:
+    """One term holds a row of x of which half of the values are large, whatever of the others it loses; but not a
+    feature of W that is small beside the others in many rows, for x may rest on it alone.
+    """
+    rng = np.random.default_rng(7)
+    x, w, b = _tame(batch)
+
+    def check(x: Array, w: Array, weight_terms: int, two_level_rows: int) -> None:
+        ways = _ways(x, w, "tf32")
+        if weight_terms == 3 and _on_wgmma():
+            weight_terms = 0  # W and x in float32 rounded to TF32
+        assert (ways.weight_terms, ways.two_level_rows) == (weight_terms, two_level_rows)
+        for chain in ("linear", "linear | logsumexp"):
+            case = Case(chain, x, w, b)
+            case.check(case.run("cuda", math="tf32"), "tf32", case.expected("cuda", "tf32"))
+
+    def few(share: float, shape: tuple[int, ...], little: float = 1e-10) -> Array:
+        return np.where(rng.random(shape) < share, little, 1).astype(np.float32)
+
+    check(x, spread(3.0, rng, N, K).astype(np.float32), 1, 0)
+    check(x, w * few(0.0005, w.shape), 1, 0)
+    check(x, w * few(0.4, w.shape), 3, 0)
+    check(x * few(0.4, x.shape), w, 1, 0)
+    check(x * few(0.6, x.shape), w, 1, batch)
+    feature, alone = w.copy(), np.zeros_like(x)
+    feature[:, 5] *= 1e-10
+    alone[:, 5] = x[:, 5]
+    check(alone, feature, 3, 0)
+    rare = w.copy()
+    rare[:2, 5] *= 1e-10
+    check(x, rare, 1, 0)
+
+
+@pytest.mark.parametrize("x_dtype", ["float32", "bfloat16", "float16"])
+def test_any_values_under_tf32(batch: int, x_dtype: str) -> None:
+    """Of both sides: whatever W's way is."""
+    rng = np.random.default_rng(9)
+    x, w, b = _tame(batch)
+    wide = spread(6.0, rng, *w.shape)
+    x[2:40] = spread(3.0, rng, 38, K).clip(-6e4, 6e4)
+    x[40:44] *= np.float32(1e-3)
+    for chain in ("linear", "linear | max", "linear | logsumexp, argmax"):
+        for values in (wide, np.where(rng.random(w.shape) < 0.001, np.inf, w)):
+            case = make_case(chain, Data(x, values, b), x_dtype=x_dtype, dtype="float32")
+            y = case.run("cuda", math="tf32")
+            if "argmax" not in chain:
+                case.check(y, "tf32", case.expected("cuda", "tf32"))
+    special = wide.copy()
+    special[::3, 5], special[1, 6], special[2] = np.inf, np.nan, 0
+    odd = x.copy()
+    odd[1, 5], odd[2, 9], odd[3, 9], odd[4], odd[5, 5] = 0, np.inf, np.nan, 0, -np.inf
+    case = make_case("linear", Data(odd, special, b), x_dtype=x_dtype, dtype="float32")
+    case.check(case.run("cuda", math="tf32"), "tf32", case.expected("cuda", "tf32"))
 
 
 def test_updated_weights(batch: int) -> None:

@@ -33,6 +33,30 @@ def test_explain_needs_no_weights(backend: str, chain: str, batch: int) -> None:
         assert backend in model.explain(batch=batch)
 
 
+@pytest.mark.cpu_only
+def test_a_collapsed_sum_is_reckoned_as_it_is_computed(backend: str) -> None:
+    """x, the summed weights in float64 and y; a dot product, the bias's sum and one operator for each row. Weights that
+    have no sum take the full path, and float64 does half of the multiply-adds.
+    """
+    if backend == "reference":
+        pytest.skip("it collapses nothing and measures nothing")
+    batch, k, n = 100, 64, 512
+    weights = np.ones((n, k), np.float32)
+    with rowfold.Model("linear | sum | gelu", k, n, backend=backend) as model:
+        about = model.load_weights(weights).explain(batch=batch, format="json")
+    assert about["collapsed"]
+    assert about["fused"]["bytes"] == 4 * batch * k + 8 * k + 4 * batch
+    assert about["fused"]["flops"] == 2 * batch * k + batch + batch
+    weights[0, 0] = np.inf
+    with rowfold.Model("linear | sum | gelu", k, n, backend=backend) as model:
+        assert not model.load_weights(weights).explain(batch=batch, format="json")["collapsed"]
+    rates = []
+    for dtype in ("float32", "float64"):
+        with rowfold.Model("linear | max", k, n, backend=backend, dtype=dtype) as model:
+            rates.append(model.explain(batch=batch, format="json")["machine"]["flops_per_second"])
+    assert rates[1] == pytest.approx(rates[0] / 2, rel=0.3)
+
+
 def test_the_readings_of_the_weights_fill_the_batch(backend: str) -> None:
     """A CPU kernel reads W once for each block of rows; the blocks make the batch, and the bytes the readings."""
     batch, size = 1000, 512

@@ -43,8 +43,7 @@ def test_an_operator_that_numpy_does_not_have(monkeypatch):
     args = Chain.parse(TINY.chain), x, weight, bias, TINY.vectors()
     expected = unfused.reference(*args)
     table = {name: function for name, function in unfused.numpy_table().items() if name != "logsumexp"}
-    for module in (unfused, contenders):
-        monkeypatch.setattr(module, "numpy_table", lambda: table)
+    monkeypatch.setattr(unfused, "numpy_table", lambda: table)
     np.testing.assert_allclose(unfused.reference(*args), expected, rtol=1e-14)
     with pytest.raises(contenders.Unavailable, match="numpy has no logsumexp"):
         contenders.Numpy().setup(TINY, 1, {})
@@ -67,6 +66,34 @@ def test_saved_values_and_vectors():
     logits = np.array([[1.0, 2.0]])
     vectors = {"v": np.array([10.0, 100.0])}
     assert unfused.apply(chain, logits, unfused.numpy_table(), vectors).tolist() == [[(11 + 202) ** 2]]
+
+
+SEVERAL = (
+    "linear | softcap(3) | div(#heat) | (abs | max), logprob(#t), argmax, rank(#t), topk(3), gather(#some), "
+    "pick(#t) | exp"
+)
+
+
+def test_several_results_mean_the_same_to_all():
+    """numpy, PyTorch, all rows at once or some at a time, and rowfold."""
+    pytest.importorskip("torch")
+    case = Case("several", SEVERAL, 300, 5, 40, "float64")
+    made = []
+    for name, options in (("numpy", {}), ("torch", {}), ("torch", {"chunk": 128}), ("rowfold", {"simplify": "none"})):
+        contender = contenders.CONTENDERS[name]()
+        contender.setup(case, 1, options)
+        contender.run()
+        made.append(contender.result())
+    assert [y.shape for y in made[0]] == [(300, width) for width in (1, 1, 1, 1, 3, 3, 20, 1)]
+    for other in made[1:]:
+        for ours, theirs in zip(made[0], other, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-13, atol=1e-13)
+
+
+def test_errors_are_of_all_results_but_columns():
+    expected = [np.array([[2.0]]), np.array([[7]])]
+    assert unfused.errors_of([np.array([[2.0]]), np.array([[3.0]])], expected) == 0
+    assert unfused.errors_of([np.array([[2.5]]), np.array([[7.0]])], expected) == 0.25
 
 
 def test_the_reference_is_the_chain_in_float64():

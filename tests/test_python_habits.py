@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ except ImportError:
     torch = None
 
 K, N = 5, 7
+PYTHON = Path(__file__).resolve().parents[1] / "python"
 
 
 @pytest.fixture
@@ -287,13 +292,38 @@ def test_dir_has_what_is_for_users(module):
     assert {"linear", "logsumexp", "operators", "Chain"} <= set(dir(rowfold.ops))
 
 
+def test_an_import_loads_no_library():
+    """The build writes completions before there is one."""
+    code = "import rowfold, rowfold.ops, rowfold.__main__ as m; m.parser(); from rowfold.ops import Chain"
+    environment = {**os.environ, "ROWFOLD_LIBRARY": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=PYTHON)
+    assert not done.stderr
+
+
 # Sentences
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("logsumxp", 'did you mean "logsumexp"\\?'),
+        ("softmax", "its result is as large as the logits, which are not stored; logsumexp is the logarithm of its"),
+        ("attention", r"rowfold.ops.operators\(\) lists them"),
+    ],
+)
+def test_an_operator_that_there_is_not(name, said):
+    with pytest.raises(AttributeError, match=f"^rowfold.ops has no operator '{name}'; {said}"):
+        getattr(rowfold.ops, name)
 
 
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
         (lambda: Model("linear | sum", 5, 0), "out_features is 0; a layer without"),
+        (
+            lambda: Model("linear | sum", np.zeros((2, 3), np.float32)),
+            "in_features is an array; .*load_weights takes the",
+        ),
         (lambda: Model("linear(3, 4) | sum", 5), r"^in_features is 5, but the chain says 3$"),
         (
             lambda: Model("linear | sum", 2**41, 3),

@@ -62,6 +62,63 @@ def test_inputs_are_checked(model):
         fused(torch.randn(3, 8, device="meta"))
 
 
+def test_what_is_no_tensor_is_named(model):
+    fused = rt.fuse(model).requires_grad_(False)
+    x = torch.randn(3, 8)
+    for _ in range(2):
+        fused(x)  # after which calls take the shortest way
+        for wrong, kind in ((x.tolist(), "list"), (x.numpy(), "ndarray"), (None, "NoneType")):
+            with pytest.raises(TypeError, match=f"x is a {kind}; expected a torch.Tensor"):
+                fused(wrong)
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_arguments_are_those_of_the_original(around):
+    def forward(self, hidden_states, unused, scale=2.0, *, flag=None, **kwargs):
+        y = torch.logsumexp(self.linear(hidden_states), -1) * scale
+        return y.mean(0) if around else y
+
+    module = module_of(forward).requires_grad_(False)
+    fused, x = rt.fuse(module), torch.randn(3, 8)
+    expected = fused(x, None)
+    torch.testing.assert_close(expected, module(x, None))
+    for y in (
+        fused(hidden_states=x, unused=3),
+        fused(x, unused=None),
+        fused(x, None, 2.0),
+        fused(x, None, scale=2.0, flag=None),
+    ):
+        torch.testing.assert_close(y, expected, rtol=0, atol=0)
+    for arguments, keywords, error, message in (
+        (
+            (x, None, 3.0),
+            {},
+            rowfold.FuseError,
+            "scale is 3.0, but the forward was fused for its default, 2.0; make it",
+        ),
+        (
+            (x, None),
+            {"flag": x},
+            rowfold.FuseError,
+            "flag is a Tensor, but the forward was fused for its default, None",
+        ),
+        ((x,), {}, TypeError, "the forward lacks its argument unused"),
+        ((), {"unused": x}, TypeError, "the forward lacks its argument hidden_states"),
+        ((x, None), {"mask": x}, TypeError, "the forward has no argument mask; it has hidden_states, unused, scale, f"),
+        ((x, None), {"unused": x}, TypeError, "the forward is given unused twice"),
+        ((x, None, 2.0, None, x), {}, TypeError, "the forward is given 5 arguments; expected 4"),
+    ):
+        with pytest.raises(error, match=message):
+            fused(*arguments, **keywords)
+
+
+def test_keywords_in_a_compiled_call(model):
+    torch._dynamo.reset()
+    fused, x = rt.fuse(model).requires_grad_(False), torch.randn(3, 8)
+    compiled = torch.compile(fused, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x=x), fused(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("shape", [(8,), (0, 8), (4, 8), (2, 3, 8), (2, 0, 8)])
 def test_leading_dimensions_are_kept(shape):
     agree(nn.Sequential(nn.Linear(8, 6), nn.Tanh()), torch.randn(shape))

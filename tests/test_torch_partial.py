@@ -377,4 +377,21 @@ def test_an_export_to_onnx_gets_the_original_s_operators(monkeypatch):
             warnings.simplefilter("ignore")
             graph = torch.jit.trace(module, x, check_trace=False).inlined_graph
         assert "rowfold::fused" not in str(graph)
+        assert "rowfold" not in str(
+            torch.export.export(module, (x,)).graph
+        )  # of which the newer exporter makes its graph
         agree(module(x), module.original(x))
+
+
+def test_vmap_over_parameters_is_computed_as_written():
+    module = torch_zoo.NormThenHead().eval()
+    partly, x = rt.fuse(module, partial=True), torch.randn(3, 8)
+    several = {name: torch.stack([p, p * 2]).detach() for name, p in module.named_parameters()}
+
+    def over(model):
+        call = torch.func.vmap(lambda parameters: torch.func.functional_call(model, parameters, (x,)))
+        with torch.no_grad():
+            return call(several)
+
+    agree(over(partly), over(module))
+    assert "torch.vmap maps over the parameters" in str(rt.report(partly))

@@ -86,6 +86,32 @@ REFUSED = {
         lambda self, x: F.linear(x, self.linear.weight * torch.rand_like(self.linear.weight)),
         r"rand_like \(computed from linear.weight\): aten::rand_like is random, and would be drawn once",
     ),
+    "another notation": (
+        lambda self, x: torch.einsum("bk,nk->bn", x, self.linear.weight).sum(-1),
+        r"einsum is not in the table of what rowfold fuses; write the linear layer as F.linear",
+    ),
+    "a comparison of all columns": (lambda self, x: (self.linear(x) > 0).any(-1), "any is not in the table"),
+    "columns that are not last": (
+        lambda self, x: self.linear(x).transpose(0, 1),
+        r"the columns stay the last dimension; a loss takes them so, F.cross_entropy\(h.flatten\(0, 1\), y.flat",
+    ),
+    "two moments at once": (
+        lambda self, x: torch.var_mean(self.linear(x), -1),
+        r"h.var\(-1\) and h.mean\(-1\) are, in one pass",
+    ),
+    "a variance of all": (lambda self, x: self.linear(x).var(), "var without dim reduces the batch too"),
+    "a variance, corrected twice": (
+        lambda self, x: torch.var(self.linear(x), -1, self.linear.bias),
+        "unbiased is a parameter or buffer beside correction; expected a bool alone",
+    ),
+    "a deviation with a correction that is learned": (
+        lambda self, x: self.linear(x).std(-1, correction=self.s),
+        "correction is a parameter or buffer; expected a number",
+    ),
+    "several results, one of which does not fit": (
+        lambda self, x: (lambda h: (h.sum(-1), h.softmax(-1)))(self.linear(x)),
+        "cannot fuse softmax .*its largest value is",
+    ),
     "a mask": (
         lambda self, x: torch.where(self.r > 0, self.linear(x), 0.0),
         r"to leave columns out, take the rows of the weight that stay, F.linear\(x, W\[keep\], b\[keep\]\)",
@@ -244,3 +270,111 @@ def test_the_old_weight_norm_says_what_to_use():
 def test_what_is_no_module_is_refused():
     with pytest.raises(TypeError, match="module is a int; expected an nn.Module or a function"):
         rt.fuse(3)
+    with pytest.raises(TypeError, match="module is the class Linear; expected one of its modules"):
+        rt.fuse(nn.Linear)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            lambda: torch.compile(nn.Linear(8, 6), backend="eager"),
+            "compiled already; fuse the one it was made from, and",
+        ),
+        (
+            lambda: nn.DataParallel(nn.Linear(8, 6)),
+            "a DataParallel calls its module on several devices; fuse its attri",
+        ),
+        (lambda: nn.ModuleList([nn.Linear(8, 6)]), "a ModuleList has no forward; fuse what it holds, or use partial"),
+        (lambda: lambda *tensors: tensors[0], "the forward names no parameter; expected its tensors by name, not"),
+        (
+            lambda: nn.LazyLinear(6),
+            "is a LazyLinear, which is not .*call the model once before, which makes it a Linear",
+        ),
+        (
+            lambda: torch.ao.nn.quantized.dynamic.Linear(8, 6),
+            r"is a torch.ao.nn.quantized.dynamic.modules.linear.Linear, which is not in the table",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_wraps_or_holds_modules_says_what_to_fuse(module, message):
+    made = module()
+    if "which is not" in message:
+        made = nn.Sequential(made, nn.ReLU())
+    with pytest.raises(rowfold.FuseError, match=message):
+        rt.fuse(made)
+
+
+# What refusals say to write instead.
+
+INSTEAD = {
+    "the largest of a softmax": (
+        lambda self, x: self.linear(x).softmax(-1).amax(-1),
+        lambda self, x: (lambda h: (h.amax(-1) - h.logsumexp(-1)).exp())(self.linear(x)),
+    ),
+    "one of a softmax for each row": (
+        lambda self, x, y: self.linear(x).softmax(-1).gather(-1, y),
+        lambda self, x, y: self.linear(x).log_softmax(-1).gather(-1, y).exp(),
+    ),
+    "two moments": (
+        lambda self, x: torch.var_mean(self.linear(x), -1),
+        lambda self, x: (lambda h: (h.var(-1), h.mean(-1)))(self.linear(x)),
+    ),
+    "another notation": (
+        lambda self, x: torch.einsum("bk,nk->bn", x, self.linear.weight).sum(-1),
+        lambda self, x: F.linear(x, self.linear.weight).sum(-1),
+    ),
+    "masked columns": (
+        lambda self, x: self.linear(x).masked_fill(~self.keep, -torch.inf).logsumexp(-1),
+        lambda self, x: F.linear(x, self.linear.weight[self.keep], self.linear.bias[self.keep]).logsumexp(-1),
+    ),
+    "a choice that loses NaN": (
+        lambda self, x: (lambda h: torch.where(h > 0, h, 0.0).sum(-1))(self.linear(x)),
+        lambda self, x: (lambda h: torch.where(h < 0, 0.0, h).sum(-1))(self.linear(x)),
+    ),
+    "a quotient": (
+        lambda self, x: (lambda h: (h / h.sigmoid()).sum(-1))(self.linear(x)),
+        lambda self, x: (lambda h: (h * torch.reciprocal(h.sigmoid())).sum(-1))(self.linear(x)),
+    ),
+    "rows of the logits": (
+        lambda self, x: self.linear(x[None])[:, -1].logsumexp(-1),
+        lambda self, x: self.linear(x[None])[:, -1, :].logsumexp(-1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSTEAD)
+def test_what_a_refusal_says_is_fused_and_the_same(name):
+    torch.manual_seed(4)
+    keep = torch.tensor([True, False, True, True, False, True])
+    refused, written = (module_of(forward, keep=keep) for forward in INSTEAD[name])
+    written.load_state_dict(refused.state_dict())
+    inputs = [torch.randn(3, 8), torch.tensor([[5], [0], [3]])][: 2 if "each row" in name else 1]
+    with pytest.raises(rowfold.FuseError):
+        rt.fuse(refused)
+    with torch.no_grad():
+        found, expected = rt.fuse(written)(*inputs), refused(*inputs)
+    for ours, theirs in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, expected))):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_gated_units_by_two_layers_are_fused_in_part():
+    """As the refusal of glu says: the gate with its function is an operation, the rest is PyTorch's."""
+
+    def unit(self, x):
+        return F.glu(self.linear(x), -1)
+
+    def written(self, x):
+        w, b = self.linear.weight, self.linear.bias
+        return F.linear(x, w[:3], b[:3]) * F.linear(x, w[3:], b[3:]).sigmoid()
+
+    module = module_of(unit)
+    with pytest.raises(rowfold.FuseError, match="as two linear layers, F.linear.*is fused with partial=True"):
+        rt.fuse(module)
+    apart = module_of(written)
+    apart.load_state_dict(module.state_dict())
+    partly, x = rt.fuse(apart, partial=True), torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(partly(x), module(x), rtol=1e-5, atol=1e-6)
+    assert [found.steps for _, _, found, _ in rt.report(partly).taken] == [["sigmoid"]]

@@ -58,6 +58,11 @@ WAYS: dict[str, list[str]] = {
 }
 WAYS["argmax"] = ["{x}.argmax({d}, {k})", "torch.argmax({x}, dim={d}, keepdim={k})", "{x}.max({d}, {k}).indices"]
 WAYS["argmin"] = ["{x}.argmin({d}, {k})", "torch.argmin({x}, dim={d}, keepdim={k})", "torch.min({x}, {d}, {k})[1]"]
+for _kind in ("var", "std"):
+    WAYS[_kind] = [
+        f"torch.{_kind}({{x}}, dim={{d}}, correction={{n}}, keepdim={{k}})",
+        f"{{x}}.{_kind}({{d}}, correction={{n}}, keepdim={{k}})",
+    ]
 LINEAR = ["self.linear(x)", "F.linear(x, self.linear.weight, self.linear.bias)"]
 LINEAR += ["x @ self.linear.weight.t() + self.linear.bias", "torch.matmul(x, self.linear.weight.T) + self.linear.bias"]
 LINEAR += ["torch.addmm(self.linear.bias, x, self.linear.weight.transpose(0, 1))"]

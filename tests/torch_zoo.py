@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Sixty modules in the manner of real code: what ``rowfold.torch.fuse`` makes of each is the table of doc/pytorch.md.
+"""Modules in the manner of real code: what ``rowfold.torch.fuse`` makes of each is the table of doc/pytorch.md.
 
 python tests/torch_zoo.py    # prints the table
 """
@@ -226,6 +226,25 @@ class LastToken(Headed):
 class FirstToken(Headed):
     def forward(self, hidden_states):
         return torch.tanh(self.head(hidden_states[:, 0])).amax(-1)
+
+
+@zoo("last token, taken of the logits", 2, TOKENS, K)
+class LastOfLogits(Headed):
+    def forward(self, hidden_states):
+        return self.head(hidden_states)[:, -1, :].argmax(-1)
+
+
+@zoo("shifted logits, as a causal loss has them", 2, TOKENS, K)
+class ShiftedLogits(Headed):
+    def forward(self, hidden):
+        logits = self.head(hidden).float()
+        return logits[..., :-1, :].contiguous().view(-1, logits.size(-1)).logsumexp(-1)
+
+
+@zoo("spread of the logits")
+class Spread(Headed):
+    def forward(self, x):
+        return self.head(x).std(dim=-1)
 
 
 @zoo("shifted tokens, as a causal loss has them", 2, TOKENS, K)
@@ -615,6 +634,22 @@ class Alone(Headed):
 
 # The table.
 
+# What release 0.1 fused of these, measured once with its own package; it refused the others, and took no parts.
+IN_0_1 = frozenset(
+    {
+        "log-partition function",
+        "energy score with a temperature",
+        "max head",
+        "capped logits of a language model",
+        "learned temperature, as CLIP has it",
+        "batch norm and activation, pooled",
+        "mish of itself, residual",
+        "sequence: linear, GELU",
+        "dropout between, in eval mode",
+        "linear layer alone",
+    }
+)
+
 
 def inputs(one: Entry) -> torch.Tensor:
     """An input of the module; tokens for one that looks them up."""
@@ -661,13 +696,19 @@ def outcome(one: Entry) -> Outcome:
 
 
 def table() -> str:
-    """The table of doc/pytorch.md."""
-    rows = ["| module | | how, or why not |", "|---|---|---|"]
+    """The summary and the table of doc/pytorch.md."""
+    rows = ["| module | 0.1 | now | how, or why not |", "|---|---|---|---|"]
+    count = {"fused": 0, "partly": 0, "refused": 0}
     for one in ZOO:
         found = outcome(one)
-        how = found.how.replace("|", "\\|")
-        rows.append(f"| {one.title} | {found.status} | {how} |")
-    return "\n".join(rows) + "\n"
+        count[found.status] += 1
+        before = "fused" if one.title in IN_0_1 else "refused"
+        rows.append(f"| {one.title} | {before} | {found.status} | {found.how.replace('|', chr(92) + '|')} |")
+    summary = (
+        f"Of {len(ZOO)} modules release 0.1 fused {len(IN_0_1)} and refused {len(ZOO) - len(IN_0_1)}; now "
+        f"{count['fused']} are fused, {count['partly']} in part, and {count['refused']} are refused."
+    )
+    return "\n".join([summary, "", *rows]) + "\n"
 
 
 if __name__ == "__main__":

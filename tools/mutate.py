@@ -19,6 +19,7 @@ one. So a machine with a compiler, Jansson and a Python with numpy, pytest and h
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -32,7 +33,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests" / "mutants.txt"
@@ -41,7 +42,7 @@ PATIENCE_SECONDS, PATIENCE = 60, 10
 # What a mutant may change, and what compiling and testing it needs.
 FOLDERS = ("lib", "cuda", "tests", "python", "examples", "doc", "tools")
 # Python tests are the reference's and the generic kernel's as well as the best backend's.
-PYTHON_TESTS = "test_semantics.py test_rewrites.py test_edges.py test_weights.py test_pairs.py test_fuzz.py".split()
+PYTHON_TESTS = [f"test_{name}.py" for name in ("semantics", "rewrites", "edges", "weights", "pairs", "fuzz", "explain")]
 BACKENDS = "cpu-avx512,cpu-generic,reference"
 NOT_RUN = ("tests/c/version",)  # which compares the version of a release
 
@@ -203,7 +204,7 @@ class Tree:
             ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
         )
         names = listed.stdout.splitlines()
-        if listed.returncode:
+        if not names:
             names = [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if "__pycache__" not in p.parts]
         for name in names:
             if (name.split("/")[0] in FOLDERS or "/" not in name) and (ROOT / name).is_file():
@@ -256,12 +257,26 @@ class Tree:
         process = subprocess.Popen(
             command, cwd=self.place, env=self.environment, stdout=quiet, stderr=quiet, start_new_session=True
         )
+        under_way.add(process.pid)
         try:
             return time.monotonic() - start if process.wait(patience) in (0, 77) else None
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return None
+        finally:
+            under_way.discard(process.pid)
+
+
+under_way: set[int] = set()  # tests, each of which leads a process group
+
+
+def stop(number: int, _: object) -> NoReturn:
+    """A mutant's test may never end, so none is left behind."""
+    for process in list(under_way):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGKILL)
+    os._exit(128 + number)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -273,6 +288,8 @@ def run(arguments: argparse.Namespace) -> int:
     meant = [m for m in mutants if arguments.only in str(m) and arguments.first <= m.number <= arguments.last]
     chosen = [m for m in meant if not m.why][:: arguments.every]
     work, recipe = arguments.work.resolve(), Recipe()
+    for ends in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ends, stop)
     tree = Tree(work / "0", work / "jansson", recipe)
     patience = _tested_without(tree, arguments)
     log = work / "results.json"
@@ -308,18 +325,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tested_without(tree: Tree, arguments: argparse.Namespace) -> dict[str, float]:
-    """Builds the tree as it is and tests it: for each test, the quickest first, how long a mutant's may take."""
+    """Builds the tree and, unless an earlier run did, tests it: how long a mutant's tests may take, quickest first."""
     shutil.rmtree(tree.place, ignore_errors=True)
     tree.place.mkdir(parents=True)
     tree.fill()
     if not tree.build(jobs=arguments.jobs):
         raise SystemExit(f"the tree does not build as it is:\n{tree.said}")
-    taken = {}
-    for name in [*tree.recipe.programs, *(() if arguments.c_tests else PYTHON_TESTS)]:
-        seconds = tree.test(name, 3600)
-        if seconds is None:
-            raise SystemExit(f"{name} fails without any mutant")
-        taken[name] = seconds
+    names = [*tree.recipe.programs, *(() if arguments.c_tests else PYTHON_TESTS)]
+    log = tree.place.parent / "seconds.json"
+    earlier: dict[str, float] = json.loads(log.read_text()) if arguments.resume and log.exists() else {}
+    if all(name in earlier for name in names):
+        taken = {name: earlier[name] for name in names}
+    else:
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            found = dict(zip(names, pool.map(lambda name: tree.test(name, 3600), names), strict=True))
+        failing = [name for name in names if found[name] is None]
+        if failing:
+            raise SystemExit(f"without any mutant these fail: {', '.join(failing)}")
+        taken = {name: seconds for name, seconds in found.items() if seconds is not None}
+        log.write_text(json.dumps(taken, indent=1))
     print(f"{len(taken)} tests take {sum(taken.values()):.0f} s without a mutant", flush=True)
     return {name: PATIENCE_SECONDS + PATIENCE * taken[name] for name in sorted(taken, key=taken.__getitem__)}
 
@@ -383,7 +407,7 @@ def main() -> int:
     runs.add_argument("--work", type=Path, default=ROOT / "build-mutants")
     runs.add_argument("-j", "--jobs", type=int, default=1, help="mutants at a time (1)")
     runs.add_argument("--c-tests", action="store_true", help="without the Python tests")
-    runs.add_argument("--resume", action="store_true", help="keep the verdicts of an earlier run")
+    runs.add_argument("--resume", action="store_true", help="keep the verdicts and times of an earlier run")
     runs.set_defaults(run=run)
     packs = commands.add_parser("pack")
     packs.add_argument("--work", type=Path, default=ROOT / "build-mutants")

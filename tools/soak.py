@@ -7,22 +7,25 @@
 Each round draws a chain, a shape, types, backend, rewrites and thread count, makes a model, and calls it: from one
 thread and from several at once, in other batches, with gaps between rows, in a child of fork now and then; now and then
 random bytes are offered as weights. A row must have the bits that it has alone, and lie where float64 allows. With
---cuda, where PyTorch sees a GPU, x is on the device as well, calls run on streams, and one is captured in a graph and
-repeated. Exit status 1 at the first difference, or if resident memory or open descriptors grew after the first tenth of
-the time.
+--cuda, where PyTorch sees a GPU, x is on the device as well, calls run on streams, one is captured in a graph and
+repeated, and the GPU's memory, which nobody else should use meanwhile, is looked at, too. Exit status 1 at the first
+difference, or if memory or open descriptors grew after the first tenth of the time. Each minute says how far it is;
+SIGTERM and Ctrl-C end it with the verdict on what has been done, and a round that stands still ends it with its stacks.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import rowfold
@@ -42,9 +45,11 @@ BEFORE = [
     "neg",
     "mul(@v)",
 ]
-FOLDS = ["logsumexp", "sum", "mean", "max", "min", ""]
+FOLDS = ["logsumexp", "sum", "mean", "max", "min", "entropy", "var(0)", ""]
 AFTER = ["gelu", "leaky_relu(0.01)", "sigmoid", "add(1)", "abs"]
 GROWTH_BYTES = 48 << 20  # of resident memory: what allocators keep of models that differ in size
+DEVICE_GROWTH_BYTES = 512 << 20  # likewise, with PyTorch's; a model and its graph take less than ten
+STANDS_STILL_SECONDS = 180
 
 
 class Soak:
@@ -178,14 +183,23 @@ class Soak:
         raise SystemExit("soak: random bytes were taken for weights")
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+class Held(NamedTuple):
+    """What this process has taken: bytes of memory, open files, bytes of the GPU."""
+
+    memory: int
+    descriptors: int
+    device: int
+
+    def most(self, other: Held) -> Held:
+        """The larger of each."""
+        return Held(*map(max, self, other))
 
 
-def descriptors() -> int:
-    """Open files of this process."""
-    return len(os.listdir("/proc/self/fd"))
+def held(torch: Any) -> Held:
+    """What it holds now; `torch` is None without a GPU."""
+    memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    free, total = torch.cuda.mem_get_info() if torch else (0, 0)
+    return Held(memory, len(os.listdir("/proc/self/fd")), total - free)
 
 
 def main() -> int:
@@ -197,23 +211,42 @@ def main() -> int:
     parser.add_argument("--cuda", action="store_true", help="the GPU, too, with streams and graphs")
     chosen = parser.parse_args()
     soak, start = Soak(chosen.seed, chosen.backend, chosen.cuda), time.monotonic()
-    seconds, settled, most = chosen.minutes * 60, (0, 0), (0, 0)
+    seconds, settled, most, told = chosen.minutes * 60, Held(0, 0, 0), Held(0, 0, 0), 60.0
+    asked_to_end: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: asked_to_end.append(received))
+
+    def done() -> str:
+        return (
+            f"{soak.models} models, {soak.calls} calls, {soak.rows} rows against float64, {soak.forks} forks, "
+            f"{soak.graphs} graphs in {(time.monotonic() - start) / 60:.1f} minutes"
+        )
+
     with tempfile.TemporaryDirectory() as folder:
-        while (elapsed := time.monotonic() - start) < seconds:
+        while (elapsed := time.monotonic() - start) < seconds and not asked_to_end:
+            faulthandler.dump_traceback_later(STANDS_STILL_SECONDS, exit=True)
             soak.round(Path(folder))
-            now = (resident(), descriptors())
-            if elapsed < seconds / 10 or not settled[0]:
-                settled = (max(settled[0], now[0]), max(settled[1], now[1]))
-            most = (max(most[0], now[0]), max(most[1], now[1]))
-    print(
-        f"soak: {soak.models} models, {soak.calls} calls, {soak.rows} rows against float64, {soak.forks} forks, "
-        f"{soak.graphs} graphs in {chosen.minutes:g} minutes; resident memory {settled[0] >> 20} MiB after a tenth of "
-        f"it, {most[0] >> 20} MiB at most, descriptors {settled[1]} and {most[1]}"
+            now = held(soak.torch)
+            if elapsed < seconds / 10 or not settled.memory:
+                settled = settled.most(now)
+            most = most.most(now)
+            if elapsed > told:
+                print(f"soak: no difference yet: {done()}", flush=True)
+                told += 60
+    faulthandler.cancel_dump_traceback_later()
+    grew = (
+        most.memory > settled.memory + GROWTH_BYTES
+        or most.descriptors > settled.descriptors
+        or most.device > settled.device + DEVICE_GROWTH_BYTES
     )
-    if most[0] > settled[0] + GROWTH_BYTES or most[1] > settled[1]:
-        print("soak: memory or descriptors grew")
-        return 1
-    return 0
+    device = f", the GPU's {settled.device >> 20} and {most.device >> 20} MiB" if soak.torch else ""
+    print(
+        f"soak: {'GREW' if grew else 'passed'}: {done()}, no difference; resident memory {settled.memory >> 20} MiB "
+        f"after a tenth of the time, {most.memory >> 20} MiB at most{device}, descriptors {settled.descriptors} and "
+        f"{most.descriptors}",
+        flush=True,
+    )
+    return int(grew)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ template <class T> __device__ __forceinline__ bool comes_before(const ranked<T> 
 constexpr int KEPT = 1024; /* columns */
 
 /* The first k of `count` columns, item(i) the i-th, by a block: put(n, column) gets each from one thread, less than k
- * where there are less. What no more than k - 1 threads have better ones than is a bound; those that are not behind it
- * are few, and each counts the others before it. No two are the same column, so which thread holds which does not
+ * where there are less. What no more than k - 1 groups of threads have better ones than is a bound; those that are not
+ * behind it are few, and each counts the others before it. Of groups there are twice k at least, or as many as threads:
+ * that each is compared with all is what takes time. No two are the same column, so which thread holds which does not
  * matter. */
 template <class T, class Item, class Put> __device__ void select_first(int64_t count, int k, Item item, Put put) {
     __shared__ ranked<T> best[THREADS], kept[KEPT], bound;
@@ -36,11 +37,17 @@ template <class T, class Item, class Put> __device__ void select_first(int64_t c
         const ranked<T> one = item(i);
         if (comes_before(one, mine)) mine = one;
     }
-    best[threadIdx.x] = mine;
+    const int group = k <= THREADS / 16 ? 8 : k <= THREADS / 8 ? 4 : 1; /* threads */
+    for (int step = 1; step < group; step *= 2) {
+        const ranked<T> other = {__shfl_xor_sync(~0u, mine.value, step), __shfl_xor_sync(~0u, mine.column, step)};
+        if (comes_before(other, mine)) mine = other;
+    }
+    if (threadIdx.x % group) mine.column = -1;
+    else best[threadIdx.x / group] = mine;
     if (threadIdx.x == 0) num_kept = 0, bound.column = -1;
     __syncthreads();
     int before = 0;
-    for (int i = 0; i < THREADS && mine.column >= 0; i++) before += comes_before(best[i], mine);
+    for (int i = 0; i < THREADS / group && mine.column >= 0; i++) before += comes_before(best[i], mine);
     if (mine.column >= 0 && before == k - 1) bound = mine;
     __syncthreads();
     const auto counts = [&](const ranked<T> &one) {
@@ -162,42 +169,70 @@ __global__ void __launch_bounds__(THREADS) store_ranks(const __grid_constant__ r
     f.indices[row * f.ld_indices] = f.search.columns[row] < 0 ? -1 : (int64_t)f.search.counts[row];
 }
 
-__device__ __forceinline__ float down_of(float m) { return rfi_down_f32(m); }
-__device__ __forceinline__ double down_of(double m) { return rfi_down_f64(m); }
-
-template <class T> __global__ void __launch_bounds__(THREADS) find_centres(const __grid_constant__ rfi_cuda_spread s) {
-    const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (row >= s.fold.batch) return;
-    const T centre = s.fold.out_features ? ((const T *)s.centres)[row] : (T)0;
-    ((T *)s.shifts)[row] = s.scale ? (T)((double)centre * s.scale) : (T)0;
-    ((T *)s.factors)[row] = s.scale ? (T)1 : down_of(centre);
+/* Of a row's units, by a warp: in an order that depends on their number alone. All lanes get the same. */
+template <class Join> __device__ __forceinline__ double join_warp(double v, Join join) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) v = join(v, __shfl_xor_sync(~0u, v, step));
+    return v;
 }
 
-/* A warp a row: the squares of all units, in an order that depends on their number alone. */
+__device__ __forceinline__ double sum_of_warp(double v) {
+    return join_warp(v, [](double a, double b) { return a + b; });
+}
+
+/* What the squared distances from a row's mean add up to: of each unit those from its own mean, and those of the means,
+ * pairwise and so with no square of a sum subtracted but for that of what rounding left of a unit's. Means are taken
+ * from the first unit's on, so that equal columns have no distance, and by quarters, which do not overflow. */
+template <class T> __device__ double spread_of(const rfi_square_unit<T> *units, int64_t count, double n) {
+    const auto moved = [&](const rfi_square_unit<T> &u) {
+        return 0.25 * (double)u.centre - 0.25 * (double)units[0].centre +
+            (u.squares < INFINITY ? 0.25 * (double)u.sum / (double)u.count : 0);
+    };
+    double mean = 0, squares = 0;
+    for (int64_t i = threadIdx.x % 32; i < count; i += 32)
+        if (units[i].count > 0) mean += (double)units[i].count / n * moved(units[i]);
+    mean = sum_of_warp(mean);
+    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
+        const rfi_square_unit<T> u = units[i];
+        if (!(u.count > 0)) continue;
+        squares += u.squares;
+        if (!(u.squares < INFINITY)) continue;
+        const double distance = 4 * (moved(u) - mean), square = distance * distance;
+        squares -= fmin((double)u.sum * ((double)u.sum / (double)u.count), (double)u.squares);
+        /* Beyond the type's range as within a unit. */
+        squares += (T)square < (T)INFINITY ? (double)u.count * square : (double)(T)square;
+    }
+    return sum_of_warp(squares);
+}
+
+/* The root of what a row's squares add up to, of columns brought down by the largest. */
+template <class T> __device__ double norm_of(const rfi_square_unit<T> *units, int64_t count) {
+    double largest = 0, squares = 0;
+    for (int64_t i = threadIdx.x % 32; i < count; i += 32) largest = fmax(largest, (double)units[i].centre);
+    largest = join_warp(largest, [](double a, double b) { return fmax(a, b); });
+    const double down = rfi_typed<T>::down((T)largest);
+    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
+        const rfi_square_unit<T> u = units[i];
+        const double less = down / rfi_typed<T>::down(u.centre);
+        if (u.count > 0) squares += u.squares * less * less;
+    }
+    return sqrt(sum_of_warp(squares)) / down;
+}
+
+/* A warp a row. */
 template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(const __grid_constant__ rfi_cuda_spread s) {
     const rfi_cuda_fold &f = s.fold;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= f.batch) return;
-    double sum = 0, squares = 0;
-    for (int64_t i = threadIdx.x % 32; i < f.squares.units; i += 32) {
-        const T *const unit = (const T *)f.squares.sums + (row * f.squares.units + i) * 2;
-        sum += (double)unit[0], squares += (double)unit[1];
-    }
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        sum += __shfl_xor_sync(~0u, sum, step);
-        squares += __shfl_xor_sync(~0u, squares, step);
-    }
+    const rfi_square_unit<T> *const units = (const rfi_square_unit<T> *)f.squares.sums + row * f.squares.units;
+    const double whole = f.squares.magnitudes ? norm_of(units, f.squares.units)
+                                              : spread_of(units, f.squares.units, (double)f.out_features);
     if (threadIdx.x % 32) return;
-    /* The centre is the mean but for rounding, which the sum of the distances tells. */
-    if (s.scale && squares < INFINITY) squares = fmax(squares - sum * (sum / (double)f.out_features), 0.0);
-    const T m = f.out_features ? ((const T *)s.centres)[row] : (T)0;
     for (int i = 0; i < f.num_results; i++) {
         const rfi_cuda_result &result = f.results[i];
-        T v;
-        if (result.reduction == RF_OP_NORM) v = m < (T)INFINITY ? (T)(sqrt(squares) / (double)down_of(m)) : m;
-        else if (result.reduction == RF_OP_STD) v = (T)sqrt(squares / s.counts[i]);
-        else v = (T)(squares / s.counts[i]);
+        T v = (T)whole;
+        if (result.reduction == RF_OP_STD) v = (T)sqrt(whole / s.counts[i]);
+        else if (result.reduction == RF_OP_VAR) v = (T)(whole / s.counts[i]);
         v = rfi_run_steps(f, result.first_step, result.num_steps, row, v);
         rfi_store_as<T>(result.y, result.y_dtype, row * result.ldy, v);
     }
@@ -324,11 +359,6 @@ cudaError_t rfi_cuda_launch_found(const rfi_cuda_found *found, cudaStream_t stre
     if (!found->top) return launch_rows(store_ranks, found, found->batch, THREADS, stream);
     return launch_rows(
         found->dtype == RF_FLOAT64 ? store_top<double> : store_top<float>, found, found->batch, 1, stream);
-}
-
-cudaError_t rfi_cuda_launch_centre(const rfi_cuda_spread *spread, cudaStream_t stream) {
-    return launch_rows(spread->dtype == RF_FLOAT64 ? find_centres<double> : find_centres<float>, spread,
-        spread->fold.batch, THREADS, stream);
 }
 
 cudaError_t rfi_cuda_launch_spread(const rfi_cuda_spread *spread, cudaStream_t stream) {

@@ -126,11 +126,15 @@ static __device__ __forceinline__ void rfi_fold_chunk(
     rfi_join_totals<R, LANES>(s);
 }
 
-/* Whether the launch is to do anything: asked by all threads before they do. */
+/* Whether the launch is to do anything: asked by all threads before they do. By shuffle, so that the compiler sees that
+ * whole warps leave. */
 static __device__ __forceinline__ bool rfi_is_wanted(const rfi_cuda_fold &p) {
-    if (!p.wanted) return true;
-    rfi_wait_for_previous();
-    return __ldcg(p.wanted) != 0;
+    unsigned wanted = 1;
+    if (p.wanted) {
+        rfi_wait_for_previous();
+        wanted = __ldcg(p.wanted);
+    }
+    return __shfl_sync(~0u, wanted, 0) != 0;
 }
 
 /* COLS values of each of LANES neighbouring lanes: those before a bound are counted, or listed. rows[i] is the row, or
@@ -168,31 +172,44 @@ static __device__ __forceinline__ void rfi_find_before(const rfi_cuda_before &b,
     }
 }
 
-/* Likewise: what their distances and the squares of these add up to, to the unit that begins with the first. */
+/* Likewise: their squares, as the unit that begins with the first. */
 template <int LANES, int ROWS, int COLS, class T, class Valid>
 static __device__ __forceinline__ void rfi_add_squares(const rfi_cuda_squares &s, const T (&v)[ROWS][COLS],
     const int64_t (&rows)[ROWS], Valid valid, int64_t unit, int lane) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        T sum = 0, squares = 0;
-        if (rows[r] >= 0) {
-            const T shift = ((const T *)s.shifts)[rows[r]], factor = ((const T *)s.factors)[rows[r]];
+        rfi_square_unit<T> u = {};
+        T largest = s.magnitudes ? (T)0 : -(T)INFINITY, below = 0;
 #pragma unroll
-            for (int c = 0; c < COLS; c++) {
-                const T part = valid(c) ? (v[r][c] - shift) * factor : (T)0;
-                sum += part;
-                squares += part * part;
-            }
+        for (int c = 0; c < COLS; c++) {
+            if (!valid(c)) continue;
+            u.count += 1;
+            largest = fmax(largest, s.magnitudes ? fabs(v[r][c]) : v[r][c]);
         }
 #pragma unroll
         for (int step = 1; step < LANES; step *= 2) {
-            sum += __shfl_xor_sync(~0u, sum, step);
-            squares += __shfl_xor_sync(~0u, squares, step);
+            u.count += __shfl_xor_sync(~0u, u.count, step);
+            largest = fmax(largest, __shfl_xor_sync(~0u, largest, step));
         }
-        if (lane == 0 && rows[r] >= 0) {
-            T *const to = (T *)s.sums + (rows[r] * s.units + unit) * 2;
-            to[0] = sum, to[1] = squares;
+#pragma unroll
+        for (int c = 0; c < COLS; c++)
+            if (valid(c)) below += rfi_below(v[r][c], largest);
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) below += __shfl_xor_sync(~0u, below, step);
+        u.centre = s.magnitudes ? largest : rfi_centre(largest, below, u.count);
+        const T factor = s.magnitudes ? rfi_typed<T>::down(u.centre) : (T)1, shift = s.magnitudes ? (T)0 : u.centre;
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            const T part = valid(c) ? (v[r][c] - shift) * factor : (T)0;
+            u.sum += part;
+            u.squares += part * part;
         }
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) {
+            u.sum += __shfl_xor_sync(~0u, u.sum, step);
+            u.squares += __shfl_xor_sync(~0u, u.squares, step);
+        }
+        if (lane == 0 && rows[r] >= 0) ((rfi_square_unit<T> *)s.sums)[rows[r] * s.units + unit] = u;
     }
 }
 
@@ -200,6 +217,17 @@ static __device__ __forceinline__ void rfi_add_squares(const rfi_cuda_squares &s
 template <class T> struct alignas(16) four {
     T v[4];
 };
+
+/* Not inlined: the steps are compiled once for all that finish rows. */
+template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
+    rfi_store_number(p, row, v);
+}
+
+/* Whether one state is all that there is of a row, nothing else reads it and no other kernel brings any: the block that
+ * folds the row finishes it. */
+static __device__ __forceinline__ bool rfi_is_alone(const rfi_cuda_fold &p) {
+    return p.out_features <= RFI_FOLD_COLUMNS && p.tickets && !p.keeps_states && !p.columns && !p.irregular;
+}
 
 /* Where the states of a tile go, unless a kernel says otherwise. */
 struct rfi_to_partials {
@@ -273,6 +301,22 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
                 typedef decltype(of) R;
                 rfi_state_of<T, R::TOTALS> s[AT_ONCE];
                 rfi_fold_chunk<R, LANES>(v, valid, column, s);
+                if constexpr (std::is_same<Put, rfi_to_partials>::value) {
+                    if (rfi_is_alone(p)) {
+                        const auto store = [](const rfi_cuda_fold &p, int64_t row, T v) {
+                            rfi_finish_row<T>(p, row, v);
+                        };
+#pragma unroll
+                        for (int a = 0; a < AT_ONCE; a++) {
+                            rfi_state_of<T, R::TOTALS> all; /* joined as others are that are not alone */
+                            rfi_empty_state<R>(all);
+                            rfi_join_states<R>(all, {s[a]});
+                            if (lane == 0 && row[a] >= 0 && step % slabs == 0)
+                                rfi_finish_state<R>(p, row[a], all, store);
+                        }
+                        return;
+                    }
+                }
 #pragma unroll
                 for (int a = 0; a < AT_ONCE; a++)
                     if (lane == 0 && row[a] >= 0) put(p, row[a], column0 / RFI_FOLD_COLUMNS + step % slabs, s[a]);
@@ -285,11 +329,6 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
             for (int c = 0; c < COLS; c++)
                 if (row[a] >= 0 && valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row[a] * p.ldy + column(c), v[a][c]);
     }
-}
-
-/* Not inlined: the steps are compiled once for all that finish rows. */
-template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
-    rfi_store_number(p, row, v);
 }
 
 /* States side by side, of rows [first, first + rows): `count` of them from number `from` of the row on. What they come
@@ -306,7 +345,7 @@ template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
 
 template <class R, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
     const rfi_cuda_fold &p, const rfi_neighbours &of, int64_t row) {
-    constexpr int N = R::TOTALS, CHUNK = 4;
+    constexpr int N = R::TOTALS, CHUNK = sizeof(T) == 8 && N == 1 ? 8 : 4;
     const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
@@ -419,18 +458,20 @@ static __device__ __forceinline__ bool rfi_is_last(unsigned *ticket, unsigned ho
 
 /* Called by each of the `blocks` that share rows [first, first + rows), the `block`-th in the order of the columns,
  * once its partial states are written. The last combines them; where they are many (p.groups), the last of a group of
- * RFI_GROUP_BLOCKS combines those of the group, and the last of the groups what these come to. `row_tile` is the number
- * of the rows' tile. */
+ * blocks combines those of the group, and the last of the groups what these come to. `row_tile` is the number of the
+ * rows' tile. */
 template <class T> static __device__ void rfi_finish_rows(
     const rfi_cuda_fold &p, unsigned row_tile, unsigned block, unsigned blocks, int64_t first, int rows) {
+    if (rfi_is_alone(p)) return;
+    constexpr unsigned GROUP_BLOCKS = sizeof(T) == 8 ? RFI_GROUP_BLOCKS_F64 : RFI_GROUP_BLOCKS;
     const int64_t states = p.out_features > RFI_FOLD_COLUMNS ? rfi_tiles(p.out_features, RFI_FOLD_COLUMNS) : 1;
     unsigned *tickets = p.tickets + (int64_t)row_tile * (p.groups + 1);
     rfi_neighbours of = {first, rows, 0, states, -1};
     if (blocks == 1) {
         __syncthreads(); /* its states are written */
     } else if (p.groups) {
-        const unsigned group = block / RFI_GROUP_BLOCKS, from = group * RFI_GROUP_BLOCKS,
-                       holders = min(blocks - from, (unsigned)RFI_GROUP_BLOCKS);
+        const unsigned group = block / GROUP_BLOCKS, from = group * GROUP_BLOCKS,
+                       holders = min(blocks - from, GROUP_BLOCKS);
         if (!rfi_is_last(tickets + group, holders)) return;
         const int64_t a_block = rfi_tiles(states, blocks); /* states */
         of.from = from * a_block, of.count = min(holders * a_block, states - of.from), of.to = states + group;

@@ -2,11 +2,13 @@
 /* A tile of logits of rows that terms of 16 bits do not represent, on tensor cores: what each kernel that reads x in
  * terms does with the rows that it leaves out.
  *
- * A finite row is brought to three bfloat16 terms on its way to shared memory, and W's values, whatever terms they are
- * kept in, to three more: six products, and the range of float32. Of a row with infinities only these count, and only
- * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities
- * where all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
- * alone. The sum of a row depends on the row and W alone, not on what else is in the tile. */
+ * A finite row is brought to terms with the range of float32 on its way to shared memory, and so are W's values,
+ * whatever terms they are kept in: three of bfloat16 each, six products, or two of TF32, three that take twice as long,
+ * which are fewer instructions. Of a row with infinities only these count, and only the signs of W: one product of
+ * values of -1, 0 and 1. The sum is as large as the number of the row's infinities where all of them pull to one side,
+ * and smaller where the logit is NaN. Where they are few, W is read at their places alone. A row of W with infinities
+ * is the same with x and W changed over: one more product for its tile, of the signs of x. The sum of a row depends on
+ * the row and W alone, not on what else is in the tile. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 #define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 
@@ -16,30 +18,46 @@
 namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int ROWS = 64, COLUMNS = 128; /* of a tile */
-constexpr int TILE_LD = COLUMNS + 4;
-constexpr int DEPTH = 32, PIECES = DEPTH / 8, ROW_BYTES = 2 * DEPTH; /* of a stage */
-constexpr int TERMS = 3;
-constexpr int X_TERM = ROWS * ROW_BYTES, W_TERM = COLUMNS * ROW_BYTES, STAGE = TERMS * (X_TERM + W_TERM);
-constexpr int WARP_ROWS = 32, WARP_COLUMNS = 32, M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
-constexpr int X_STEPS = ROWS * PIECES / THREADS, W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
-constexpr int WINDOW = 2048; /* rows among which flagged ones are looked for at a time */
-constexpr int UP = 76; /* x is scaled to a largest magnitude of 2^90: that of the terms of binary16, and so much more */
-static_assert(UP == 76, "the inverse is in logit_of");
-static_assert(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) == WARPS, "warps cover the tile");
+constexpr int MOST = 128;                     /* rows and columns of a tile, at most */
+constexpr int DEPTH = 32, PIECES = DEPTH / 8; /* of a stage, and of a row in it */
+constexpr int WINDOW = 2048;                  /* rows among which flagged ones are looked for at a time */
+/* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
+ * of bfloat16, which has float32's range itself, to that of its own terms. */
+__device__ __forceinline__ int up_of(const rfi_cuda_fold &p) { return p.w.least ? 0 : 76; }
+__device__ __forceinline__ double down_of(const rfi_cuda_fold &p) { return p.w.least ? 1 : 0x1p-76; }
+
+/* What is multiplied: values; the signs of x's infinities and those of all of W; and the reverse. */
+enum Pass { VALUES, X_INFINITIES, W_INFINITIES };
 
 /* What a block knows of a tile besides its values, in shared memory, and what rows there are. */
 struct Notes {
-    float w_scale[COLUMNS];
-    int place[COLUMNS];   /* of the infinity of a row of W that has one, or -1; the lowest bit of 2 k is its sign */
-    int infinities[ROWS]; /* of a row of x */
-    int list[WINDOW], counts[WARPS];
+    float w_scale[MOST];
+    int infinities[MOST];                              /* of a row of x, or of W */
+    int list[WINDOW], counts[WARPS], infinite, finite; /* of W's rows there are both kinds, or one */
 };
-constexpr int TILE_BYTES = (int)sizeof(float) * ROWS * TILE_LD;
-/* What is needed at least: a stage, and one on its way, of what takes most, of finite rows two terms of W. */
-constexpr int LEAST_BYTES = STAGE + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 2);
-static_assert(LEAST_BYTES >= TILE_BYTES && LEAST_BYTES >= STAGE / TERMS + THREADS * 16 * (X_STEPS * 2 + W_STEPS * 3),
-    "the tile, and rows with infinities beside three terms of W");
+
+/* A tile, and the terms of a stage of it: first those of x, then those of W. */
+template <Pass PASS_, int ROWS_, int COLUMNS_, bool TF32_> struct Shape {
+    static constexpr Pass PASS = PASS_;
+    static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, TILE_LD = COLUMNS + 4;
+    static constexpr bool TF32 = TF32_ && PASS == VALUES; /* or bfloat16 */
+    static constexpr int TERMS = PASS != VALUES ? 1 : TF32 ? 2 : 3;
+    static constexpr int ROW = DEPTH * (TF32 ? 4 : 2); /* bytes */
+    static constexpr int X_TERM = ROWS * ROW, W_TERM = COLUMNS * ROW, FIRST_W = TERMS * X_TERM,
+                         STAGE = TERMS * (X_TERM + W_TERM);
+    static constexpr int X_STEPS = ROWS * PIECES / THREADS,
+                         W_STEPS = COLUMNS * PIECES / THREADS; /* pieces of a thread */
+    /* Of a stage as it comes from memory. */
+    static constexpr __host__ __device__ int raw(int w_terms) {
+        return THREADS * 16 * (X_STEPS * 2 + W_STEPS * w_terms);
+    }
+    /* Bytes that are needed: a stage, and one on its way; for what reads a stage while the next one is brought, two. */
+    static constexpr int LEAST_BYTES = STAGE + raw(3), TWO_STAGES_BYTES = 2 * STAGE + raw(3);
+    static_assert(LEAST_BYTES >= (int)sizeof(float) * ROWS * TILE_LD || PASS != VALUES, "the tile takes its place");
+    static_assert(
+        ROWS <= MOST && COLUMNS <= MOST && X_STEPS * THREADS == ROWS * PIECES && W_STEPS * THREADS == COLUMNS * PIECES,
+        "whole steps");
+};
 
 /* The rows of x that are computed in one way. A scale says whether they are finite; where the infinities of others are,
  * in place of their terms: see rfi_cuda_split. */
@@ -88,8 +106,9 @@ __device__ int list_rows(const rfi_cuda_fold &p, Kind kind, int64_t first, Notes
 
 /* Where a piece of a row of a stage lies: permuted by the row's number, so that the eight rows of an 8 x 8 matrix lie
  * in different banks. */
-__device__ __forceinline__ int place_of(int row, int piece) {
-    return row * ROW_BYTES + ((piece ^ (row >> 1 & 3)) << 4);
+template <int ROW> __device__ __forceinline__ int place_of(int row, int piece) {
+    static_assert(ROW == 64 || ROW == 128, "as wgmma wants it");
+    return row * ROW + ((piece ^ (ROW == 64 ? row >> 1 & 3 : row & 7)) << 4);
 }
 
 struct Words {
@@ -112,19 +131,35 @@ __device__ __forceinline__ void store_shared(uint32_t to, const uint4 &v) {
         : "memory");
 }
 
-/* Eight values to three bfloat16 terms each, to `to` and TERM bytes further on. */
-template <int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
+__device__ __forceinline__ void store_shared_32(uint32_t to, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared_16(uint32_t to, uint16_t v) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
+}
+
+/* Eight values to the terms of shape S, to `to` and TERM bytes further on. */
+template <class S, int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
 #pragma unroll
-    for (int t = 0; t < TERMS; t++) {
-        Words term;
+    for (int t = 0; t < S::TERMS; t++) {
+        uint32_t term[8];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const __nv_bfloat162 two = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-            term.w[i] = *(const uint32_t *)&two;
-            const float2 back = rfi_widen<__nv_bfloat16>(term.w[i]);
-            v[2 * i] -= back.x, v[2 * i + 1] -= back.y;
+        for (int i = 0; i < 8; i += 2) {
+            if (S::TF32) {
+#pragma unroll
+                for (int j = i; j < i + 2; j++) {
+                    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[j]) : "f"(v[j]));
+                    if (t + 1 < S::TERMS) v[j] -= __uint_as_float(term[j]);
+                }
+            } else {
+                const __nv_bfloat162 two = __floats2bfloat162_rn(v[i], v[i + 1]);
+                term[i / 2] = *(const uint32_t *)&two;
+                const float2 back = rfi_widen<__nv_bfloat16>(term[i / 2]);
+                v[i] -= back.x, v[i + 1] -= back.y;
+            }
         }
-        store_shared(to + t * TERM, pack(term));
+        store_shared(to + t * TERM, make_uint4(term[0], term[1], term[2], term[3]));
+        if (S::TF32) store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
     }
 }
 
@@ -134,11 +169,12 @@ struct Room {
     int buffer, buffers, raw, stages; /* bytes of a stage and their number; of a raw one, and theirs */
 };
 constexpr int MOST_STAGES = 4;
-template <bool SIGNS> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
+template <class Sums> __device__ __forceinline__ Room room_of(int bytes, int w_terms) {
+    typedef typename Sums::Tile S;
     Room room;
-    room.buffer = (SIGNS ? 1 : TERMS) * (X_TERM + W_TERM);
-    room.raw = THREADS * 16 * (X_STEPS * 2 + W_STEPS * w_terms);
-    room.buffers = bytes >= 2 * (room.buffer + room.raw) ? 2 : 1;
+    room.buffer = S::STAGE;
+    room.raw = S::raw(w_terms);
+    room.buffers = Sums::ASYNCHRONOUS || bytes >= 2 * (room.buffer + room.raw) ? 2 : 1;
     room.stages = min((bytes - room.buffers * room.buffer) / room.raw, MOST_STAGES);
     return room;
 }
@@ -154,23 +190,26 @@ __device__ __forceinline__ void wait_for_oldest(int stages) {
 }
 
 /* A thread's pieces of x of a stage. Rows that are not there are left as they are: nobody reads what comes of them. */
-template <bool SIGNS> struct XPieces {
+template <class S> struct XPieces {
+    static constexpr Pass PASS = S::PASS;
+    static constexpr int STEPS = S::X_STEPS;
     pieces::operand from;
-    int64_t row[X_STEPS];         /* -1: not there */
-    float a[X_STEPS], b[X_STEPS]; /* what it is scaled with: a power of two, in two factors */
-    int infinities[X_STEPS];      /* so far, of this thread's pieces of the row */
-    int place;                    /* of the first in a stage */
+    int64_t row[STEPS];       /* -1: not there */
+    float a[STEPS], b[STEPS]; /* what it is scaled with: a power of two, in two factors */
+    int infinities[STEPS];    /* so far, of this thread's pieces of the row */
+    int place;                /* of the first in a stage */
 
     __device__ __forceinline__ XPieces(const rfi_cuda_fold &p, const int *list, int rows, int thread)
-        : from(pieces::operand_of<float>(p.x_stored)), place(place_of(thread / PIECES, thread % PIECES)) {
+        : from(pieces::operand_of<float>(p.x_stored)),
+          place(place_of<S::ROW>(thread / PIECES, thread % PIECES * (S::TF32 ? 2 : 1))) {
 #pragma unroll
-        for (int s = 0; s < X_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const int r = (s * THREADS + thread) / PIECES;
             row[s] = r < rows ? list[r] : -1;
             a[s] = b[s] = 1;
             infinities[s] = 0;
-            if (SIGNS || row[s] < 0) continue;
-            const int exponent = UP - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
+            if (PASS != VALUES || row[s] < 0) continue;
+            const int exponent = up_of(p) - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
             a[s] = __int_as_float((exponent - second + 127) << 23);
             b[s] = __int_as_float((second + 127) << 23);
         }
@@ -179,7 +218,7 @@ template <bool SIGNS> struct XPieces {
     __device__ __forceinline__ void load(uint32_t raw, int64_t k, int64_t end) const {
         const bool narrow = from.whole != pieces::VALUES;
 #pragma unroll
-        for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
+        for (int s = 0; s < STEPS; s++, raw += 2 * THREADS * 16) {
             if (row[s] < 0) continue;
             if (from.in_pieces && k + 8 <= end) {
                 const unsigned char *at =
@@ -188,15 +227,19 @@ template <bool SIGNS> struct XPieces {
                 if (!narrow) rfi_copy_async_16(raw + THREADS * 16, at + 16, 16);
                 continue;
             }
-            pieces::piece<1> piece;
-            pieces::load_piece<float>(piece, from, true, row[s], k, end);
-            store_shared(raw, piece.raw[0]);
-            store_shared(raw + THREADS * 16, piece.raw[1]);
+#pragma unroll 1
+            for (int i = 0; i < 8; i++) {
+                const int64_t at = row[s] * from.rows.ld + k + i;
+                if (narrow) store_shared_16(raw + 2 * i, k + i < end ? ((const uint16_t *)from.rows.data)[at] : 0);
+                else
+                    store_shared_32(raw + i / 4 * THREADS * 16 + i % 4 * 4,
+                        k + i < end ? rfi_load_as<float>(from.rows.data, from.rows.dtype, at) : 0);
+            }
         }
     }
     /* Of two values in 16 bits the signs of those that are infinite: -1, 0 or 1. Those of float32 by their upper
      * halves, for there is no NaN. */
-    static __device__ __forceinline__ uint32_t signs_of(uint32_t two, uint32_t infinity, int &infinities) {
+    static __device__ __forceinline__ uint32_t infinite_signs_of(uint32_t two, uint32_t infinity, int &infinities) {
         const uint32_t there = __vcmpeq2(two & infinity, infinity);
         infinities += __popc(there) / 16;
         return (two & 0x80008000 | 0x3f803f80) & there;
@@ -204,21 +247,26 @@ template <bool SIGNS> struct XPieces {
     __device__ __forceinline__ void put(uint32_t stage, uint32_t raw) {
         const bool narrow = from.whole != pieces::VALUES;
 #pragma unroll
-        for (int s = 0; s < X_STEPS; s++, raw += 2 * THREADS * 16) {
+        for (int s = 0; s < STEPS; s++, raw += 2 * THREADS * 16) {
             if (row[s] < 0) continue;
             /* The steps' rows are a multiple of eight apart: they are permuted alike. */
-            const uint32_t to = stage + place + s * (THREADS / PIECES) * ROW_BYTES;
+            const uint32_t to = stage + place + s * (THREADS / PIECES) * S::ROW;
             const pieces::piece<1> piece = {{load_shared(raw), load_shared(raw + THREADS * 16)}};
-            if (SIGNS) {
+            if (PASS != VALUES) {
                 const uint32_t infinity = from.rows.dtype == RF_FLOAT16 ? 0x7c007c00 : 0x7f807f80;
                 const Words low = words_of(piece.raw[0]), high = words_of(piece.raw[1]);
                 Words signs;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const Words &half = i < 2 ? low : high;
-                    signs.w[i] =
-                        signs_of(narrow ? low.w[i] : __byte_perm(half.w[i % 2 * 2], half.w[i % 2 * 2 + 1], 0x7632),
-                            infinity, infinities[s]);
+                    const uint32_t first = half.w[i % 2 * 2], second = half.w[i % 2 * 2 + 1],
+                                   two = narrow ? low.w[i] : __byte_perm(first, second, 0x7632);
+                    if (PASS == X_INFINITIES) signs.w[i] = infinite_signs_of(two, infinity, infinities[s]);
+                    else {
+                        const uint32_t there = narrow ? __vcmpne2(two & 0x7fff7fff, 0)
+                                                      : (first << 1 ? 0xffff : 0) | (second << 1 ? 0xffff0000 : 0);
+                        signs.w[i] = (two & 0x80008000 | 0x3f803f80) & there;
+                    }
                 }
                 store_shared(to, pack(signs));
             } else {
@@ -226,21 +274,29 @@ template <bool SIGNS> struct XPieces {
                 pieces::values_of<float>(v, piece, from.whole, from.rows.dtype == RF_BFLOAT16);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] = v[i] * a[s] * b[s];
-                put_terms<X_TERM>(to, v);
+                put_terms<S, S::X_TERM>(to, v);
             }
         }
+    }
+    /* Once all of K has been put: what this thread knows of the number of infinities of each row. */
+    __device__ __forceinline__ void count(int *counts, int thread) const {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+            if (infinities[s]) atomicAdd(&counts[(s * THREADS + thread) / PIECES], infinities[s]);
     }
 };
 
 /* And those of W. */
-template <bool SIGNS> struct WPieces {
-    static constexpr int FIRST = (SIGNS ? 1 : TERMS) * X_TERM; /* of W in a stage */
+template <class S> struct WPieces {
+    static constexpr Pass PASS = S::PASS;
+    static constexpr int STEPS = S::W_STEPS, TERMS = 3; /* at most, as W is kept */
     int terms;
-    int64_t end;           /* pieces from here on are zeros */
-    int64_t base[W_STEPS]; /* of the row, in values */
-    bool there[W_STEPS], infinite[W_STEPS];
-    int64_t panel_step; /* from a panel to the next */
-    int shift, mask, turn[W_STEPS];
+    int64_t end;         /* pieces from here on are zeros */
+    int64_t base[STEPS]; /* of the row, in values */
+    bool there[STEPS], infinite[STEPS];
+    int infinities[STEPS]; /* so far, of this thread's pieces of the row */
+    int64_t panel_step;    /* from a panel to the next */
+    int shift, mask, turn[STEPS];
 
     __device__ __forceinline__ WPieces(const rfi_cuda_fold &p, int64_t column0, int thread) {
         const int panel = p.w.panel;
@@ -250,20 +306,21 @@ template <bool SIGNS> struct WPieces {
         shift = panel ? 31 - __clz(panel) : 0;
         panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const int64_t row = column0 + (s * THREADS + thread) / PIECES;
             there[s] = row < p.out_features;
             infinite[s] = there[s] && p.w.scale && p.w.scale[row] == INFINITY;
             base[s] = panel ? rfi_place(panel, p.w.ld, row, 0) : row * p.w.ld;
             turn[s] = panel ? (int)(base[s] & mask) : 0; /* where the row's first piece lies */
             base[s] -= turn[s];
+            infinities[s] = 0;
         }
     }
     /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
     __device__ __forceinline__ void load(const rfi_cuda_fold &p, uint32_t raw, int64_t k) const {
         const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const bool reads = there[s] && k < end;
             const int64_t at = reads ? base[s] + offset + (mask < 0 ? 0 : (int)k & mask ^ turn[s]) : 0;
 #pragma unroll
@@ -271,158 +328,176 @@ template <bool SIGNS> struct WPieces {
                 if (t >= terms) break;
                 const void *term = t == 0 ? p.w.data : t == 1 ? p.w.low : p.w.least;
                 rfi_copy_async_16(
-                    raw + (2 * X_STEPS + s * terms + t) * THREADS * 16, (const uint16_t *)term + at, reads ? 16 : 0);
+                    raw + (2 * S::X_STEPS + s * terms + t) * THREADS * 16, (const uint16_t *)term + at, reads ? 16 : 0);
             }
         }
     }
-    __device__ __forceinline__ void put(
-        const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, Notes &notes, int64_t k, int thread) const {
+    __device__ __forceinline__ void put(const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, int thread) {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
-        for (int s = 0; s < W_STEPS; s++) {
+        for (int s = 0; s < STEPS; s++) {
             const int column = (s * THREADS + thread) / PIECES;
-            const uint32_t to = stage + FIRST + place_of(column, thread % PIECES);
+            const uint32_t to = stage + S::FIRST_W + place_of<S::ROW>(column, thread % PIECES * (S::TF32 ? 2 : 1));
             uint4 term[TERMS];
 #pragma unroll
             for (int t = 0; t < TERMS; t++)
-                term[t] = t < terms ? load_shared(raw + (2 * X_STEPS + s * terms + t) * THREADS * 16)
+                term[t] = t < terms ? load_shared(raw + (2 * S::X_STEPS + s * terms + t) * THREADS * 16)
                                     : make_uint4(0, 0, 0, 0);
-            const Words high = words_of(term[0]), low = words_of(term[1]), least = words_of(term[2]);
-            if (infinite[s]) note_place(notes, high, column, k);
-            if (SIGNS) {
-                /* A value that is not zero has a term that is not, or, in a row with an infinity, a second one of -0;
-                 * the first has its sign in any case. */
+            if (PASS != VALUES) {
+                /* A value that is not zero has a term that is not, or, in a row with infinities, a second one of -0;
+                 * the first has its sign in any case. In such a row the infinities alone have a first term that is not
+                 * zero. */
+                const Words high = words_of(term[0]), low = words_of(term[1]), least = words_of(term[2]);
                 Words signs;
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const uint32_t there = __vcmpne2(high.w[i] & 0x7fff7fff | low.w[i] | least.w[i], 0);
+                    const uint32_t any = high.w[i] & 0x7fff7fff;
+                    uint32_t there;
+                    if (PASS == X_INFINITIES) there = __vcmpne2(any | low.w[i] | least.w[i], 0);
+                    else {
+                        there = infinite[s] ? __vcmpne2(any, 0) : 0;
+                        infinities[s] += __popc(there) / 16;
+                    }
                     signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
                 }
                 store_shared(to, pack(signs));
-            } else if (bfloat16) {
+            } else if (bfloat16 && !S::TF32) {
 #pragma unroll
-                for (int t = 0; t < TERMS; t++) store_shared(to + t * W_TERM, term[t]);
+                for (int t = 0; t < TERMS; t++) store_shared(to + t * S::W_TERM, term[t]);
             } else {
                 float v[8], more[8];
-                pieces::widen(v, term[0], false);
-                pieces::widen(more, term[1], false);
+                pieces::widen(v, term[0], bfloat16);
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[i] += more[i];
-                put_terms<W_TERM>(to, v);
+                for (int t = 1; t < TERMS; t++) {
+                    if (t >= terms) break;
+                    pieces::widen(more, term[t], bfloat16);
+#pragma unroll
+                    for (int i = 0; i < 8; i++) v[i] += more[i];
+                }
+                put_terms<S, S::W_TERM>(to, v);
             }
         }
     }
-    /* Of a row of W with an infinity that is the only term which is not zero. */
-    static __device__ __forceinline__ void note_place(Notes &notes, const Words &high, int column, int64_t k) {
+    __device__ __forceinline__ void count(int *counts, int thread) const {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t term = high.w[i / 2] >> i % 2 * 16 & 0xffff;
-            if (term & 0x7fff) notes.place[column] = (int)(k + i) << 1 | (int)(term >> 15);
+        for (int s = 0; s < STEPS; s++)
+            if (infinities[s]) atomicAdd(&counts[(s * THREADS + thread) / PIECES], infinities[s]);
+    }
+};
+
+/* The sums of a tile by mma.sync: a warp has 32 x 32 of them. Of the two warps that share a scheduler one multiplies a
+ * stage in start, before it brings the next one, the other in finish. */
+template <Pass PASS> struct ByWarps {
+    static constexpr bool ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
+    typedef Shape<PASS, 64, 128, false> Tile;
+    static constexpr int ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, WARP_ROWS = 32, WARP_COLUMNS = 32,
+                         M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
+    static constexpr int COUNT = M * N * 4;
+    static constexpr int PAIR = 2; /* tiles of 16 rows, and of 8 columns, whose products are taken together */
+    static_assert(M % PAIR == 0 && N % PAIR == 0, "whole pairs");
+    static_assert(ROWS / WARP_ROWS * (COLUMNS / WARP_COLUMNS) == WARPS, "warps cover the tile");
+    float total[M][N][4] = {};
+    uint32_t x, w; /* where the lane's first fragments lie in a stage */
+    int row, column, pairs;
+    bool late;
+
+    __device__ __forceinline__ ByWarps(int thread, int rows, bool overlaps) {
+        const int warp = thread / 32, lane = thread % 32;
+        row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS, column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
+        x = place_of<Tile::ROW>(row + lane % 16, lane / 16);
+        w = Tile::FIRST_W + place_of<Tile::ROW>(column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+        pairs = (rows - row + PAIR * 16 - 1) / (PAIR * 16);
+        late = overlaps && warp >= WARPS / 2;
+        row += lane / 4, column += lane % 4 * 2;
+    }
+    /* By each thread that has written to a stage, before the barrier behind which it is read. */
+    static __device__ __forceinline__ void written() {}
+    __device__ __forceinline__ void start(uint32_t stage) {
+        if (!late) multiply(stage);
+    }
+    __device__ __forceinline__ void finish(uint32_t stage) {
+        if (late) multiply(stage);
+    }
+    /* use(row, column, sum, its number) */
+    template <class Use> __device__ __forceinline__ void each(Use use) const {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    use(row + m * 16 + i / 2 * 8, column + n * 8 + i % 2, total[m][n][i], (m * N + n) * 4 + i);
+    }
+
+  private:
+    /* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
+    static __device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
+#pragma unroll
+        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * Tile::ROW);
+    }
+    static __device__ __forceinline__ void multiply_pair(
+        float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
+#pragma unroll
+        for (int m = 0; m < PAIR; m++)
+#pragma unroll
+            for (int n = 0; n < PAIR; n++) rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+    }
+    /* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
+     * first, see rfi_unbiased; of signs any sum is exact. */
+    __device__ __forceinline__ void multiply(uint32_t stage) {
+        constexpr int STEPS = DEPTH / 16, BIG = Tile::TERMS;
+#pragma unroll
+        for (int m = 0; m < M / PAIR; m++) {
+            if (m >= pairs) break;
+            const uint32_t x_pair = stage + x + m * PAIR * 16 * Tile::ROW;
+#pragma unroll
+            for (int n = 0; n < N / PAIR; n++) {
+                const uint32_t w_pair = stage + w + n * PAIR * 8 * Tile::ROW;
+                float part[PAIR][PAIR][4] = {};
+                uint32_t a[BIG][PAIR][4], b[BIG][4];
+                if (PASS == VALUES)
+#pragma unroll
+                    for (int k = 0; k < STEPS; k++) {
+#pragma unroll
+                        for (int t = 0; t < BIG; t++) {
+                            load_x(a[t], x_pair + t * Tile::X_TERM, k);
+                            rfi_load_matrices(b[t], (w_pair ^ k << 5) + t * Tile::W_TERM);
+                        }
+#pragma unroll
+                        for (int sum = BIG - 1; sum > 0; sum--)
+#pragma unroll
+                            for (int i = sum; i >= 0; i--) multiply_pair(part, a[i], b[sum - i]);
+                    }
+#pragma unroll
+                for (int k = 0; k < STEPS; k++) {
+                    load_x(a[0], x_pair, k);
+                    rfi_load_matrices(b[0], w_pair ^ k << 5);
+                    multiply_pair(part, a[0], b[0]);
+                }
+#pragma unroll
+                for (int i = 0; i < PAIR; i++)
+#pragma unroll
+                    for (int j = 0; j < PAIR; j++)
+#pragma unroll
+                        for (int c = 0; c < 4; c++) total[m * PAIR + i][n * PAIR + j][c] += part[i][j][c];
+            }
         }
     }
 };
 
-typedef float Sums[M][N][4];
-
-constexpr int PAIR = 2; /* tiles of 16 rows, and of 8 columns, whose products are taken together */
-static_assert(M % PAIR == 0 && N % PAIR == 0, "whole pairs");
-
-/* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
-__device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
-#pragma unroll
-    for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * ROW_BYTES);
-}
-__device__ __forceinline__ void multiply_pair(
-    float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
-#pragma unroll
-    for (int m = 0; m < PAIR; m++)
-#pragma unroll
-        for (int n = 0; n < PAIR; n++) rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
-}
-
-/* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
- * first, see rfi_unbiased; of signs any sum is exact. `x` and `w` are where the lane's first fragments lie. */
-template <bool SIGNS> __device__ __forceinline__ void multiply_stage(Sums &total, uint32_t x, uint32_t w, int pairs) {
-    constexpr int STEPS = DEPTH / 16, BIG = SIGNS ? 1 : TERMS;
-#pragma unroll
-    for (int m = 0; m < M / PAIR; m++) {
-        if (m >= pairs) break;
-        const uint32_t x_pair = x + m * PAIR * 16 * ROW_BYTES;
-#pragma unroll
-        for (int n = 0; n < N / PAIR; n++) {
-            const uint32_t w_pair = w + n * PAIR * 8 * ROW_BYTES;
-            float part[PAIR][PAIR][4] = {};
-            uint32_t a[BIG][PAIR][4], b[BIG][4];
-            if (!SIGNS)
-#pragma unroll
-                for (int k = 0; k < STEPS; k++) {
-#pragma unroll
-                    for (int t = 0; t < BIG; t++) {
-                        load_x(a[t], x_pair + t * X_TERM, k);
-                        rfi_load_matrices(b[t], (w_pair ^ k << 5) + t * W_TERM);
-                    }
-#pragma unroll
-                    for (int sum = BIG - 1; sum > 0; sum--)
-#pragma unroll
-                        for (int i = sum; i >= 0; i--) multiply_pair(part, a[i], b[sum - i]);
-                }
-#pragma unroll
-            for (int k = 0; k < STEPS; k++) {
-                load_x(a[0], x_pair, k);
-                rfi_load_matrices(b[0], w_pair ^ k << 5);
-                multiply_pair(part, a[0], b[0]);
-            }
-#pragma unroll
-            for (int i = 0; i < PAIR; i++)
-#pragma unroll
-                for (int j = 0; j < PAIR; j++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++) total[m * PAIR + i][n * PAIR + j][c] += part[i][j][c];
-        }
-    }
-}
-
-/* A logit by its sum. An infinite column is infinite or NaN by what x is at its place. */
-template <bool SIGNS> __device__ __forceinline__ float logit_of(
-    const rfi_cuda_fold &p, const Notes &notes, int64_t row, int r, int c, float sum) {
-    const float scale = notes.w_scale[c];
-    float at_place = SIGNS ? sum : 1; /* any number of the sign that the infinity of W gives to the logit */
-    if (scale == INFINITY) {
-        const int place = notes.place[c];
-        if (place < 0) return NAN;
-        const float x = rfi_load_as<float>(p.x_stored.data, p.x_stored.dtype, row * p.x_stored.ld + (place >> 1));
-        at_place = place & 1 ? -x : x;
-        if (!SIGNS) return at_place * INFINITY;
-    }
-    if (SIGNS) {
-        const float all = (float)notes.infinities[r];
-        return sum == all && at_place > 0 ? INFINITY : sum == -all && at_place < 0 ? -INFINITY : NAN;
-    }
-    return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)scale * 0x1p-76);
-}
-
-/* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
- * apart; that has `bytes`, LEAST_BYTES or more. By THREADS threads; sync() is a barrier of them. */
-template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const rfi_cuda_fold &p,
-    unsigned char *shared, int bytes, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
-    const int warp = thread / 32, lane = thread % 32, warp_row = warp / (COLUMNS / WARP_COLUMNS) * WARP_ROWS,
-              warp_column = warp % (COLUMNS / WARP_COLUMNS) * WARP_COLUMNS;
-    const int lane_x = place_of(warp_row + lane % 16, lane / 16),
-              lane_w = WPieces<SIGNS>::FIRST + place_of(warp_column + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    const int pairs = (rows - warp_row + PAIR * 16 - 1) / (PAIR * 16);
-    const int *list = notes.list + first;
-    if (thread < COLUMNS) {
-        const int64_t column = column0 + thread;
-        notes.w_scale[thread] = p.w.scale && column < p.out_features ? p.w.scale[column] : 1;
-        notes.place[thread] = -1;
-    }
-    if (thread < ROWS) notes.infinities[thread] = 0;
-    XPieces<SIGNS> x(p, list, rows, thread);
-    const WPieces<SIGNS> w(p, column0, thread);
-    const Room room = room_of<SIGNS>(bytes, w.terms);
+/* The sums of a tile of `rows` rows, those of `list`, over all of K, from stages in `shared`, which has `bytes`. By
+ * THREADS threads; sync() is a barrier of them. Of signs, notes.infinities has the numbers then. Nobody reads `shared`
+ * any more. */
+template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums &sums, const rfi_cuda_fold &p,
+    unsigned char *shared, int bytes, Notes &notes, const int *list, int rows, int64_t column0, int thread, Sync sync) {
+    typedef typename Sums::Tile S;
+    constexpr Pass PASS = S::PASS;
+    XPieces<S> x(p, list, rows, thread);
+    WPieces<S> w(p, column0, thread);
+    const Room room = room_of<Sums>(bytes, w.terms);
     const uint32_t stages = rfi_shared_address(shared), raw = stages + room.buffers * room.buffer + thread * 16;
-    int64_t asked = 0, k = thread % PIECES * 8; /* columns of which raw stages are asked for; of the piece to be put */
-    int slot = 0;                               /* of that */
+    int64_t asked = 0; /* columns of which raw stages are asked for */
+    int slot = 0;      /* of the raw stage to be put */
     const auto load = [&](int to) {
         if (asked < p.in_features) {
             x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.in_features);
@@ -435,73 +510,92 @@ template <bool SIGNS, class Sync> __device__ __forceinline__ void multiply(const
     const auto put = [&](int buffer) {
         wait_for_oldest(room.stages);
         x.put(stages + buffer, raw + slot * room.raw);
-        w.put(p, stages + buffer, raw + slot * room.raw, notes, k, thread);
+        w.put(p, stages + buffer, raw + slot * room.raw, thread);
         load(slot);
         if (++slot == room.stages) slot = 0;
-        k += DEPTH;
+        Sums::written();
     };
-    Sums total = {};
+    const bool single = !Sums::ASYNCHRONOUS && room.buffers == 1;
+    const int other = single ? 0 : room.buffer;
+    if (PASS != VALUES && thread < (PASS == X_INFINITIES ? S::ROWS : S::COLUMNS)) notes.infinities[thread] = 0;
     sync(); /* the notes are there, and what lay in this memory is read */
     for (int i = 0; i < room.stages; i++) load(i);
     put(0);
     sync(); /* the first stage is written */
-    const bool single = room.buffers == 1;
-    const int other = single ? 0 : room.buffer;
     int buffer = 0;
-    /* Of the two warps that share a scheduler one brings the next stage while the other multiplies this one. */
-    const bool early = !single && warp >= WARPS / 2;
     for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
-#pragma unroll 1
-        for (int half = 0; half < 2; half++) {
-            if (half != early) {
-                if (k0 + DEPTH < p.in_features) put(other - buffer);
-            } else {
-                const uint32_t stage = stages + buffer;
-                multiply_stage<SIGNS>(total, stage + lane_x, stage + lane_w, pairs);
-            }
-            if (single && half == 0) sync(); /* the stage is read */
+        sums.start(stages + buffer);
+        if (single) {
+            sums.finish(stages);
+            sync(); /* the stage is read */
         }
+        if (k0 + DEPTH < p.in_features) put(other - buffer);
+        if (!single) sums.finish(stages + buffer);
         sync(); /* the next stage is written, and this one is read */
         buffer = other - buffer;
     }
     rfi_copy_wait<0>();
-    if (SIGNS)
-#pragma unroll
-        for (int s = 0; s < X_STEPS; s++)
-            if (x.infinities[s]) atomicAdd(&notes.infinities[(s * THREADS + thread) / PIECES], x.infinities[s]);
-    sync(); /* all infinities are counted: the tile takes the stages' place */
+    if (PASS == X_INFINITIES) x.count(notes.infinities, thread);
+    if (PASS == W_INFINITIES) w.count(notes.infinities, thread);
+    if (PASS != VALUES) sync(); /* all infinities are counted */
+}
+
+/* What becomes of a logit whose infinities have this sum of signs: nothing, if there are none. */
+enum Fate { NONE, UP_TO_INFINITY, DOWN_TO_INFINITY, NOT_A_NUMBER };
+__device__ __forceinline__ unsigned fate_of(float sum, int infinities) {
+    const float all = (float)infinities;
+    return !infinities ? NONE : sum == all ? UP_TO_INFINITY : sum == -all ? DOWN_TO_INFINITY : NOT_A_NUMBER;
+}
+__device__ __forceinline__ float fated(unsigned fate) {
+    return fate == UP_TO_INFINITY ? INFINITY : fate == DOWN_TO_INFINITY ? -INFINITY : NAN;
+}
+
+__device__ __forceinline__ float logit_of(const rfi_cuda_fold &p, const Notes &notes, int64_t row, int c, float sum) {
+    return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)notes.w_scale[c] * down_of(p));
+}
+
+/* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
+ * apart; that has `bytes`, LEAST_BYTES or more. Whether W has infinite rows there, and others. */
+template <template <Pass> class Sums, class Sync> __device__ __forceinline__ void compute_tile(const rfi_cuda_fold &p,
+    Kind kind, bool infinite, bool finite, unsigned char *shared, int bytes, Notes &notes, int first, int rows,
+    int64_t column0, int thread, Sync sync) {
+    const int *list = notes.list + first;
     float *tile = (float *)shared;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int r = warp_row + m * 16 + half * 8 + lane / 4;
-            if (r >= rows) continue;
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int c = warp_column + n * 8 + lane % 4 * 2 + i;
-                    tile[r * TILE_LD + c] = logit_of<SIGNS>(p, notes, list[r], r, c, total[m][n][half * 2 + i]);
-                }
-        }
+    constexpr int TILE_LD = Sums<VALUES>::Tile::TILE_LD;
+    unsigned fates[Sums<VALUES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
+    if (infinite) {
+        Sums<W_INFINITIES> sums(thread, rows, true);
+        multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        sums.each(
+            [&](int, int c, float sum, int i) { fates[i / 16] |= fate_of(sum, notes.infinities[c]) << i % 16 * 2; });
+        sync(); /* the numbers are read */
+    }
+    const auto fate_at = [&](int i) { return fates[i / 16] >> i % 16 * 2 & 3; };
+    if (kind == FINITE) {
+        Sums<VALUES> sums(thread, rows, true);
+        if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        sums.each([&](int r, int c, float sum, int i) {
+            const unsigned fate = fate_at(i);
+            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
+        });
+    } else {
+        Sums<X_INFINITIES> sums(thread, rows, true);
+        multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+        sums.each([&](int r, int c, float sum, int i) {
+            if (r < rows) tile[r * TILE_LD + c] = fated(fate_at(i) | fate_of(sum, notes.infinities[r]));
+        });
+    }
     sync(); /* the tile is written */
 }
 
-/* The same for rows with few infinities: what the columns of W are at their places. False where the tile has an
- * infinite column. */
-template <class Sync> __device__ __forceinline__ bool look_up(
+/* The same for rows with few infinities, where W's rows have none: what the columns of W are at their places. */
+template <class S, class Sync> __device__ __forceinline__ void look_up(
     const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
-    constexpr int AT_ONCE = 8,
+    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, AT_ONCE = 8,
                   STEP = THREADS / COLUMNS; /* rows of a thread whose latencies overlap, and from one to the next */
     const int c = thread % COLUMNS;
     const int64_t column = column0 + c;
     const bool there = column < p.out_features;
-    if (thread == 0) notes.counts[0] = 0;
-    sync(); /* that is there, and what lay in this memory is read */
-    if (there && p.w.scale && p.w.scale[column] == INFINITY) notes.counts[0] = 1;
-    sync(); /* all have looked */
-    if (notes.counts[0]) return false;
     const int panel = p.w.panel;
     const int64_t start = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
     const int mask = panel - 1, turn = panel ? (int)(start & mask) : 0, shift = panel ? 31 - __clz(panel) : 0;
@@ -546,26 +640,47 @@ template <class Sync> __device__ __forceinline__ bool look_up(
                 tile[(r0 + i * STEP) * TILE_LD + c] = seen[i] == 1 ? INFINITY : seen[i] == 2 ? -INFINITY : NAN;
     }
     sync(); /* the tile is written */
-    return true;
 }
 
+/* What the rows of W of a tile are like, to the notes. */
+template <class Sync> __device__ __forceinline__ void note_columns(
+    const rfi_cuda_fold &p, Notes &notes, int64_t column0, int columns, int thread, Sync sync) {
+    const int64_t column = column0 + thread;
+    const bool there = thread < columns && column < p.out_features;
+    const float scale = there && p.w.scale ? p.w.scale[column] : 1;
+    if (thread == 0) notes.infinite = notes.finite = 0;
+    sync(); /* that is there, and the notes of another tile are read */
+    if (thread < columns) notes.w_scale[thread] = scale;
+    if (there) *(scale == INFINITY ? &notes.infinite : &notes.finite) = 1;
+    sync(); /* all have looked */
+}
+
+/* By shuffle, so that the compiler sees that it is the same for a warp: products of warpgroups are otherwise brought to
+ * an end one by one. */
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(~0u, v, 0); }
+
 /* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
-template <class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared, int bytes, Notes &notes,
-    int thread, unsigned block, unsigned blocks, Sync sync) {
+template <template <Pass> class Sums, class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared,
+    int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync) {
+    typedef typename Sums<VALUES>::Tile S;
+    constexpr int ROWS = S::ROWS, COLUMNS = S::COLUMNS;
     const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
     for (int64_t window = 0; window < p.batch; window += WINDOW)
 #pragma unroll 1
         for (int kind = FINITE; kind <= MANY; kind++) {
-            const int count = list_rows(p, (Kind)kind, window, notes, thread, sync);
+            const int count = uniform(list_rows(p, (Kind)kind, window, notes, thread, sync));
             const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
-                if (kind == FINITE) multiply<false>(p, shared, bytes, notes, first, rows, column0, thread, sync);
-                else if (kind == MANY || !look_up(p, (float *)shared, notes, first, rows, column0, thread, sync))
-                    multiply<true>(p, shared, bytes, notes, first, rows, column0, thread, sync);
+                note_columns(p, notes, column0, COLUMNS, thread, sync);
+                const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);
+                if (kind == FEW && !infinite) look_up<S>(p, (float *)shared, notes, first, rows, column0, thread, sync);
+                else
+                    compute_tile<Sums>(
+                        p, (Kind)kind, infinite, finite, shared, bytes, notes, first, rows, column0, thread, sync);
                 rfi_fold_tile(
-                    p, (const float *)shared, TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
+                    p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
                 sync(); /* the tile is read, its states are written */
             }
         }

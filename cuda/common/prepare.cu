@@ -115,11 +115,13 @@ template <int TERMS> __host__ __device__ constexpr float poor_below(int dtype) {
 }
 /* Below this, terms are subnormal, and what they leave goes to the second level. */
 template <int TERMS> __device__ constexpr float subnormal_below() { return TERMS == 2 ? 0x1p-3f : 0x1p-14f; }
+/* Of the values of a row that are not zero, one in so many may be poor. */
+template <int TERMS> __host__ __device__ constexpr float few_poor(int dtype) {
+    return TERMS == 1 && dtype == RF_FLOAT32 ? 2 : 32;
+}
 
 /* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. */
 constexpr float SPARSE_BELOW = 0x1p-22f;
-
-constexpr int FEW_POOR = 32; /* one value in so many that are not zero may be poor */
 
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
 template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (&v)[WIDTH], uint2 (&term)[TERMS]) {
@@ -242,8 +244,8 @@ __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
     return p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item_of(p.dtype) * WIDTH) == 0 && p.ld % WIDTH == 0;
 }
 
-/* A row that is not finite: its terms, from the second pass on. Returns its scale, and in *irregular whether that does
- * not say what the row is. */
+/* A row that is not finite. Returns its scale, in *place that of an infinity which its terms say, or -1, and in
+ * *irregular whether they do not say what the row is. */
 template <bool FEW> __device__ __forceinline__ float find_infinity(
     const row_walk<FEW> &walk, float *scratch, int64_t *place, bool *irregular) {
     constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
@@ -260,8 +262,9 @@ template <bool FEW> __device__ __forceinline__ float find_infinity(
     nans = block_all<WARPS>(nans, scratch, add);
     infinities = block_all<WARPS>(infinities, scratch, add);
     at = block_all<WARPS>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
-    *irregular = nans == 0 && (infinities > 1 || walk.p.columns > 1 << 24 || walk.p.w_infinite);
-    *place = nans == 0 && !*irregular ? (int64_t)at : -1;
+    const bool several = infinities > 1 || walk.p.columns > 1 << 24;
+    *irregular = walk.p.irregular && nans == 0 && (several || walk.p.w_infinite);
+    *place = nans == 0 && !*irregular && (!several || (!walk.p.irregular && walk.p.w_several)) ? (int64_t)at : -1;
     return nans > 0 ? NAN : INFINITY;
 }
 
@@ -362,20 +365,21 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     const power scale(exponent);
     float row_scale = scalbnf(1.0f, -exponent), ratio = 0;
     int poor = 0;
-    bool irregular = false;
+    bool irregular = p.irregular && p.w_several;
     const bool keeps = p.w_infinite || (!BF16 && !p.levels.ratio);
     if (!(top < INFINITY)) {
         int64_t place = -1;
         row_scale = find_infinity(walk, scratch, &place, &irregular);
-        const bool weights = !p.irregular && place >= 0; /* whose signs are kept */
+        const bool weights = !p.irregular && place >= 0; /* whose signs are kept, and all of whose infinities */
         for (int64_t i = mine; i < p.depth;
             i += STEP) { /* terms that are not used are multiplied all the same: zeros */
             __align__(8) uint16_t value[WIDTH], second[WIDTH];
 #pragma unroll
             for (int j = 0; j < WIDTH; j++) {
-                const bool there = i + j == place;
+                bool there = i + j == place;
                 float v = 0;
                 if (there || (weights && i + j < p.columns)) v = rfi_load_as<float>(p.data, p.dtype, first + i + j);
+                if (weights) there = fabsf(v) == INFINITY;
                 value[j] = (there ? BF16 ? 0x5d80 : 0x3c00 : 0) | (v < 0 ? 0x8000 : 0); /* 2^60: times a subnormal it is
                                                                                            none; 1 */
                 second[j] = !there && v != 0 ? 0x8000 : 0;
@@ -393,7 +397,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
             poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
         });
-    if (!BF16 && p.levels.ratio && __syncthreads_or(poor > 0)) {
+    if (!BF16 && p.levels.ratio && !irregular && __syncthreads_or(poor > 0)) {
         float counted = 0;
         walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) {
 #pragma unroll
@@ -402,7 +406,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
         const auto add = [](float x, float y) { return x + y; };
         const float all_poor = block_all<WARPS>((float)poor, scratch, add);
         counted = block_all<WARPS>(counted, scratch, add);
-        if (p.strict || all_poor * FEW_POOR > counted) {
+        if (p.strict || all_poor * few_poor<TERMS>(dtype) > counted) {
             if (keeps)
                 walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
                     write_terms<TERMS, BF16, false>(p, to + i - mine, v, scale, dtype, false);
@@ -421,6 +425,33 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
     if (irregular) ratio = 0; /* nobody wants the product */
     p.levels.ratio[row] = ratio;
     p.levels.wide[row] = ratio != 0;
+}
+
+/* Rounded to 10 bits behind the point, ties away from zero; what is finite stays so. */
+__device__ __forceinline__ float to_tf32(float v) {
+    uint32_t bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(v));
+    const float rounded = __uint_as_float(bits & 0xffffe000);
+    return fabsf(v) < INFINITY ? fabsf(rounded) < INFINITY ? rounded : copysignf(0x1.ffcp127f, v) : v;
+}
+
+/* A block a row: values as tensor cores take them for TF32. Infinities and NaN are what they are: no row is irregular.
+ */
+__global__ void __launch_bounds__(THREADS) round_rows(const __grid_constant__ rfi_cuda_split p) {
+    const int64_t row = blockIdx.x, first = row * p.ld;
+    const bool whole = is_whole(p);
+    float *to = (float *)p.high + row * p.ld_terms;
+    begin(p.clear);
+    clear_words(p.clear);
+#pragma unroll 4
+    for (int64_t i = threadIdx.x * WIDTH; i < p.depth; i += THREADS * WIDTH) {
+        float v[WIDTH];
+        load_values(p, first, i, p.dtype, whole, v);
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) v[j] = to_tf32(v[j]);
+        *(float4 *)(to + i) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    if (threadIdx.x == 0 && p.irregular) p.irregular[row] = 0;
 }
 
 /* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost,
@@ -449,14 +480,16 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
     if (!p.terms || infinite || nan || top == 0) return;
     const power scale(scale_exponent<false>(top, p.dtype));
-    const float below = p.terms == 2 ? poor_below<2>(p.dtype) : poor_below<1>(p.dtype), share = 1 / top;
+    const bool single = p.terms == 1;
+    const float below = single ? poor_below<1>(p.dtype) : poor_below<2>(p.dtype), share = 1 / top,
+                few = single ? few_poor<1>(p.dtype) : few_poor<2>(p.dtype), lost = single ? below : below * 0x1p-6f;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i)), scaled = v * scale.a * scale.b;
         sparse |= scaled < SPARSE_BELOW;
         if (v == 0) continue;
         counted += 1, sum += v * share;
         poor += scaled < below;
-        if (scaled < below * 0x1p-6f) atomicAdd(&p.lost[i], 1u);
+        if (scaled < lost) atomicAdd(&p.lost[i], 1u);
     }
     sum = block_all<WARPS>(sum, scratch, add);
     poor = block_all<WARPS>(poor, scratch, add);
@@ -464,7 +497,7 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     sparse = __syncthreads_or(sparse);
     if (threadIdx.x) return;
     if (sparse) atomicAdd(&p.findings->sparse, 1u);
-    if (poor * FEW_POOR > counted) atomicAdd(&p.findings->wide, 1u);
+    if (poor * few > counted) atomicAdd(&p.findings->wide, 1u);
     if (sum * 128 < (float)p.columns) atomicAdd(&p.findings->concentrated, 1u);
 }
 
@@ -502,6 +535,8 @@ template <int TERMS, bool BF16> static void (*split_kernel(bool few, bool plain)
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
     if (split->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
     if (!split->rows) return cudaSuccess;
+    if (split->term_dtype == RF_FLOAT32)
+        return rfi_launch(round_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
     const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split),
                bf16 = split->term_dtype == RF_BFLOAT16;
     const int64_t row = split->columns * item_of(split->dtype),

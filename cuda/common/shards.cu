@@ -56,11 +56,12 @@ template <class T> __device__ __forceinline__ void write_answer(const rfi_cuda_g
     case RF_OP_LOGPROB: to[1] = s.t[0], to[2] = picked; break;
     case RF_OP_PICK: to[0] = 0, to[1] = picked; break;
     case RF_OP_MAX:
-        if (nan) to[0] = NAN;
+    case RF_OP_MIN:
+        to[0] = nan ? NAN : reduction == RF_OP_MIN ? -s.m : s.m;
         to[1] = 0;
         break;
-    default: /* RF_OP_ARGMAX */
-        if (nan) to[0] = NAN;
+    default: /* RF_OP_ARGMAX, RF_OP_ARGMIN */
+        to[0] = nan ? NAN : reduction == RF_OP_ARGMIN ? -s.m : s.m;
         to[1] = moved_word<T>(
             p, nan ? (double)rfi_typed<T>::word(rfi_answers::BEHIND - rfi_typed<T>::column_of((T)-s.t[2])) : s.t[2]);
     }

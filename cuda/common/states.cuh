@@ -60,8 +60,9 @@ template <class T, int TOTALS> struct alignas(TOTALS == 1 ? 2 * sizeof(T) : TOTA
 #undef RFI_MEMBER
 
 /* Several results of one pass, RFI_CUDA_ANSWERS: the state of the entropy, whose words are those of a logsumexp, too,
- * and the column of the largest logit. The peak ignores NaN, whose first column is known by a word of its own, below
- * those of all others. A logit that a row asks for is no part of it: it goes to `picked` at once. */
+ * and the column of the largest logit. Of logits with their signs turned it gives min and argmin. The peak ignores NaN,
+ * whose first column is known by a word of its own, below those of all others. A logit that a row asks for is no part
+ * of it: it goes to `picked` at once. */
 struct rfi_answers {
     typedef rfi_reduction_ENTROPY first;
     typedef rfi_reduction_ARGMAX last;
@@ -102,6 +103,28 @@ template <> constexpr bool rfi_is_answered<rfi_reduction_LOGPROB> = true;
 
 /* Whether the kernels of sm_90a take the reduction; choose.c is told the same (rfi_cuda_states). */
 template <class R> constexpr bool rfi_is_pair = R::TOTALS == 1 && !(R::FLAGS & (RFI_RF_INDEX | RFI_RF_COLUMN));
+
+/* How far a column is below the largest of a unit, brought down so that a sum of 256 of these does not overflow. Of
+ * equal columns it is 0. */
+constexpr float RFI_BELOW_SCALE = 0x1p-9f;
+static __device__ __forceinline__ float rfi_below(float x, float largest) {
+    return fmaf(x, RFI_BELOW_SCALE, -largest * RFI_BELOW_SCALE);
+}
+static __device__ __forceinline__ double rfi_below(double x, double largest) {
+    return fma(x, (double)RFI_BELOW_SCALE, -largest * RFI_BELOW_SCALE);
+}
+
+/* The mean of a unit from that, one of its columns if all are equal; NaN if any is infinite or NaN, whatever else is
+ * added to the unit. */
+template <class T> static __device__ __forceinline__ T rfi_centre(T largest, T below, T count) {
+    const T centre = fma(below, (T)(1 / RFI_BELOW_SCALE) / count, largest);
+    return fabs(centre) < (T)INFINITY ? centre : (T)NAN;
+}
+
+/* A unit of squares, as rfi_cuda_squares has them. */
+template <class T> struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) rfi_square_unit {
+    T count, centre, sum, squares;
+};
 
 /* The column that a row asks for. */
 static __device__ __forceinline__ int64_t rfi_asked(const rfi_cuda_fold &p, int64_t row) {
@@ -339,7 +362,8 @@ template <class T> static __device__ __forceinline__ T rfi_answer(
     case RF_OP_LOGPROB: return rfi_reduction_LOGPROB::finish(s.m, {s.t[0], picked}, n, q);
     case RF_OP_PICK: return rfi_reduction_PICK::finish(s.m, {picked}, n, q);
     case RF_OP_MAX: return rfi_reduction_MAX::finish(s.t[2] < 0 ? (T)NAN : s.m, none, n, q);
-    default: /* RF_OP_ARGMAX */
+    case RF_OP_MIN: return rfi_reduction_MIN::finish(s.t[2] < 0 ? (T)NAN : -s.m, none, n, q);
+    default: /* RF_OP_ARGMAX, RF_OP_ARGMIN */
         return s.t[2] < 0 ? rfi_typed<T>::word(rfi_answers::BEHIND - rfi_typed<T>::column_of(-s.t[2])) : s.t[2];
     }
 }
@@ -353,7 +377,7 @@ template <class R, class T, int N, class Store> static __device__ __forceinline_
         for (int i = 0; i < p.num_results; i++) {
             const rfi_cuda_result &result = p.results[i];
             T v = rfi_answer(p, result, row, s);
-            if (result.reduction == RF_OP_ARGMAX) {
+            if (result.reduction == RF_OP_ARGMAX || result.reduction == RF_OP_ARGMIN) {
                 ((int64_t *)result.y)[row * result.ldy] = rfi_typed<T>::column_of(v);
                 continue;
             }

@@ -20,6 +20,7 @@ template <> struct rfi_typed<float> {
     }
     static __device__ __forceinline__ float word(int32_t column) { return rfi_word_f32(column); }
     static __device__ __forceinline__ int32_t column_of(float word) { return rfi_column_of_f32(word); }
+    static __device__ __forceinline__ float down(float m) { return rfi_down_f32(m); }
 };
 template <> struct rfi_typed<double> {
     typedef int64_t column;
@@ -30,6 +31,7 @@ template <> struct rfi_typed<double> {
     }
     static __device__ __forceinline__ double word(int64_t column) { return rfi_word_f64(column); }
     static __device__ __forceinline__ int64_t column_of(double word) { return rfi_column_of_f64(word); }
+    static __device__ __forceinline__ double down(double m) { return rfi_down_f64(m); }
 };
 
 #define RFI_OP(id, number, name, params, flags, formula, doc)                                              \

@@ -113,8 +113,9 @@ template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows >
     }
     T *const tile = (T *)shared;
     add_teams<S>(tile, sum, team, row, column);
-    if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD)) return;
-    constexpr int AT_ONCE = sizeof(T) == 4 ? S::rows / 32 : 1; /* a warp then takes all its rows together */
+    if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD, rows)) return;
+    /* A warp then takes all its rows together, of double two turns. */
+    constexpr int AT_ONCE = S::rows <= 32 ? 1 : S::rows / (sizeof(T) == 4 ? 32 : 64);
     rfi_fold_tile<T, AT_ONCE>(p, (const T *)tile, TILE_LD, row0, rows, column0, RFI_FOLD_COLUMNS);
     if (p.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
@@ -136,8 +137,8 @@ cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t 
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, float>(fold, stream);
 }
-cudaError_t rfi_cuda_fold_few_32x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return launch<shape<32, 64>, double>(fold, stream);
+cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return launch<shape<8, 64>, double>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, double>(fold, stream);

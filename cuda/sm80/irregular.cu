@@ -7,13 +7,17 @@ namespace {
 
 namespace tile = irregular_tile;
 
+typedef tile::ByWarps<tile::VALUES>::Tile Shape;
+
+constexpr int LEAST_BYTES = Shape::LEAST_BYTES;
+
 constexpr int BLOCKS = 256; /* at most: as many as most devices run at a time, and few enough to be gone at once */
 
 constexpr int BYTES = 200 * 1024; /* of shared memory, where a device has that: two stages and three on their way */
 
 __host__ __device__ inline int bytes_of(const rfi_cuda_fold &p) {
     const int most = (p.shared_per_block - (int)sizeof(tile::Notes)) / 128 * 128;
-    return most < tile::LEAST_BYTES ? tile::LEAST_BYTES : most < BYTES ? most : BYTES;
+    return most < LEAST_BYTES ? LEAST_BYTES : most < BYTES ? most : BYTES;
 }
 
 /* How many rows are flagged is known to the device alone: mostly there are none. */
@@ -27,13 +31,13 @@ __global__ void __launch_bounds__(tile::THREADS) fold_irregular(const __grid_con
     if (!__syncthreads_or(flagged)) return;
     const int bytes = bytes_of(p);
     tile::Notes &notes = *(tile::Notes *)(shared + bytes);
-    tile::compute(p, shared, bytes, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); });
+    tile::compute<tile::ByWarps>(p, shared, bytes, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); });
 }
 
 } // namespace
 
 cudaError_t rfi_cuda_fold_irregular(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    const int64_t tiles = rfi_tiles(fold->out_features, tile::COLUMNS) * rfi_tiles(fold->batch, tile::ROWS);
+    const int64_t tiles = rfi_tiles(fold->out_features, Shape::COLUMNS) * rfi_tiles(fold->batch, Shape::ROWS);
     if (fold->batch > INT32_MAX) return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_irregular, fold, dim3((unsigned)(tiles < BLOCKS ? tiles : BLOCKS)), tile::THREADS,
         bytes_of(*fold) + sizeof(tile::Notes), stream, fold->overlaps);

@@ -140,9 +140,9 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
                 tile[(warp_row + m * 16 + i / 2 * 8 + lane / 4) * TILE_LD + warp_column + n * 8 + lane % 4 * 2 +
                     i % 2] = sum[m][n][i];
     __syncthreads(); /* the tile is written */
-    if (p.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p, tile, TILE_LD)) return;
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
-    rfi_fold_tile(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
+    if (p.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p, tile, TILE_LD, rows)) return;
+    rfi_fold_tile<double, 2>(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
     if (p.tickets) rfi_finish_rows<double>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 

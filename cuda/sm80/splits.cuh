@@ -17,16 +17,17 @@ static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p) {
     return {first, min(first + depth, p.in_features)};
 }
 
-/* The sums of all parts to `tile` (ROWS, COLUMNS), rows `ld` apart in shared memory, where this block's are, if it is
- * the last of its tile to come here; else false. By all threads, after a barrier. */
+/* The sums of all parts to `tile` (ROWS, COLUMNS), of which the first `rows` count, `ld` apart in shared memory, where
+ * this block's are, if it is the last of its tile to come here; else false. By all threads, after a barrier. */
 template <int ROWS, int COLUMNS, int THREADS, class T>
-static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_fold &p, T *tile, int ld) {
+static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_fold &p, T *tile, int ld, int rows) {
     constexpr int FOURS = ROWS * COLUMNS / 4;
+    const int there = rows * (COLUMNS / 4);
     __shared__ bool last;
     const int64_t tile_index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     four<T> *sums = (four<T> *)p.split_sums + tile_index * p.splits * FOURS;
     const auto place = [=](int i) { return (four<T> *)(tile + i * 4 / COLUMNS * ld + i * 4 % COLUMNS); };
-    for (int i = threadIdx.x; i < FOURS; i += THREADS) sums[blockIdx.z * FOURS + i] = *place(i);
+    for (int i = threadIdx.x; i < there; i += THREADS) sums[blockIdx.z * FOURS + i] = *place(i);
     __syncthreads(); /* the block has written its sums */
     if (threadIdx.x == 0) {
         __threadfence(); /* ... which all see before the ticket */
@@ -35,9 +36,9 @@ static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_fold &p, T 
     __syncthreads();
     if (!last) return false;
     __threadfence();
-    for (int i = threadIdx.x; i < FOURS; i += THREADS) {
+    for (int i = threadIdx.x; i < there; i += THREADS) {
         four<T> total = {};
-#pragma unroll 4
+#pragma unroll 8
         for (int s = 0; s < p.splits; s++) {
             uint4 raw[sizeof(T) / 4]; /* past the first-level cache: other blocks wrote them */
 #pragma unroll

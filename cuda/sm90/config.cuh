@@ -20,6 +20,7 @@ constexpr int CHUNK = 16; /* accumulators at most that a thread takes through th
 constexpr int CONSUMERS = 2; /* warpgroups that multiply */
 constexpr int THREADS = 128 * (1 + CONSUMERS);
 constexpr int LEVEL_WORDS = 32;      /* of the map of tiles whose rows have two levels */
+constexpr int COUNTED_TILES = 64;    /* tiles of rows of a cluster whose irregular rows are counted */
 constexpr int HANDED_OUT = 4;        /* tiles that a cluster knows of at a time */
 constexpr int SHARED_LIMIT = 232448; /* of a block, less what is declared statically */
 
@@ -39,11 +40,13 @@ struct Parameters {
 /* ANSWERS: for states of rfi_answers and row inputs, in place of pairs. SEARCHES: with what goes beside the fold, which
  * takes registers. */
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_, bool ANSWERS_,
-    bool SEARCHES_>
+    bool SEARCHES_, bool TF32_ = false>
 struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
+    static constexpr bool TF32 = TF32_;         /* one term, of 32 bits, */
+    static constexpr int UNITS = TF32_ ? 2 : 1; /* which counts as two columns of 16 */
     static constexpr int BM = BM_, BN = BN_, CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
     static constexpr int ORDER =
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */
@@ -53,6 +56,9 @@ struct Config {
     static constexpr bool PROMOTE =
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when
                                      they add, which a result shows that is one logit */
+
+    static constexpr int DEPTH = PROMOTE && PRODUCTS == 1 ? 2 : 1; /* stages that the tensor cores add before that */
+    static_assert(DEPTH <= 2, "two are told apart");
 
     static constexpr int K = PRODUCTS > 3 ? 16
         : W_TERMS == 1 && X_TERMS < 3     ? 64
@@ -68,7 +74,7 @@ struct Config {
     static constexpr int COLUMN_ROWS = 2 + RFI_SM90_VECTORS;  /* scale, bias, vectors */
     static constexpr int COLUMN_BYTES = COLUMN_ROWS * BN * 4;
     static constexpr int OTHER = 1024 + 2 * COLUMN_BYTES + 1024;
-    static constexpr int STAGES = (SHARED_LIMIT - OTHER) / STAGE;
+    static constexpr int STAGES = (SHARED_LIMIT - OTHER) / STAGE / DEPTH * DEPTH;
     static constexpr int SHARED = OTHER - 1024 + STAGES * STAGE;
     static_assert(BM == 64 || BM == 128, "a consumer has 64 rows");
     static_assert(STAGES >= 3, "loading, multiplying and being released at the same time");
@@ -83,7 +89,8 @@ template <class C> struct Shared {
         *last; /* for each consumer, two tiles in turn and the groups: whether the ticket drawn for it was the last */
     uint32_t *irregular; /* whether there are rows for compute_irregular */
     uint32_t *wide;      /* (LEVEL_WORDS): see is_wide */
-    uint32_t wide_known; /* the barrier of that */
+    uint32_t *left_out;  /* (COUNTED_TILES): see is_idle */
+    uint32_t wide_known; /* the barrier of these */
     __device__ __forceinline__ uint8_t *ring() const { return (uint8_t *)columns - C::STAGES * C::STAGE; }
 };
 
@@ -156,6 +163,34 @@ __device__ __forceinline__ void find_wide(const rfi_cuda_fold &f, const Shared<C
                 const uint32_t bit = levels_bit<C>((int)(row / C::BM));
                 atomicOr(sh.wide + bit / 32, 1u << bit % 32);
             }
+}
+
+/* Looks for irregular rows, by `threads` threads, and counts them by tiles. Whether this thread has seen one. */
+template <class C>
+__device__ __forceinline__ bool find_irregular(const rfi_cuda_fold &f, const Shared<C> &sh, int thread, int threads) {
+    bool found = false;
+    if (f.irregular)
+        for (int64_t row = thread; row < f.batch; row += threads)
+            if (f.irregular[row]) {
+                found = true;
+                if (row < (int64_t)COUNTED_TILES * C::BM * C::CLUSTER_M)
+                    atomicAdd(sh.left_out + row / (C::BM * C::CLUSTER_M), 1u);
+            }
+    return found;
+}
+
+/* Whether all rows that a cluster computes with this block, which `m` says of its first, are irregular: nobody wants
+ * their products. */
+template <class C> __device__ __forceinline__ bool is_idle(const Parameters &p, const Shared<C> &sh, int m) {
+    const int tile = m / C::CLUSTER_M;
+    return tile < COUNTED_TILES &&
+        sh.left_out[tile] == min(p.fold.batch - (int64_t)m * C::BM, (int64_t)C::BM * C::CLUSTER_M);
+}
+
+/* Stages of a tile, the one after `count` others, of each level: of an idle one those of which W may be on its way
+ * already. */
+template <class C> __device__ __forceinline__ int stages_of(const Parameters &p, bool idle, uint32_t count) {
+    return !idle ? p.stages : count ? 0 : min(p.stages, C::STAGES);
 }
 
 /* To the tile that the first block's producer hands out next, for a whole warp. By shuffle, so that the compiler sees

@@ -27,11 +27,17 @@ static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figure
 
 /* Three terms of x are three times as wide. */
 static int is_small(const rfi_cuda_problem *p) {
-    return p->w_terms < 3 && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
+    return p->w_terms < 3 && !in_tf32(p) && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
 }
 
 static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper(p, f) && is_small(p);
+}
+
+/* K of two stages at least, for there are two parts of it. */
+static int runs_hopper_halves(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && p->w_terms < 3 && !in_tf32(p) && p->in_features > RFI_HALVES_DEPTH &&
+        !p->batch_invariant;
 }
 
 static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -45,7 +51,9 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->w_terms ? stage_columns(p) : p->x_terms ? 0 : 64;
 }
 
-static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1};
-static const family HOPPER_SMALL = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .least_rows = 8};
+static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .paired = 128};
+static const family HOPPER_HALVES = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .halves = 1};
+static const family HOPPER_SMALL =
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 4e-6};
 
 #endif

@@ -95,15 +95,16 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
         if (!waited) {
             rfi_wait_for_previous();
-            if (p.fold.levels.wide) mbarrier_wait(sh.wide_known, 0);
+            if (p.fold.irregular) mbarrier_wait(sh.wide_known, 0);
         }
         waited = true;
         if (!p.fold.next_tile) index += gridDim.x / C::CLUSTER;
         else if (rank == 0) index = gridDim.x / C::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
-        const bool wide = is_wide<C>(sh, walk.tile.m);
+        const bool idle = is_idle<C>(p, sh, walk.tile.m), wide = !idle && is_wide<C>(sh, walk.tile.m);
+        const int stages = stages_of<C>(p, idle, walk.count);
         for (int level = wide; level >= 0; level--) {
             const int first = level * (int)p.fold.x.level;
-            for (int k = 0; k < p.stages; k++) {
+            for (int k = 0; k < stages; k++) {
                 const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
                 if (k >= ahead || level != wide) {
                     mbarrier_wait(sh.empty + 8 * stage, phase);
@@ -145,7 +146,8 @@ template <class C> __device__ __forceinline__ void produce_columns(const Paramet
 
 template <class C, int N>
 __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
-    if constexpr (C::BF16) wgmma_bf16(d, a, b, accumulate);
+    if constexpr (C::TF32) wgmma_tf32(d, a, b, accumulate);
+    else if constexpr (C::BF16) wgmma_bf16(d, a, b, accumulate);
     else wgmma_f16(d, a, b, accumulate);
 }
 
@@ -188,8 +190,10 @@ template <class C> __device__ __forceinline__ void release(uint32_t empty) {
 /* The ring as a consumer goes round it. */
 struct Ring {
     int stage, phase;
-    template <class C> __device__ __forceinline__ void advance() {
-        if (++stage == C::STAGES) stage = 0, phase ^= 1;
+    template <class C, int BY = 1> __device__ __forceinline__ void advance() {
+        static_assert(C::STAGES % BY == 0, "those of a step lie side by side");
+        stage += BY;
+        if (stage == C::STAGES) stage = 0, phase ^= 1;
     }
 };
 
@@ -211,27 +215,34 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
     return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0);
 }
 
-/* The sums of a tile, half of the columns after the other: the tensor cores add what a stage gives, plain additions the
- * stages. */
+/* The sums of a tile, half of the columns after the other: the tensor cores add what C::DEPTH stages give, plain
+ * additions these. There are whole DEPTHs of stages. */
 template <class C, int N> __device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p,
-    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
+    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, int stages, bool wide, int warpgroup) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
     for (int i = 0; i < N; i++) total[i] = 0;
 #pragma unroll 1
     for (int level = !C::BF16 && wide; level >= 0; level--) {
-        for (int k = 0; k < p.stages; k++) {
-            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+        for (int k = 0; k < stages; k += C::DEPTH) {
 #pragma unroll
             for (int h = 0; h < PARTS; h++) {
                 float part[NR];
-                multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage, false);
+#pragma unroll
+                for (int d = 0; d < C::DEPTH; d++) {
+                    if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
+                    multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
+                }
+                if (C::DEPTH > 1 && h == PARTS - 1) {
+                    wgmma_wait<1>();
+                    release<C>(sh.empty + 8 * ring.stage);
+                }
                 wgmma_wait<0>();
-                if (h == PARTS - 1) release<C>(sh.empty + 8 * ring.stage);
+                if (h == PARTS - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
 #pragma unroll
                 for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
             }
-            ring.advance<C>();
+            ring.advance<C, C::DEPTH>();
         }
         if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
     }
@@ -239,13 +250,13 @@ template <class C, int N> __device__ __forceinline__ void multiply_by_stages(flo
 
 /* The sums of a tile, added by the tensor cores alone. */
 template <class C, int N> __device__ __forceinline__ void multiply_through(float (&total)[N], const Parameters &p,
-    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, bool wide, int warpgroup) {
+    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, int stages, bool wide, int warpgroup) {
 #pragma unroll
     for (int i = 0; i < N; i++) total[i] = 0;
 #pragma unroll 1
     for (int level = !C::BF16 && wide; level >= 0; level--) {
         int previous = 0;
-        for (int k = 0; k < p.stages; k++) {
+        for (int k = 0; k < stages; k++) {
             mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
             multiply_stage<C>(total, a, b, ring.stage, true);
             wgmma_wait<1>();
@@ -254,7 +265,7 @@ template <class C, int N> __device__ __forceinline__ void multiply_through(float
             ring.advance<C>();
         }
         wgmma_wait<0>();
-        if (p.stages) release<C>(sh.empty + 8 * previous);
+        if (stages) release<C>(sh.empty + 8 * previous);
         if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
     }
 }
@@ -267,18 +278,17 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Walk walk = first_tile<C>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
-    if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    if (find_irregular<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     find_wide<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
+        const bool idle = is_idle<C>(p, sh, walk.tile.m), wide = !idle && is_wide<C>(sh, walk.tile.m);
+        const int stages = __shfl_sync(~0u, stages_of<C>(p, idle, walk.count), 0);
         if constexpr (C::PROMOTE)
-            multiply_by_stages<C>(
-                total, p, sh, ring, a, b, walk.of<C>(at.rank), is_wide<C>(sh, walk.tile.m), at.warpgroup);
-        else
-            multiply_through<C>(
-                total, p, sh, ring, a, b, walk.of<C>(at.rank), is_wide<C>(sh, walk.tile.m), at.warpgroup);
+            multiply_by_stages<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), stages, wide, at.warpgroup);
+        else multiply_through<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), stages, wide, at.warpgroup);
         const Tile tile = walk.of<C>(at.rank);
         const uint32_t buffer = walk.count % 2; /* of the columns */
         const int first =
@@ -297,9 +307,9 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     if (walk.count && p.fold.chain.reduction != RF_OP_NONE)
         finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (*sh.irregular)
-        compute_irregular<C::TOTALS>(
+    static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
+    if (__shfl_sync(~0u, *sh.irregular, 0))
+        compute_irregular<C::TOTALS, Of128Rows>(
             p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
@@ -311,16 +321,17 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
         tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
     __shared__ uint64_t tiles[HANDED_OUT];
-    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS];
+    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS], left_out[COUNTED_TILES];
     __shared__ uint64_t wide_known;
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full),
         shared_address(columns_empty), shared_address(drawn), shared_address(tile_full), shared_address(tile_empty),
-        tiles, (float *)behind, last, &irregular, wide, shared_address(&wide_known)};
+        tiles, (float *)behind, last, &irregular, wide, left_out, shared_address(&wide_known)};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     rfi_release_next();
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
+    if (threadIdx.x < COUNTED_TILES) left_out[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
         mbarrier_init(sh.wide_known, 128 * CONSUMERS);

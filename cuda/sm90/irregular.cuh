@@ -6,6 +6,7 @@
 
 #include "common/irregular_tile.cuh"
 #include "sm90/epilogue.cuh"
+#include "sm90/wgmma.cuh"
 
 namespace hopper {
 
@@ -36,21 +37,79 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
     if (lane == 0) finish_row(f, row, all);
 }
 
+/* The sums of a tile by wgmma, from the stages, which lie as it reads them: of 128 rows a warpgroup has 64 with all
+ * columns, of 64 it has all with half of the columns. A stage is multiplied while the threads bring the next one, which
+ * for TF32 takes them half as many instructions as for bfloat16. */
+template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroups {
+    static constexpr bool ASYNCHRONOUS = true;
+    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_, true> Tile;
+    static constexpr bool VALUES = PASS == irregular_tile::VALUES;
+    static constexpr int COLUMNS = ROWS_ == 128 ? COLUMNS_ : COLUMNS_ / 2, COUNT = COLUMNS / 2; /* of a warpgroup */
+    static constexpr int STEPS = Tile::ROW / 32, ORDER = Tile::TERMS;
+    static_assert(ROWS_ == 64 || ROWS_ == 128, "two warpgroups");
+    float total[COUNT] = {}, part[VALUES ? COUNT : 1];
+    int row, column;
+    uint32_t x, w; /* of this warpgroup, in a stage */
+
+    __device__ __forceinline__ ByWarpgroups(int thread, int, bool) {
+        const int warpgroup = __shfl_sync(~0u, thread / 128, 0), lane = thread % 32,
+                  row0 = ROWS_ == 128 ? warpgroup * 64 : 0, column0 = ROWS_ == 128 ? 0 : warpgroup * COLUMNS;
+        x = row0 * Tile::ROW;
+        w = Tile::FIRST_W + column0 * Tile::ROW;
+        row = row0 + thread % 128 / 32 * 16 + lane / 4, column = column0 + lane % 4 * 2;
+    }
+    static __device__ __forceinline__ void written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+    __device__ __forceinline__ void start(uint32_t stage) {
+        const uint64_t x0 = wgmma_descriptor<Tile::ROW>(stage + x), w0 = wgmma_descriptor<Tile::ROW>(stage + w);
+        wgmma_fence();
+#pragma unroll
+        for (int sum = ORDER - 1; sum >= 0; sum--)
+#pragma unroll
+            for (int i = sum; i >= 0; i--)
+#pragma unroll
+                for (int k = 0; k < STEPS; k++) {
+                    const uint64_t a = x0 + (i * Tile::X_TERM >> 4) + k * (32 >> 4),
+                                   b = w0 + ((sum - i) * Tile::W_TERM >> 4) + k * (32 >> 4);
+                    if constexpr (VALUES) wgmma_tf32(part, a, b, sum < ORDER - 1 || i < sum || k > 0);
+                    else wgmma_bf16(total, a, b, true); /* exact: whole numbers */
+                }
+        wgmma_commit();
+    }
+    __device__ __forceinline__ void finish(uint32_t) {
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            /* The compiler does not know that the sums were being written. */
+            float &sum = VALUES ? part[VALUES ? i : 0] : total[i];
+            asm volatile("" : "+f"(sum)::"memory");
+            if (VALUES) total[i] += sum;
+        }
+    }
+    template <class Use> __device__ __forceinline__ void each(Use use) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
+    }
+};
+/* For few rows more tiles, so that more multiprocessors have one. */
+template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
+template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
+
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
 /* What compute_irregular takes of the ring at least. */
-constexpr int IRREGULAR_BYTES = irregular_tile::LEAST_BYTES + (int)sizeof(irregular_tile::Notes);
+template <template <irregular_tile::Pass> class Sums> constexpr int IRREGULAR_BYTES =
+    Sums<irregular_tile::VALUES>::Tile::TWO_STAGES_BYTES + (int)sizeof(irregular_tile::Notes);
 
 /* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
  * finish merges the states. `shared` is memory that nothing uses any more, `bytes` of it, `barrier` one by name that
  * those threads may use. */
-template <int TOTALS> static __device__ __noinline__ void compute_irregular(
+template <int TOTALS, template <irregular_tile::Pass> class Sums> __device__ __forceinline__ void compute_irregular(
     const rfi_cuda_fold &f, uint8_t *shared, int bytes, int thread, int barrier) {
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
     bytes -= (int)sizeof(irregular_tile::Notes);
     irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + bytes);
-    irregular_tile::compute(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync);
+    irregular_tile::compute<Sums>(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync);
     if (f.chain.reduction == RF_OP_NONE) return;
     if (thread == 0) notes.counts[0] = draw(f.irregular_ticket, gridDim.x);
     sync();

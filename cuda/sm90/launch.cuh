@@ -25,7 +25,7 @@ Encode find_encode() {
     return !error && result == cudaDriverEntryPointSuccess ? (Encode)symbol : NULL;
 }
 
-/* What a tensor map is of: 16-bit values, the nearest dimension first, strides in bytes. */
+/* What a tensor map is of: 16-bit values, or halves of 32-bit ones, the nearest dimension first, strides in bytes. */
 struct Map {
     int dimensions;
     cuuint64_t size[3], stride[2];
@@ -75,7 +75,7 @@ cudaError_t encode(CUtensorMap *map, const void *data, int dtype, const Map &m) 
  * dimension of one where `dimensions` is 3. Reads outside of the matrix give zeros. */
 cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows &matrix, int64_t rows, int64_t columns,
     int row_bytes, int box_rows, int dimensions) {
-    const cuuint64_t row = (cuuint64_t)matrix.ld * 2;
+    const cuuint64_t row = (cuuint64_t)matrix.ld * (matrix.dtype == RF_FLOAT32 ? 4 : 2);
     return encode(map, data, matrix.dtype,
         {dimensions, {(cuuint64_t)columns, (cuuint64_t)rows, 1}, {row, row * (cuuint64_t)rows},
             {(cuuint32_t)row_bytes / 2, (cuuint32_t)box_rows, 1},
@@ -104,7 +104,9 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->fold = f;
     p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
     p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
-    p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
+    /* What lies behind the last column is zeros. */
+    constexpr int64_t DEPTH = C::K * C::DEPTH;
+    p->stages = (int32_t)((f.in_features * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
     p->w_column = f.w.panel ? 0 : C::K;
     p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
@@ -114,13 +116,13 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->group_slot = (p->slots + 1) / 2 * 2;
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < C::X_TERMS && !error; i++)
-        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::ROW, p->x_rows, 2);
+        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f) * C::UNITS, C::ROW, p->x_rows, 2);
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
     for (int i = 0; i < C::W_TERMS && !error; i++)
         error = f.w.panel
             ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, W_PART)
-            : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::ROW, W_PART, 3);
+            : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features * C::UNITS, C::ROW, W_PART, 3);
     return error;
 }
 
@@ -192,6 +194,8 @@ template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bo
 cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
     const bool bf16 = f.w.dtype == RF_BFLOAT16;
+    if (f.w.dtype == RF_FLOAT32)
+        return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES, true>>(f, stream);
     if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 2 && w_terms == 2)

@@ -41,7 +41,7 @@ struct Parameters {
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool ANSWERS_> struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
-    static constexpr bool BF16 = BF16_;
+    static constexpr bool BF16 = BF16_, TF32 = false;
     static constexpr bool LEVELS = !BF16;
     static constexpr int ROWS = ROWS_; /* of x, a multiple of 8: those behind the batch are multiplied as they are, and
                                           nobody reads the result */
@@ -461,9 +461,9 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (f.tickets) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (*sh.irregular)
-        compute_irregular<C::TOTALS>(
+    static_assert(IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
+    if (__shfl_sync(~0u, (int)*sh.irregular, 0))
+        compute_irregular<C::TOTALS, Of64Rows>(
             f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, C::STAGES * C::STAGE, threadIdx.x, 1);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* wgmma.mma_async, m64 by N by k16: d (+)= a * b^T, both operands from shared memory, K-major. One function a width and
- * type; the register lists are what makes them long. d[4 * g + i] of thread t of the warpgroup is row 16 * (t / 32) + t
- * % 32 / 4 + (i / 2) * 8, column 8 * g + 2 * (t % 4) + i % 2. */
+/* wgmma.mma_async, m64 by N by k16, of TF32 k8: d (+)= a * b^T, both operands from shared memory, K-major. One function
+ * a width and type; the register lists are what makes them long. d[4 * g + i] of thread t of the warpgroup is row 16 *
+ * (t / 32) + t % 32 / 4 + (i / 2) * 8, column 8 * g + 2 * (t % 4) + i % 2. */
 #ifndef ROWFOLD_CUDA_SM90_WGMMA_CUH
 #define ROWFOLD_CUDA_SM90_WGMMA_CUH
 
@@ -41,14 +41,16 @@ namespace hopper {
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 /* `accumulate` 0 starts from zero. */
-#define WGMMA(N, HALF_N, A, B, P, TYPE)                                                                         \
+#define WGMMA_OF(N, HALF_N, A, B, P, TYPE, K, ENDING)                                                           \
     __device__ __forceinline__ void wgmma_##TYPE(float (&d)[HALF_N], uint64_t a, uint64_t b, bool accumulate) { \
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                           \
-                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." #TYPE "." #TYPE " {" REGISTERS_##N       \
-            "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}"                                                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." #TYPE "." #TYPE " {" REGISTERS_##N   \
+            "}, %" #A ", %" #B ", p, 1, 1" ENDING ";\n}"                                                        \
             : D##HALF_N(0)                                                                                      \
             : "l"(a), "l"(b), "r"((int)accumulate));                                                            \
     }
+#define WGMMA(N, HALF_N, A, B, P, TYPE) WGMMA_OF(N, HALF_N, A, B, P, TYPE, 16, ", 0, 0")
+#define WGMMA_TF32(N, HALF_N, A, B, P) WGMMA_OF(N, HALF_N, A, B, P, tf32, 8, "")
 WGMMA(8, 4, 4, 5, 6, f16)
 WGMMA(8, 4, 4, 5, 6, bf16)
 WGMMA(16, 8, 8, 9, 10, f16)
@@ -64,7 +66,13 @@ WGMMA(128, 64, 64, 65, 66, f16)
 WGMMA(128, 64, 64, 65, 66, bf16)
 WGMMA(256, 128, 128, 129, 130, f16)
 WGMMA(256, 128, 128, 129, 130, bf16)
+WGMMA_TF32(32, 16, 16, 17, 18)
+WGMMA_TF32(64, 32, 32, 33, 34)
+WGMMA_TF32(128, 64, 64, 65, 66)
+WGMMA_TF32(256, 128, 128, 129, 130)
 
+#undef WGMMA_TF32
+#undef WGMMA_OF
 #undef WGMMA
 #undef REGISTERS_8
 #undef REGISTERS_16

@@ -8,9 +8,12 @@
 #include "top.h"
 
 enum {
-    BLOCK_UNITS = 8,      /* of a block of columns: packing x is paid once for so many columns; a power of two */
-    TASKS_PER_THREAD = 8, /* of a narrow layer, so that threads finish together */
-    ROUNDS = 16           /* tasks a thread, above which it does not matter how many they are */
+    BLOCK_UNITS = 8,       /* of a block of columns: packing x is paid once for so many columns; a power of two */
+    TASKS_PER_THREAD = 8,  /* of a narrow layer, so that threads finish together */
+    ROUNDS = 16,           /* tasks a thread, above which it does not matter how many they are */
+    SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every block, */
+    SPLIT_BYTES = 1 << 23, /* and take no more than this */
+    SPLIT_TASKS = 4        /* tasks a thread then, at most */
 };
 
 /* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
@@ -18,8 +21,11 @@ enum {
  * at the end (doc/kernels/cpu.md 11). */
 static const double PACK = 16, STEP = 40, READ = 3, READ_BESIDES = 1, LATE = 0.25;
 
+/* What is left of the time, at most, where the inputs are split. */
+static const double SPLIT_GAIN = 0.8;
+
 /* A thread is worth waking for this many multiply-adds. */
-static const double WORK_PER_THREAD = 2e6;
+static const double WORK_PER_THREAD = 5e5;
 
 /* Explain may be asked about any batch: a number of blocks beyond all counting is as good as the largest. */
 static int64_t product(int64_t a, int64_t b) {
@@ -31,8 +37,9 @@ static size_t align_256(size_t bytes) { return (bytes + 255) & ~(size_t)255; }
 
 static int useful_threads(const rfi_spec *spec, int64_t batch) {
     const rfi_plan *plan = &spec->plan;
-    const double steps = 1 + plan->trunk.count, k = (double)plan->in_features,
-                 work = (double)batch * ((double)plan->out_features * (k + STEP * steps) + PACK * k);
+    const double steps = 1 + plan->trunk.count, k = (double)plan->in_features, n = (double)plan->out_features,
+                 rows = (double)batch, read = READ * (double)rfi_dtype_size(spec->weight_dtype),
+                 work = n * k * (rows > read || !batch ? rows : read) + rows * (n * STEP * steps + PACK * k);
     return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
 }
 
@@ -56,20 +63,60 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
 
 /* Rows in even blocks, at least so many, and columns in blocks of so many units. */
 typedef struct cut {
-    int64_t row_blocks, rows, column_blocks, block_units;
+    int64_t row_blocks, rows, column_blocks, block_units, splits, column_parts;
 } cut;
 
 static cut cut_into(int64_t batch, int64_t units, int64_t row_blocks, int64_t block_units) {
     const int64_t rows = most(1, ceil_div(batch, row_blocks));
-    return (cut){most(1, ceil_div(batch, rows)), rows, most(1, ceil_div(units, block_units)), block_units};
+    return (cut){most(1, ceil_div(batch, rows)), rows, most(1, ceil_div(units, block_units)), block_units, 1, 1};
 }
 
 /* Until the last of the threads is done, in multiply-adds for each input. Tasks are handed out one by one. */
-static double time_of(const cut *c, int threads, double weight_bytes, double rate) {
-    const double columns = (double)(c->block_units * RFI_CPU_UNIT), rows = (double)c->rows / rate;
+static double time_of_columns(const cut *c, int64_t all, int threads, double weight_bytes, double rate) {
+    const double columns = (double)all, rows = (double)c->rows / rate;
     const double column = (rows > READ * weight_bytes ? rows : READ * weight_bytes) + READ_BESIDES * weight_bytes;
     const double task = column * columns + PACK * (double)c->rows;
     return ((double)ceil_div(product(c->row_blocks, c->column_blocks), threads) + LATE) * task;
+}
+
+static double time_of(const cut *c, int threads, double weight_bytes, double rate) {
+    return time_of_columns(c, c->block_units * RFI_CPU_UNIT, threads, weight_bytes, rate);
+}
+
+/* The layer as far as a split is concerned. */
+typedef struct layer {
+    int64_t batch, units, panels, panel, chunks;
+    double weight_bytes;
+} layer;
+
+/* The same for all rows times a part of the columns and of the inputs. */
+static double time_split(const layer *l, int threads, int64_t column_parts, int64_t splits) {
+    const double rows = (double)l->batch, read = READ * l->weight_bytes;
+    const double column = (rows > read ? rows : read) + READ_BESIDES * l->weight_bytes;
+    const double columns = (double)(ceil_div(l->panels, column_parts) * l->panel);
+    const double share = (double)ceil_div(l->chunks, splits) / (double)l->chunks;
+    return ((double)ceil_div(column_parts * splits, threads) + LATE) * share * (column * columns + PACK * rows);
+}
+
+/* Few rows and few columns are too few tasks, so that some threads have nothing to do or every one reads all of W. Then
+ * columns are cut within units, and the inputs, too, if that gains enough for a second pass, in which units are folded.
+ */
+static cut split_columns_and_inputs(cut c, const layer *l, int threads) {
+    const int64_t tasks = (int64_t)threads * SPLIT_TASKS;
+    if (threads == 1 || l->batch > SPLIT_ROWS || l->units > tasks) return c;
+    double least_time = SPLIT_GAIN *
+        time_of_columns(&c, least(c.block_units * RFI_CPU_UNIT, l->panels * l->panel), threads, l->weight_bytes, 1);
+    cut best = c;
+    for (int64_t parts = 1; parts <= l->panels && parts <= tasks; parts++)
+        for (int64_t splits = 1; splits <= l->chunks && splits * parts <= tasks; splits++) {
+            const double time = time_split(l, threads, parts, splits);
+            if (time >= least_time || splits * parts == 1) continue;
+            least_time = time;
+            best = cut_into(l->batch, l->units, 1, 1);
+            best.splits = ceil_div(l->chunks, ceil_div(l->chunks, splits));
+            best.column_parts = parts;
+        }
+    return best;
 }
 
 /* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
@@ -100,13 +147,20 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
     const rfi_cpu_pairs *pairs = rfi_cpu_in_pairs(spec, kernel) ? kernel->pairs : NULL;
-    const cut c = cut_evenly(batch, b->units, b->threads, (double)rfi_dtype_size(spec->weight_dtype),
-        pairs ? pairs->block_rows : RFI_CPU_ROWS, pairs ? pairs->rate : 1);
+    const double bytes = (double)rfi_dtype_size(spec->weight_dtype), rate = pairs ? pairs->rate : 1;
+    cut c = cut_evenly(batch, b->units, b->threads, bytes, pairs ? pairs->block_rows : RFI_CPU_ROWS, rate);
+    const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
+    const int64_t sums = ceil_div(RFI_CPU_DEPTH, rfi_cpu_block_depth(RFI_CPU_DEPTH, value)) * chunks;
+    const layer l = {batch, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};
+    if (!pairs && product(product(batch, padded), product(sums, (int64_t)value)) <= SPLIT_BYTES)
+        c = split_columns_and_inputs(c, &l, b->threads);
     b->row_blocks = c.row_blocks;
     b->rows = c.rows;
     b->column_blocks = c.column_blocks;
     b->block_units = c.block_units;
-    b->threads = (int)least(b->threads, product(b->row_blocks, b->column_blocks));
+    b->splits = c.splits;
+    b->column_parts = c.column_parts;
+    b->threads = (int)least(b->threads, product(product(b->row_blocks, b->column_blocks), b->splits * b->column_parts));
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
     b->pairs_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
@@ -115,6 +169,13 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->c_offset = b->w_offset +
         (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
+    if (rfi_cpu_is_split(b)) {
+        const int64_t last = (chunks - 1) * RFI_CPU_DEPTH, depth = spec->plan.in_features - last;
+        b->sums = rfi_cpu_block_number(last, value) + ceil_div(depth, rfi_cpu_block_depth(depth, value));
+        b->rows_of_sums = batch;
+        b->c_ld_apart = padded + 16;
+        b->apart = align_256((size_t)(b->sums * batch * b->c_ld_apart) * value);
+    }
     const size_t group = (size_t)rfi_plan_words(&spec->plan) * sizeof(double),
                  groups = (size_t)rfi_shard_groups(&spec->plan.columns) * RFI_CPU_FINISH_ROWS;
     b->scratch = (size_t)most((int64_t)b->scratch, (int64_t)align_256(groups * group));
@@ -132,7 +193,10 @@ size_t rfi_cpu_branch_tops(const rfi_cpu_blocking *blocking, const rfi_branch *b
 rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
     int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0, tops = 0,
             words = rfi_plan_words(&spec->plan);
-    *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch), .narrow = rfi_cpu_is_narrow(&spec->plan)};
+    *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch),
+        .narrow = rfi_cpu_is_narrow(&spec->plan),
+        .splits = 1,
+        .column_parts = 1};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
     for (int r = 0; r < spec->plan.num_branches; r++)
         if (spec->plan.branches[r].top) tops += rfi_top_bytes(spec->plan.branches[r].top);

@@ -12,7 +12,10 @@ typedef struct rfi_cpu_blocking {
     int64_t units;                      /* of all columns */
     int64_t row_blocks, rows;           /* rows in a block, at most */
     int64_t column_blocks, block_units; /* units in a block of columns, at most */
-    int64_t c_ld;                       /* elements from one row of a task's logits to the next */
+    int64_t splits, column_parts; /* parts of the inputs, whole chunks each, by parts of the columns, whole panels each,
+                                     that are multiplied by a task each, for all rows; 1 by 1: not split */
+    int64_t sums;                 /* blocks of inputs, whose sums are stored apart where the inputs are split */
+    int64_t c_ld;                 /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
     size_t pairs_offset; /* and of x packed in pairs, where W is */
@@ -22,6 +25,8 @@ typedef struct rfi_cpu_blocking {
     size_t states;       /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
     size_t tops;         /* bytes behind them for the best columns of topk, (batch) lists of each */
     size_t row_list;     /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
+    size_t apart;        /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type */
+    int64_t rows_of_sums, c_ld_apart;
 } rfi_cpu_blocking;
 
 /* RF_OUT_OF_MEMORY if no workspace could be that large. */
@@ -33,8 +38,30 @@ size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_
 /* Bytes of the lists of one branch, behind those of the branches before it. Blocks of rows alone need none. */
 size_t rfi_cpu_branch_tops(const rfi_cpu_blocking *blocking, const rfi_branch *branch, int64_t batch);
 
+/* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
+ * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). */
+enum { RFI_CPU_SUM_DEPTH = 176 };
+
+/* A chunk in even blocks of whole turns of the microkernel, for values of so many bytes; it depends on the chunk alone.
+ */
+static inline int64_t rfi_cpu_block_depth(int64_t depth, size_t value) {
+    if (value != sizeof(float) || depth <= RFI_CPU_SUM_DEPTH) return RFI_CPU_DEPTH;
+    return round_up(ceil_div(depth, ceil_div(depth, RFI_CPU_SUM_DEPTH)), RFI_CPU_STEP);
+}
+
+/* The number of the block that begins with input k, of a whole chunk or of the last. */
+static inline int64_t rfi_cpu_block_number(int64_t k, size_t value) {
+    const int64_t in_chunk = rfi_cpu_block_depth(RFI_CPU_DEPTH, value);
+    return k / RFI_CPU_DEPTH * ceil_div(RFI_CPU_DEPTH, in_chunk);
+}
+
+static inline int rfi_cpu_is_split(const rfi_cpu_blocking *blocking) {
+    return blocking->splits * blocking->column_parts > 1;
+}
+
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {
-    return blocking->states + blocking->tops + blocking->row_list + (size_t)blocking->threads * blocking->scratch;
+    return blocking->states + blocking->tops + blocking->row_list + blocking->apart +
+        (size_t)blocking->threads * blocking->scratch;
 }
 
 #endif

@@ -63,49 +63,88 @@ static void NAME(apply)(
     }
 }
 
-/* GROUP running peaks and totals, column j in number j % GROUP, joined in ascending order at the end. */
-#define PUSH(id, i, l, j)    \
-    if (i < rfi_totals_##id) \
-    totals[i][l] = OP(rfi_join_##id)(i, totals[i][l], OP(rfi_term_##id)(i, m, values[j], first + (COLUMN)(j), q))
-#define RFI_REDUCTION(id, number, name, flags, ...)                                                                    \
-    static void NAME(fold_##id)(const T *values, int n, COLUMN first, COLUMN q, T *state) {                            \
-        T peaks[GROUP], totals[RFI_TOTALS][GROUP];                                                                     \
-        int whole = n - n % GROUP;                                                                                     \
-        for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak0_##id)();                                               \
-        for (int j = 0; j < whole; j += GROUP)                                                                         \
-            for (int l = 0; l < GROUP; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[j + l]);                     \
-        for (int l = 0; l < n - whole; l++) peaks[l] = OP(rfi_peak_##id)(peaks[l], values[whole + l]);                 \
-        T m = peaks[0];                                                                                                \
-        for (int l = 1; l < GROUP; l++) m = OP(rfi_peak_##id)(m, peaks[l]);                                            \
-        if ((flags) & RFI_RF_MEAN) m /= (T)n;                                                                          \
-        if ((flags) & RFI_RF_SEEDED) m = state[0];                                                                     \
-        for (int i = 0; i < RFI_TOTALS; i++)                                                                           \
-            for (int l = 0; l < GROUP; l++) totals[i][l] = OP(rfi_empty_##id)(i);                                      \
-        for (int j = 0; j < whole; j += GROUP)                                                                         \
-            for (int l = 0; l < GROUP; l++) {                                                                          \
-                PUSH(id, 0, l, j + l);                                                                                 \
-                PUSH(id, 1, l, j + l);                                                                                 \
-            }                                                                                                          \
-        for (int l = 0; l < n - whole; l++) {                                                                          \
-            PUSH(id, 0, l, whole + l);                                                                                 \
-            PUSH(id, 1, l, whole + l);                                                                                 \
-        }                                                                                                              \
-        state[0] = m;                                                                                                  \
-        for (int i = 0; i < rfi_totals_##id; i++) {                                                                    \
-            for (int step = GROUP / 2; step; step /= 2)                                                                \
-                for (int l = 0; l < step; l++) totals[i][l] = OP(rfi_join_##id)(i, totals[i][l], totals[i][l + step]); \
-            state[1 + i] = totals[i][0];                                                                               \
-        }                                                                                                              \
+/* Each of `rows` rows on its own: GROUP running peaks and totals, column j in number j % GROUP, joined in halves. The
+ * peak and the total of one row are a chain of operations that wait for each other, so each stage takes all rows before
+ * the next begins. A last group of columns that is not whole is computed whole, and what is too much left out. */
+#define PEAKS(id, values, count)                              \
+    for (int l = 0; l < GROUP; l++) {                         \
+        const T next = OP(rfi_peak_##id)(peak[l], values[l]); \
+        peak[l] = l < (count) ? next : peak[l];               \
+    }
+#define TOTAL(id, i, values, count, from)                                                                            \
+    if (i < rfi_totals_##id) {                                                                                       \
+        const T next = OP(rfi_join_##id)(i, total[i][l], OP(rfi_term_##id)(i, m, values[l], (from) + (COLUMN)l, q)); \
+        total[i][l] = l < (count) ? next : total[i][l];                                                              \
+    }
+#define TOTALS(id, values, count, from)   \
+    for (int l = 0; l < GROUP; l++) {     \
+        TOTAL(id, 0, values, count, from) \
+        TOTAL(id, 1, values, count, from) \
+    }
+#define HALVE(of, join)                                                                                \
+    _Pragma("GCC unroll 8") for (int step = GROUP / 2; step; step /= 2) for (int r = 0; r < rows; r++) \
+        _Pragma("GCC unroll 1") for (int l = 0; l < step; l++) of[r][l] = join(of[r][l], of[r][l + step]);
+#define RFI_REDUCTION(id, number, name, flags, ...)                                                  \
+    static inline T NAME(halve_peak_##id)(T a, T b) { return OP(rfi_peak_##id)(a, b); }              \
+    static inline T NAME(halve_0_##id)(T a, T b) { return OP(rfi_join_##id)(0, a, b); }              \
+    static inline T NAME(halve_1_##id)(T a, T b) { return OP(rfi_join_##id)(1, a, b); }              \
+    static void NAME(fold_##id)(const T *restrict values, int64_t ld, int rows, int n, COLUMN first, \
+        const int64_t *restrict asked, T *restrict states, int64_t stride) {                         \
+        T peaks[RFI_CPU_FOLD_ROWS][GROUP] __attribute__((aligned(RFI_CPU_ALIGN)));                   \
+        T totals[RFI_TOTALS][RFI_CPU_FOLD_ROWS][GROUP] __attribute__((aligned(RFI_CPU_ALIGN)));      \
+        const int left = n % GROUP, whole = n - left;                                                \
+        for (int r = 0; r < rows; r++) {                                                             \
+            const T *row = values + r * ld;                                                          \
+            T peak[GROUP];                                                                           \
+            for (int l = 0; l < GROUP; l++) peak[l] = OP(rfi_peak0_##id)();                          \
+            for (int j = 0; j < whole; j += GROUP) PEAKS(id, (row + j), GROUP)                       \
+            if (left) PEAKS(id, (row + whole), left)                                                 \
+            for (int l = 0; l < GROUP; l++) peaks[r][l] = peak[l];                                   \
+        }                                                                                            \
+        HALVE(peaks, NAME(halve_peak_##id))                                                          \
+        for (int r = 0; r < rows; r++) {                                                             \
+            const T *row = values + r * ld;                                                          \
+            const COLUMN q = (COLUMN)asked[r];                                                       \
+            const T m = (flags) & RFI_RF_SEEDED ? states[r * stride]                                 \
+                : (flags) & RFI_RF_MEAN         ? peaks[r][0] / (T)n                                 \
+                                                : peaks[r][0];                                               \
+            T total[RFI_TOTALS][GROUP];                                                              \
+            for (int i = 0; i < RFI_TOTALS; i++)                                                     \
+                for (int l = 0; l < GROUP; l++) total[i][l] = OP(rfi_empty_##id)(i);                 \
+            for (int j = 0; j < whole; j += GROUP) TOTALS(id, (row + j), GROUP, first + (COLUMN)j)   \
+            if (left) TOTALS(id, (row + whole), left, first + (COLUMN)whole)                         \
+            for (int i = 0; i < rfi_totals_##id; i++)                                                \
+                for (int l = 0; l < GROUP; l++) totals[i][r][l] = total[i][l];                       \
+            states[r * stride] = m;                                                                  \
+        }                                                                                            \
+        if (rfi_totals_##id > 0) HALVE(totals[0], NAME(halve_0_##id))                                \
+        if (rfi_totals_##id > 1) HALVE(totals[1], NAME(halve_1_##id))                                \
+        for (int i = 0; i < rfi_totals_##id; i++)                                                    \
+            for (int r = 0; r < rows; r++) states[r * stride + 1 + i] = totals[i][r][0];             \
     }
 #include "reductions.def"
 #undef RFI_REDUCTION
-#undef PUSH
+#undef HALVE
+#undef TOTALS
+#undef TOTAL
+#undef PEAKS
 
-static void NAME(fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state) {
+static void NAME(fold)(int reduction, const void *values, int64_t ld, int rows, int n, int64_t first,
+    const int64_t *asked, void *states, int64_t stride) {
     switch (reduction) {
 #define RFI_REDUCTION(id, number, ...) \
-    case number: NAME(fold_##id)(values, n, (COLUMN)first, (COLUMN)q, state); break;
+    case number: NAME(fold_##id)(values, ld, rows, n, (COLUMN)first, asked, states, stride); break;
 #include "reductions.def"
 #undef RFI_REDUCTION
+    }
+}
+
+static void NAME(add_up)(void *out, const void *runs, int64_t stride, int64_t count, const void *bias, int n) {
+    for (int j = 0; j < n; j += GROUP) {
+        const T *run = (const T *)runs + j;
+        T sum[GROUP] = {0};
+        for (int64_t i = 0; i < count; i++, run += stride)
+            for (int l = 0; l < GROUP; l++) sum[l] += run[l];
+        for (int l = 0; l < GROUP; l++) ((T *)out)[j + l] = sum[l] + ((const T *)bias)[j + l];
     }
 }

@@ -33,7 +33,13 @@ static void run_rows(rfi_cpu_run *run) {
     rfi_cpu_blocking *b = &run->blocking;
     b->row_blocks = ceil_div(run->rows, b->rows);
     if (!b->narrow && is_seeded(&run->spec->plan)) rfi_pool_run(b->threads, b->units, rfi_cpu_run_ahead, run);
-    rfi_pool_run(b->threads, b->row_blocks * b->column_blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
+    const int64_t blocks = b->row_blocks * b->column_blocks;
+    if (rfi_cpu_is_split(b)) {
+        rfi_pool_run(b->threads, b->splits * b->column_parts, rfi_cpu_run_part, run);
+        rfi_pool_run(b->threads, blocks, rfi_cpu_run_parts_end, run);
+    } else {
+        rfi_pool_run(b->threads, blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
+    }
     if (b->narrow || !run->spec->plan.num_folds) return;
     rfi_pool_run(run->rows * b->units <= FINISH_ALONE ? 1 : b->threads, ceil_div(run->rows, RFI_CPU_FINISH_ROWS),
         run_finish, run);
@@ -99,7 +105,8 @@ rf_status rfi_cpu_forward(const rfi_spec *spec, const void *prepared, const rfi_
         run.tops[r] = tops;
         tops += rfi_cpu_branch_tops(b, &spec->plan.branches[r], call->batch);
     }
-    run.scratch = workspace + b->states + b->tops + b->row_list;
+    run.apart = workspace + b->states + b->tops + b->row_list;
+    run.scratch = run.apart + b->apart;
     if (run.prepared->collapse.usable && !call->states) {
         run.row_list = (int64_t *)(workspace + b->states + b->tops);
         run_collapsible(&run);

@@ -22,16 +22,16 @@ typedef struct rfi_cpu_run {
     rfi_states states[RF_MAX_RESULTS]; /* by fold, of the rows that take the full path */
     char *tops[RF_MAX_RESULTS];        /* by branch: lists of the best columns of these rows (top.h) */
     pthread_mutex_t *locks;            /* (RFI_CPU_LOCKS) of the lists of row i, lock i % RFI_CPU_LOCKS */
+    char *apart;                       /* (sums, rows, c_ld_apart) sums of blocks, where the inputs are split */
     char *scratch;                     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
 static inline int64_t rfi_cpu_row(const rfi_cpu_run *run, int64_t i) { return run->row_list ? run->row_list[i] : i; }
 
-/* Where the inputs of row i of the run begin. */
-static inline const char *rfi_cpu_x(const rfi_cpu_run *run, int64_t i) {
+/* Where the inputs of row i of the run begin, which take `item` bytes each. */
+static inline const char *rfi_cpu_x(const rfi_cpu_run *run, int64_t i, size_t item) {
     const rfi_forward *call = run->call;
-    return (const char *)call->x +
-        (size_t)(rfi_row_of_x(call, rfi_cpu_row(run, i)) * call->ldx) * rfi_dtype_size(call->x_dtype);
+    return (const char *)call->x + (size_t)(rfi_row_of_x(call, rfi_cpu_row(run, i)) * call->ldx) * item;
 }
 
 static inline rfi_top *rfi_cpu_top(const rfi_cpu_run *run, int branch, int64_t i) {
@@ -75,6 +75,11 @@ void rfi_cpu_run_ahead(void *run, int64_t unit, int slot);
 /* An rfi_pool_task: a block of rows and columns, up to the partial states, or into y where nothing is folded. The
  * context is a run. */
 void rfi_cpu_run_tile(void *run, int64_t task, int slot);
+
+/* Its two halves where columns and inputs are split: part task % splits of the inputs times part task / splits of the
+ * columns, into sums that lie apart; and of a block, from these. */
+void rfi_cpu_run_part(void *run, int64_t task, int slot);
+void rfi_cpu_run_parts_end(void *run, int64_t task, int slot);
 
 /* The same for a narrow layer: a block of rows, up to y. */
 void rfi_cpu_run_narrow(void *run, int64_t task, int slot);

@@ -38,6 +38,7 @@ enum {
     RFI_CPU_LONG = 128,
     RFI_CPU_NARROW_ROWS = 64, /* rows in a block of those, at most */
     RFI_CPU_GROUP_ROWS = 16,  /* rows whose dot products are under way at a time */
+    RFI_CPU_FOLD_ROWS = 16,   /* rows that are folded together, at most: a unit of them fits the first cache */
     RFI_CPU_FINISH_ROWS = 64, /* rows a task merges */
     RFI_CPU_ALIGN = 64,       /* bytes of a cache line */
     RFI_CPU_LEAST_PANEL = 4,  /* columns of a panel */
@@ -55,8 +56,9 @@ typedef struct rfi_cpu_sliver {
                          at its size */
     void *out;        /* (rows, panel) */
     int64_t ld_in, ld_out;
-    const char *ahead; /* memory that is wanted soon */
-    int ahead_lines;   /* lines of it to ask for in every RFI_CPU_STEP inputs */
+    const char *ahead;               /* memory that is wanted soon: */
+    int ahead_lines;                 /* in every RFI_CPU_STEP inputs so many lines of it, */
+    int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
 } rfi_cpu_sliver;
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
@@ -139,9 +141,14 @@ typedef struct rfi_cpu_kernel {
     /* The steps in order on n <= RFI_CPU_UNIT values, n a multiple of `panel`. vectors[v] + first is where the columns'
      * parameters start. A reduction among them is one over a single column. */
     void (*apply)(const rfi_step *steps, int num_steps, const void *const *vectors, int64_t first, void *values, int n);
-    /* n <= RFI_CPU_UNIT values, of columns from `first` on, to a state (states.h) of the compute type, whose peak is
-     * there already where the reduction is seeded. The row asks for column q. */
-    void (*fold)(int reduction, const void *values, int n, int64_t first, int64_t q, void *state);
+    /* n <= RFI_CPU_UNIT values, of columns from `first` on, of each of `rows` <= RFI_CPU_FOLD_ROWS rows, `ld` values
+     * apart and up to a whole panel there, to a state (states.h) for each row, `stride` words apart, of the compute
+     * type, whose peak is there already where the reduction is seeded. The rows ask for columns (rows) asked. */
+    void (*fold)(int reduction, const void *values, int64_t ld, int rows, int n, int64_t first, const int64_t *asked,
+        void *states, int64_t stride);
+    /* out = the sum of `count` runs of n values, `stride` apart, in their order from 0 on, plus bias; n a multiple of
+     * `panel`. */
+    void (*add_up)(void *out, const void *runs, int64_t stride, int64_t count, const void *bias, int n);
     /* `count` states of the compute type of each of (rows) rows, `words` apart and `stride` from one row to the next,
      * to one in double, of which each is `ld` words apart. */
     void (*join)(

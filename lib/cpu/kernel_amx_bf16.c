@@ -44,7 +44,6 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
     const float *in = s->in, *bias = s->bias;
     const char *ahead = s->ahead;
     float *out = s->out;
-    const int lines = TURNS * s->ahead_lines;
     int64_t k = 0;
     write_out();
     _tile_zero(SUM_00);
@@ -53,7 +52,8 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
     _tile_zero(SUM_11);
     for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
         step(x, w, tiles);
-        for (int line = 0; line < lines; line++, ahead += RFI_CPU_ALIGN) __builtin_prefetch(ahead, 0, 2);
+        for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
+            for (int line = 0; line < s->ahead_lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         x += RFI_CPU_TILE;
         w += RFI_CPU_TILE * PANEL;
     }

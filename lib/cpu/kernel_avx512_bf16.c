@@ -82,7 +82,8 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
         for (int u = 0; u < RFI_CPU_STEP / 2; u++, x += step, w += PANEL)
             if (floats) add_pair_float(sum, (const float *)x, w, rows, 1);
             else add_pair(sum, x, w, rows);
-        for (int line = 0; line < lines; line++, ahead += RFI_CPU_ALIGN) __builtin_prefetch(ahead, 0, 2);
+        for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+        ahead += s->ahead_step;
     }
     for (; k < depth; k += 2, x += step, w += PANEL)
         if (!floats) add_pair(sum, x, w, rows);

@@ -251,6 +251,7 @@ static uint64_t read_memory(const void *data, size_t bytes) {
                 .widen = widen_f32,                                   \
                 .narrow = narrow_f32,                                 \
                 .apply = apply_f32,                                   \
+                .add_up = add_up_f32,                                 \
                 .fold = fold_f32,                                     \
                 .join = join_f32,                                     \
                 .merge = merge_f32,                                   \
@@ -276,6 +277,7 @@ static uint64_t read_memory(const void *data, size_t bytes) {
                 .widen = widen_f64,                                   \
                 .narrow = narrow_f64,                                 \
                 .apply = apply_f64,                                   \
+                .add_up = add_up_f64,                                 \
                 .fold = fold_f64,                                     \
                 .join = join_f64,                                     \
                 .merge = merge_f64,                                   \

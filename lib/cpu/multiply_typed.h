@@ -46,7 +46,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
         for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x + u, w + u * VECTORS * LANES, rows);
-        for (int line = 0; line < lines; line++, ahead += RFI_CPU_ALIGN) __builtin_prefetch(ahead, 0, 2);
+        for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+        ahead += s->ahead_step;
         x += RFI_CPU_STEP;
         w += RFI_CPU_STEP * VECTORS * LANES;
     }

@@ -49,7 +49,7 @@ static void find_x(
     const rfi_forward *call = run->call;
     size_t item = rfi_dtype_size(call->x_dtype);
     for (int i = 0; i < rows && depth; i++) { /* without inputs x may be NULL */
-        x[i] = rfi_cpu_x(run, t->row + first + i) + (size_t)k * item;
+        x[i] = rfi_cpu_x(run, t->row + first + i, item) + (size_t)k * item;
         if (run->prepared->kernel->inner[call->x_dtype]) continue;
         char *wide = t->x + (size_t)(i * RFI_CPU_X_LD) * t->value;
         run->prepared->kernel->widen(wide, x[i], call->x_dtype, depth);
@@ -142,9 +142,9 @@ static void fold_states(const rfi_cpu_run *run, const block *t, int padded) {
 /* The best columns of each row; values by column. */
 static void find_tops(const rfi_cpu_run *run, const block *t, int branch, const char *values) {
     const int k = run->spec->plan.branches[branch].top;
-    struct {
+    union {
         rfi_top top;
-        rfi_ranked room[RFI_CPU_NARROW];
+        char room[sizeof(rfi_top) + RFI_CPU_NARROW * sizeof(rfi_ranked)];
     } best;
     for (int i = 0; i < t->rows; i++) {
         best.top.count = 0;

@@ -11,8 +11,10 @@
  */
 typedef void (*rfi_pool_task)(void *context, int64_t task, int slot);
 
-/* Runs tasks 0 to tasks - 1, in ascending order of their starts, on at most `threads` threads (the caller's included).
- * Returns when all are done. Cannot fail: where no thread can be had the caller does the work alone. */
+/* Runs tasks 0 to tasks - 1 on at most `threads` threads (the caller's included). Each begins with a part of its own,
+ * as many tasks in ascending order as others have, and then takes those that others have not come to: no thread is idle
+ * while a task waits. Returns when all are done. Cannot fail: where no thread can be had the caller does the work
+ * alone. */
 void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context);
 
 #endif

@@ -129,9 +129,9 @@ static double branch_column(const rfi_spec *spec, const prepared *p, const rfi_f
 typedef struct row_state {
     rfi_state fold[RF_MAX_RESULTS]; /* of one group of columns */
     double seed[RF_MAX_RESULTS]; /* by fold: the value of the column asked for, where that is wanted before the pass */
-    struct {
+    union {
         rfi_top top;
-        rfi_ranked room[RF_MAX_TOP];
+        char room[sizeof(rfi_top) + RF_MAX_TOP * sizeof(rfi_ranked)];
     } best[RF_MAX_RESULTS]; /* by branch */
 } row_state;
 

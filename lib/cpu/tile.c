@@ -16,31 +16,38 @@ enum {
 typedef struct tile {
     int64_t row, rows, unit, units;
     const int64_t *list; /* (rows) which of the run they are; NULL: from `row` on */
-    size_t value;        /* bytes of the compute type */
+    size_t value, item;  /* bytes of the compute type, and of x */
     char *x, *w, *c;
-    uint32_t *pairs; /* x, where W is in pairs */
+    uint32_t *pairs;     /* x, where W is in pairs */
+    char *apart;         /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
+    int64_t begin, end;  /* of the inputs, whole chunks but for the last, */
+    int64_t first, last; /* and of the columns, in whole panels */
 } tile;
 
 static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     const rfi_cpu_blocking *b = &run->blocking;
     char *scratch = run->scratch + (size_t)slot * b->scratch;
     int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
+    int64_t units = least(b->block_units, b->units - unit), first = unit * RFI_CPU_UNIT;
     return (tile){
         .row = row,
         .rows = least(b->rows, run->rows - row),
         .unit = unit,
-        .units = least(b->block_units, b->units - unit),
+        .units = units,
         .value = rfi_dtype_size(run->spec->compute_dtype),
+        .item = rfi_dtype_size(run->call->x_dtype),
         .x = scratch + b->x_offset,
         .w = scratch + b->w_offset,
         .c = scratch + b->c_offset,
         .pairs = (uint32_t *)(void *)(scratch + b->pairs_offset),
+        .end = run->spec->plan.in_features,
+        .first = first,
+        .last = least(first + units * RFI_CPU_UNIT, run->prepared->padded),
     };
 }
 
 static const char *x_of(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t k) {
-    const rfi_forward *call = run->call;
-    return rfi_cpu_x(run, t->list ? t->list[i] : t->row + i) + (size_t)k * rfi_dtype_size(call->x_dtype);
+    return rfi_cpu_x(run, t->list ? t->list[i] : t->row + i, t->item) + (size_t)k * t->item;
 }
 
 /* Where the multiplication of a tile stands: a chunk of inputs, and in it one panel after the other. */
@@ -49,13 +56,15 @@ typedef struct place {
     int64_t column; /* first of the panel */
     int least;      /* of x in pairs: rfi_cpu_pairs_exact; 0 if it is not there */
     int widened;    /* x is there in the compute type */
+    int came_ahead; /* x was asked for while the chunk before was multiplied */
 } place;
 
-/* A row's part of a chunk is too short for the processor to see where the next one begins. */
+/* A row's part of a chunk is too short for the processor to see where the next one begins, unless that is where this
+ * one ends. */
 static void ask_for_row(const rfi_cpu_run *run, const tile *t, int64_t i, const place *at) {
-    if (i + ROWS_AHEAD >= t->rows) return;
+    if (i + ROWS_AHEAD >= t->rows || at->depth == run->call->ldx || at->came_ahead) return;
     const char *x = x_of(run, t, i + ROWS_AHEAD, at->k);
-    const size_t bytes = (size_t)at->depth * rfi_dtype_size(run->call->x_dtype);
+    const size_t bytes = (size_t)at->depth * t->item;
     for (size_t b = 0; b < bytes; b += RFI_CPU_ALIGN) __builtin_prefetch(x + b);
 }
 
@@ -94,17 +103,6 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
     return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
 }
 
-/* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
- * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). */
-enum { SUM_DEPTH = 176 };
-
-/* A chunk in even blocks of whole turns of the microkernel; it depends on the chunk alone. */
-static int64_t block_of(int64_t depth, size_t value) {
-    if (value != sizeof(float) || depth <= SUM_DEPTH) return RFI_CPU_DEPTH;
-    int64_t blocks = ceil_div(depth, SUM_DEPTH), each = ceil_div(depth, blocks);
-    return round_up(each, RFI_CPU_STEP);
-}
-
 /* A row of a panel, of either type. */
 static const double zeros[RFI_CPU_UNIT];
 
@@ -134,7 +132,7 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
         .w_item = panel * rfi_dtype_size(stored),
         .slivers = ceil_div(t->rows, kernel->max_rows),
         .rows_step = 1,
-        .block = block_of(at->depth, t->value),
+        .block = rfi_cpu_block_depth(at->depth, t->value),
     };
     const int exact = p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, *rfi_cpu_least_of(p, at->column, at->k));
     if (exact || (p->pairs && at->depth && x_in_pairs(run) && p->pairs->multiply_any)) {
@@ -157,41 +155,73 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
     return f;
 }
 
+/* Is more of x read than of W, and all of it alike? Then the next chunk of x is asked for while this one is multiplied,
+ * which leaves W to the processor's own foresight. */
+static int x_comes_ahead(const rfi_cpu_run *run, const tile *t) {
+    return t->rows > t->last - t->first && !t->list && !run->row_list && !run->call->wanted;
+}
+
+/* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end` in the next chunk: some of them,
+ * a line of each in a turn. Panels and blocks share the rows. */
+static void ask_for_x(const rfi_cpu_run *run, const tile *t, const place *at, int64_t first, int64_t end, int64_t block,
+    int64_t blocks, rfi_cpu_sliver *sliver) {
+    const int64_t panel = run->prepared->kernel->panel, parts = (t->last - t->first) / panel * blocks,
+                  part = (at->column - t->first) / panel * blocks + block, row = first + (end - first) * part / parts,
+                  k = at->k + RFI_CPU_DEPTH, turns = most(1, sliver->depth / RFI_CPU_STEP);
+    sliver->ahead_lines = k < t->end ? (int)(first + (end - first) * (part + 1) / parts - row) : 0;
+    if (!sliver->ahead_lines) return;
+    sliver->ahead = x_of(run, t, row, k);
+    sliver->ahead_apart = run->call->ldx * (int64_t)t->item;
+    sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
+}
+
 /* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
  * idle. */
 static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const factors f = factors_of(run, t, at);
-    const int64_t c_ld = run->blocking.c_ld, slivers = f.slivers, block = f.block;
+    const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
+    const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
+    char *const out = t->apart ? t->apart + (size_t)rfi_cpu_block_number(at->k, t->value) * sums : t->c;
     int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
-    int last = at->k + at->depth == run->spec->plan.in_features;
+    const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
+    const int64_t blocks = ceil_div(at->depth, block);
+    const int ask = x_comes_ahead(run, t);
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
                       end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
-        char *c = t->c + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
+        char *c = out + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
         const char *bias =
             last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
         rfi_cpu_sliver sliver = {
             .depth = least(block, at->depth),
             .x = f.x + (size_t)first * f.x_row,
             .w = f.w,
-            .in = at->k ? c : (const char *)zeros,
-            .ld_in = at->k ? c_ld : 0,
+            .in = from_zero ? (const char *)zeros : c,
+            .ld_in = from_zero ? 0 : c_ld,
             .bias = at->depth <= block ? bias : (const char *)zeros,
             .out = c,
             .ld_out = c_ld,
             .ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
             .ahead_lines = (int)ceil_div(lines, slivers * turns),
+            .ahead_apart = RFI_CPU_ALIGN,
         };
+        sliver.ahead_step = sliver.ahead_lines * RFI_CPU_ALIGN;
+        if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
             sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
             sliver.w = (const char *)sliver.w + (size_t)block * f.w_item;
-            sliver.in = c;
-            sliver.ld_in = c_ld;
-            sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_lines * RFI_CPU_ALIGN;
+            if (t->apart) {
+                sliver.out = (char *)sliver.out + sums;
+            } else {
+                sliver.in = c;
+                sliver.ld_in = c_ld;
+            }
+            if (ask) ask_for_x(run, t, at, first, end, k / block, blocks, &sliver);
+            else sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_step;
             if (k + block >= at->depth) sliver.bias = bias;
             f.multiply[rows - 1](&sliver);
         }
@@ -208,10 +238,12 @@ static void end_products(const rfi_cpu_run *run) {
 
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
 static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
-    int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel;
-    int64_t begin = t->unit * RFI_CPU_UNIT, end = least(begin + t->units * RFI_CPU_UNIT, run->prepared->padded);
-    for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
-        place at = {.k = k, .depth = least(RFI_CPU_DEPTH, in_features - k)};
+    int64_t in_features = t->end, panel = run->prepared->kernel->panel;
+    int64_t begin = t->first, end = t->last;
+    for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
+        place at = {.k = k,
+            .depth = least(RFI_CPU_DEPTH, in_features - k),
+            .came_ahead = k > t->begin && x_comes_ahead(run, t)};
         pack_x(run, t, &at);
         for (at.column = begin; at.column < end; at.column += panel) {
             place next = {.k = k, .depth = at.depth, .column = at.column + panel};
@@ -275,47 +307,90 @@ static void push_tops(
     pthread_mutex_unlock(lock);
 }
 
-/* One row's part of a unit, behind the trunk's steps, into the states of all folds, and what else is looked for. */
-static void fold_unit(const rfi_cpu_run *run, int64_t row, int64_t unit, char *values, int n, int padded) {
+/* A unit of a few rows, behind the trunk's steps. */
+typedef struct part {
+    int64_t row, unit, column; /* the first row of the run, and the first column of the unit */
+    int rows, n, padded;       /* n columns, padded to whole panels */
+    size_t apart;              /* bytes from one row to the next */
+    char *values;
+    int64_t asked[RFI_CPU_FOLD_ROWS];
+} part;
+
+/* Into the states of a fold. A branch with steps of its own has each row copied, and folded alone; so are rows whose
+ * best columns are looked for, while they are in the cache. */
+static void fold_part(const rfi_cpu_run *run, part *p, int fold) {
     const rfi_plan *plan = &run->spec->plan;
-    const rfi_cpu_prepared *p = run->prepared;
-    const int64_t column = unit * RFI_CPU_UNIT;
+    const rfi_branch *branch = &plan->branches[plan->folds[fold].branch];
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const rfi_states *states = &run->states[fold];
+    const size_t value = rfi_dtype_size(run->spec->compute_dtype);
+    const int64_t first = plan->columns.first + p->column;
     double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
-    for (int f = 0; f < plan->num_folds; f++) {
-        const rfi_fold *fold = &plan->folds[f];
-        const rfi_branch *branch = &plan->branches[fold->branch];
-        const void *folded = take_own_steps(run, branch, row, column, values, padded, copy);
-        char *state = rfi_states_at(&run->states[f], row, unit);
-        p->kernel->fold(
-            fold->reduction, folded, n, plan->columns.first + column, rfi_cpu_asked(run, branch, row), state);
-        for (int b = 0; b < plan->num_branches; b++)
-            if (plan->branches[b].top && plan->branches[b].fold == f)
-                push_tops(run, b, row, column, folded, n, rfi_load(state, run->spec->compute_dtype, 0));
-    }
+    int together = branch->pre.count ? 1 : p->rows;
     for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].gathers)
-            rfi_cpu_gather(
-                run, b, row, column, n, take_own_steps(run, &plan->branches[b], row, column, values, padded, copy), 1);
+        if (plan->branches[b].top && plan->branches[b].fold == fold) together = 1;
+    for (int i = 0; i < p->rows; i++) p->asked[i] = rfi_cpu_asked(run, branch, p->row + i);
+    for (int i = 0; i < p->rows; i += together) {
+        const int64_t row = p->row + i;
+        const void *folded =
+            take_own_steps(run, branch, row, p->column, p->values + (size_t)i * p->apart, p->padded, copy);
+        char *state = rfi_states_at(states, row, p->unit);
+        kernel->fold(plan->folds[fold].reduction, folded, (int64_t)(p->apart / value), together, p->n, first,
+            p->asked + i, state, states->units * states->words);
+        for (int b = 0; b < plan->num_branches; b++)
+            if (plan->branches[b].top && plan->branches[b].fold == fold)
+                push_tops(run, b, row, p->column, folded, p->n, rfi_load(state, run->spec->compute_dtype, 0));
+    }
 }
 
-/* Steps on one row's part of a unit, then into its states, or to where it goes if nothing is folded. */
-static void finish_unit(const rfi_cpu_run *run, const tile *t, int64_t i, int64_t unit) {
+static void gather_part(const rfi_cpu_run *run, const part *p, int branch) {
+    double copy[RFI_CPU_UNIT] __attribute__((aligned(RFI_CPU_ALIGN))); /* of either type */
+    for (int i = 0; i < p->rows; i++)
+        rfi_cpu_gather(run, branch, p->row + i, p->column, p->n,
+            take_own_steps(run, &run->spec->plan.branches[branch], p->row + i, p->column,
+                p->values + (size_t)i * p->apart, p->padded, copy),
+            1);
+}
+
+/* Steps on a few rows of a unit, then into their states, or to where they go if nothing is folded. */
+static void finish_part(const rfi_cpu_run *run, part *p) {
     const rfi_plan *plan = &run->spec->plan;
-    const rfi_cpu_prepared *p = run->prepared;
-    int64_t column = unit * RFI_CPU_UNIT, row = t->row + i;
-    int padded = (int)least(RFI_CPU_UNIT, p->padded - column),
-        n = (int)least(RFI_CPU_UNIT, plan->out_features - column);
-    char *values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value;
-    rfi_step own[RF_MAX_OPS];
-    p->kernel->apply(
-        rfi_cpu_steps_of_row(run, &plan->trunk, row, own), plan->trunk.count, p->vectors, column, values, padded);
+    const rfi_cpu_prepared *prepared = run->prepared;
+    for (int i = 0; i < p->rows && plan->trunk.count; i++) {
+        rfi_step own[RF_MAX_OPS];
+        prepared->kernel->apply(rfi_cpu_steps_of_row(run, &plan->trunk, p->row + i, own), plan->trunk.count,
+            prepared->vectors, p->column, p->values + (size_t)i * p->apart, p->padded);
+    }
     if (plan->branches[0].reduction) {
-        fold_unit(run, row, unit, values, n, padded);
+        for (int f = 0; f < plan->num_folds; f++) fold_part(run, p, f);
+        for (int b = 0; b < plan->num_branches; b++)
+            if (plan->branches[b].gathers) gather_part(run, p, b);
         return;
     }
     const rfi_output *out = &run->call->outputs[0];
-    p->kernel->narrow(
-        (char *)out->data + (size_t)(row * out->ld + column) * rfi_dtype_size(out->dtype), values, out->dtype, n);
+    for (int i = 0; i < p->rows; i++)
+        prepared->kernel->narrow(
+            (char *)out->data + (size_t)((p->row + i) * out->ld + p->column) * rfi_dtype_size(out->dtype),
+            p->values + (size_t)i * p->apart, out->dtype, p->n);
+}
+
+static void finish_tile(const rfi_cpu_run *run, const tile *t) {
+    const rfi_plan *plan = &run->spec->plan;
+    for (int64_t i = 0; i < t->rows; i += RFI_CPU_FOLD_ROWS)
+        for (int64_t unit = t->unit; unit < t->unit + t->units; unit++) {
+            const int64_t column = unit * RFI_CPU_UNIT;
+            part p = {
+                .row = t->row + i,
+                .unit = unit,
+                .column = column,
+                .rows = (int)least(RFI_CPU_FOLD_ROWS, t->rows - i),
+                .n = (int)least(RFI_CPU_UNIT, plan->out_features - column),
+                .padded = (int)least(RFI_CPU_UNIT, run->prepared->padded - column),
+                .apart = (size_t)run->blocking.c_ld * t->value,
+                .values = t->c + (size_t)(i * run->blocking.c_ld + (unit - t->unit) * RFI_CPU_UNIT) * t->value,
+            };
+            finish_part(run, &p);
+        }
 }
 
 void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
@@ -324,8 +399,39 @@ void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     begin_products(run);
     multiply_tile(run, &t);
     end_products(run);
+    finish_tile(run, &t);
+}
+
+static char *apart_of(const rfi_cpu_run *run, const tile *t) {
+    return run->apart + (size_t)(t->row * run->blocking.c_ld_apart + t->unit * RFI_CPU_UNIT) * t->value;
+}
+
+void rfi_cpu_run_part(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_cpu_blocking *b = &run->blocking;
+    const int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel,
+                  input_part = task % b->splits, column_part = task / b->splits,
+                  chunks = ceil_div(in_features, RFI_CPU_DEPTH), panels = run->prepared->padded / panel;
+    tile t = tile_of_task(run, 0, slot);
+    t.apart = apart_of(run, &t);
+    t.begin = chunks * input_part / b->splits * RFI_CPU_DEPTH;
+    t.end = least(chunks * (input_part + 1) / b->splits * RFI_CPU_DEPTH, in_features);
+    t.first = panels * column_part / b->column_parts * panel;
+    t.last = panels * (column_part + 1) / b->column_parts * panel;
+    multiply_tile(run, &t);
+}
+
+/* The order in which a task alone adds the blocks. Each is from 0 on, and the sum of 0 and of what follows is never -0,
+ * so a block of -0 that was stored as 0 makes no difference. */
+void rfi_cpu_run_parts_end(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_cpu_blocking *b = &run->blocking;
+    const tile t = tile_of_task(run, task, slot);
     for (int64_t i = 0; i < t.rows; i++)
-        for (int64_t unit = t.unit; unit < t.unit + t.units; unit++) finish_unit(run, &t, i, unit);
+        run->prepared->kernel->add_up(t.c + (size_t)(i * b->c_ld) * t.value,
+            apart_of(run, &t) + (size_t)(i * b->c_ld_apart) * t.value, b->rows_of_sums * b->c_ld_apart, b->sums,
+            (const char *)run->prepared->bias + (size_t)t.first * t.value, (int)(t.last - t.first));
+    finish_tile(run, &t);
 }
 
 enum { AHEAD_ROWS = 16 }; /* that ask for a column of one panel, taken together */
@@ -356,7 +462,8 @@ static void seed_rows(const rfi_cpu_run *run, const tile *t, int fold, int64_t c
 }
 
 /* Rows are gathered by panel, so that W is read once for several of them. What a row gets does not depend on which. */
-static void seed_fold(const rfi_cpu_run *run, tile *t, int fold) {
+static void seed_fold(const rfi_cpu_run *run, const tile *t, int fold) {
+    tile gathered = *t;
     const rfi_branch *branch = &run->spec->plan.branches[run->spec->plan.folds[fold].branch];
     const int64_t panel = run->prepared->kernel->panel, begin = t->unit * RFI_CPU_UNIT;
     const int most = (int)least(AHEAD_ROWS, run->blocking.rows);
@@ -368,13 +475,13 @@ static void seed_fold(const rfi_cpu_run *run, tile *t, int fold) {
         const int64_t at = asked / panel;
         lists[at][counts[at]++] = row;
         if (counts[at] < most) continue;
-        t->list = lists[at], t->rows = counts[at], counts[at] = 0;
-        seed_rows(run, t, fold, begin + at * panel);
+        gathered.list = lists[at], gathered.rows = counts[at], counts[at] = 0;
+        seed_rows(run, &gathered, fold, begin + at * panel);
     }
     for (int64_t at = 0; at < RFI_CPU_UNIT / panel; at++) {
         if (!counts[at]) continue;
-        t->list = lists[at], t->rows = counts[at];
-        seed_rows(run, t, fold, begin + at * panel);
+        gathered.list = lists[at], gathered.rows = counts[at];
+        seed_rows(run, &gathered, fold, begin + at * panel);
     }
 }
 

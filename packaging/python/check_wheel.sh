@@ -33,15 +33,30 @@ np.testing.assert_allclose(model(x), expected, rtol=1e-6)
 np.savez("weights.npz", weight=weight, bias=bias)
 np.save("x.npy", x)
 np.save("expected.npy", expected)
+targets = np.arange(32) * 31
+np.save("targets.npy", targets)
+np.save("logprob.npy", logits[np.arange(32), targets] - expected[:, 0])
 PY
         venv/bin/rowfold run 'linear | logsumexp' --weights weights.npz --weight weight --bias bias --input x.npy --output y.npy >log
+        venv/bin/rowfold score --weights weights.npz --weight weight --bias bias --input x.npy --targets targets.npy --output scores.npz >log
         venv/bin/python - <<'PY'
+import importlib.metadata
 import platform
+import re
 
 import numpy as np
 import rowfold
 
 np.testing.assert_allclose(np.load("y.npy"), np.load("expected.npy"), rtol=1e-6)
+np.testing.assert_allclose(np.load("scores.npz")["logprob"], np.load("logprob.npy"), rtol=1e-6)
+# The example of the README, which the wheel brings along.
+described = importlib.metadata.metadata("rowfold")
+readme = described.get_payload() or described["Description"]
+scope = {"print": lambda text: None}
+exec(re.search("```python\n(.*?)```", readme, re.DOTALL)[1], scope)
+logits = scope["rng"].normal(size=(3, 512)).astype("f4")
+np.testing.assert_allclose(scope["m"](logits)[:, 0], np.log(np.exp(logits @ scope["W"].T.astype("f8")).sum(1)), rtol=1e-5)
+assert scope["y"].shape == (1024, 1)
 print(f"rowfold {rowfold.__version__} works with {platform.python_implementation()} {platform.python_version()}, numpy {np.__version__}")
 PY
     )

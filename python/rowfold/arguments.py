@@ -51,6 +51,8 @@ def size(value: int | None, argument: str) -> int:
     """A size as the library takes it, where 0 is for the chain to say."""
     if value is None:
         return 0
+    if hasattr(value, "shape") and hasattr(value, "dtype") and value.shape != ():
+        raise ArgumentTypeError(f"{argument} is an array; expected an int or None: load_weights takes the weight")
     if value == 0:
         raise InvalidArgumentError(
             f"{argument} is 0; a layer without inputs or outputs is written in the chain, as in linear(0, 5)"

@@ -310,11 +310,23 @@ def _repr_op(op: Op) -> str:
 
 
 def __getattr__(name: str) -> Operator:
-    if not name.startswith("_"):
-        found = _by_name().get(name)
-        if found is not None:
-            return found
-    raise AttributeError(f"rowfold.ops has no operator {name!r}; rowfold.ops.operators() lists them")
+    if name.startswith("_"):  # what the interpreter asks for; the library may not be there yet
+        raise AttributeError(f"module 'rowfold.ops' has no attribute {name!r}")
+    found = _by_name().get(name)
+    if found is not None:
+        return found
+    raise AttributeError(f"rowfold.ops has no operator {name!r}; {_instead(name)}")
+
+
+def _instead(name: str) -> str:
+    """What the library says of an operator that it does not have, but for the list of all."""
+    try:
+        Chain.parse(f"linear | {name}")
+    except ChainError as error:
+        said = str(error).partition('"; ')[2]
+        if said and not said.startswith("there are "):
+            return said
+    return "rowfold.ops.operators() lists them"
 
 
 def __dir__() -> list[str]:

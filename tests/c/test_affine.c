@@ -35,7 +35,7 @@ static int same(float a, float b, int bounded) {
 }
 
 static const float values[] = {0, -0.0f, 1, -1, 2, 0.5f, 0x1p100f, 0.1f, -7.3f, 3e38f, -3e38f, 1e-40f, -1e-45f,
-    INFINITY, -INFINITY, NAN, 16777217, 1e-8f, 2.5f};
+    INFINITY, -INFINITY, NAN, 16777218, 1e-8f, 2.5f};
 static const rf_op_kind kinds[] = {RF_OP_MUL, RF_OP_ADD, RF_OP_SUB, RF_OP_DIV, RF_OP_NEG, RF_OP_SAVE, RF_OP_ADD_SAVED,
     RF_OP_RELU, RF_OP_MAXIMUM, RF_OP_MINIMUM, RF_OP_CLAMP, RF_OP_HARDTANH};
 

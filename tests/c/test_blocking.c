@@ -37,28 +37,37 @@ static void largest(const rfi_cpu_kernel *kernel, int64_t n, int64_t most, const
         (long long)most + 1);
 }
 
+enum { INPUTS = 8192, PANEL = 32 };
+
 /* Until the last thread is done with tasks that are handed out in ascending order, in multiply-adds for each input. A
  * multiply-add of a thread is the unit; beside them a sliver loads W and its sums, packing a value of x takes 16, and a
  * byte of W no less than 3 from a shared cache and 15 of all threads together from memory: 120 billion multiply-adds a
- * second with 40 and 8 gigabytes. Threads that take tasks one after the other share what they read of W. Tiles take
- * whole multiples of 16 rows, `rate` as fast. */
-static double modelled(const rfi_cpu_blocking *b, int64_t batch, double weight_bytes, const rfi_cpu_pairs *tiles) {
-    enum { MOST_THREADS = 64, SLIVER = 14 };
+ * second with 40 and 8 gigabytes. Where columns and inputs are split a task has its share. Threads that take tasks one
+ * after the other share what they read of W. Tiles take whole multiples of 16 rows, `rate` as fast. */
+static double modelled(
+    const rfi_cpu_blocking *b, int64_t batch, int64_t n, double weight_bytes, const rfi_cpu_pairs *tiles) {
+    enum { MOST_THREADS = 64, SLIVER = 14, CHUNKS = INPUTS / RFI_CPU_DEPTH };
     const double sliver_load = 0.7, pack = 16, cached = 3, memory = 15;
     double busy[MOST_THREADS] = {0}, last = 0, read = 0;
-    for (int64_t task = 0; task < b->row_blocks * b->column_blocks; task++) {
+    const int64_t parts = b->splits * b->column_parts, panels = ceil_div(n, PANEL);
+    for (int64_t each = 0; each < b->row_blocks * (parts > 1 ? 1 : b->column_blocks) * parts; each++) {
+        const int64_t task = each / parts, part = each % b->splits, column_part = each % parts / b->splits;
+        const double share = (double)(CHUNKS * (part + 1) / b->splits - CHUNKS * part / b->splits) / CHUNKS;
         const int64_t row = task % b->row_blocks * b->rows, unit = task / b->row_blocks * b->block_units;
         const double rows = (double)least(b->rows, batch - row);
-        const double columns = (double)(least(b->block_units, b->units - unit) * RFI_CPU_UNIT);
+        const double columns = (double)(parts > 1
+                ? (panels * (column_part + 1) / b->column_parts - panels * column_part / b->column_parts) * PANEL
+                : least(least(b->block_units, b->units - unit) * RFI_CPU_UNIT, panels * PANEL));
         const double slivers = (double)ceil_div((int64_t)rows, SLIVER);
         const double arithmetic =
             tiles ? (double)round_up((int64_t)rows, tiles->rows_step) / tiles->rate : rows + sliver_load * slivers;
         int next = 0;
         for (int t = 1; t < b->threads; t++)
             if (busy[t] < busy[next]) next = t;
-        busy[next] += columns * (arithmetic > cached * weight_bytes ? arithmetic : cached * weight_bytes) + pack * rows;
+        busy[next] +=
+            share * (columns * (arithmetic > cached * weight_bytes ? arithmetic : cached * weight_bytes) + pack * rows);
         if (busy[next] > last) last = busy[next];
-        if (task % b->row_blocks % b->threads == 0) read += columns * weight_bytes * memory / b->threads;
+        if (task % b->row_blocks % b->threads == 0) read += share * columns * weight_bytes * memory / b->threads;
     }
     return last > read ? last : read;
 }
@@ -70,11 +79,11 @@ static void balanced(
     enum { MOST_THREADS = 64 };
     double alone = 0, sum = 0;
     for (int threads = 1; threads <= MOST_THREADS; threads++) {
-        rfi_spec spec = spec_of(8192, n, RF_OP_SUM, threads);
+        rfi_spec spec = spec_of(INPUTS, n, RF_OP_SUM, threads);
         rfi_cpu_blocking b;
         spec.weight_dtype = weight_dtype;
         CHECK(!rfi_cpu_block(&spec, kernel, batch, &b), "batch %lld: refused", (long long)batch);
-        const double bytes = (double)rfi_dtype_size(weight_dtype), time = modelled(&b, batch, bytes, kernel->pairs);
+        const double bytes = (double)rfi_dtype_size(weight_dtype), time = modelled(&b, batch, n, bytes, kernel->pairs);
         if (threads == 1) alone = time;
         const double read = (double)(b.units * RFI_CPU_UNIT) * bytes * 15 / threads;
         const double of_linear = (alone / threads > read ? alone / threads : read) / time;
@@ -131,6 +140,7 @@ int main(void) {
         balanced(&kernel, 1024, 1000, (rf_dtype)type, 0.85, 0.9);
         /* 32 units of few rows do not go evenly into every number of threads. */
         balanced(&kernel, 64, 8192, (rf_dtype)type, 0.75, 0.87);
+        balanced(&kernel, 8, 64, (rf_dtype)type, 0.15, 0.4); /* 16 chunks */
     }
     const rfi_cpu_pairs tiles = {.rows_step = 16, .block_rows = 128, .rate = 8};
     const rfi_cpu_kernel with_tiles = {.max_rows = 14, .panel = 32, .pairs = &tiles};

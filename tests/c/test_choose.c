@@ -59,9 +59,25 @@ static void test_terms(void) {
         CHECK(terms == x_terms[i].terms && (!terms || dtype == x_terms[i].dtype),
             "x %d with W %d in %d terms: %d terms of %d", x_terms[i].x, x_terms[i].w, x_terms[i].w_terms, terms, dtype);
     }
+    rf_dtype dtype;
+    for (int64_t k = 31; k <= 32; k++)
+        CHECK(!rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_F32, k) == (k < 32) &&
+                !rfi_cuda_x_terms(0, RF_BFLOAT16, RF_FLOAT32, k, &dtype) == (k < 32),
+            "terms of %lld inputs", (long long)k);
     CHECK(rfi_cuda_products(0, 0) == 1 && rfi_cuda_products(1, 2) == 2 && rfi_cuda_products(2, 2) == 3 &&
             rfi_cuda_products(3, 1) == 3 && rfi_cuda_products(3, 3) == 6,
         "the products of terms");
+}
+
+/* To the byte. */
+static void test_shared_memory(void) {
+    rfi_cuda_figures device = large;
+    const rfi_cuda_problem p = problem_of(64, 512, 512, RF_FLOAT16, RF_FLOAT16, RF_MATH_F32);
+    for (int enough = 0; enough < 2; enough++) {
+        device.shared_per_block = (size_t)(98304 + 1023 + enough);
+        const rfi_cuda_choice c = choose(&p, &device, rfi_cuda_kernel_find("mma_64x64"));
+        CHECK(is(&c, "mma_64x64") == enough, "%s with %zu bytes of shared memory", c.name, device.shared_per_block);
+    }
 }
 
 /* Every problem has a kernel of its compute type, with an expectation that is a number. */
@@ -105,11 +121,28 @@ static void test_expected(void) {
     p.states = RFI_CUDA_ANSWER_STATES;
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "hopper_answers"), "several results got %s", c.name);
+    CHECK(c.ahead == c.kernel && c.ahead_columns == c.fold_columns, "what is known ahead is the same kernel's");
+    p.states = RFI_CUDA_SEARCH_STATES;
+    c = choose(&p, &hopper, -1);
+    CHECK(is(&c, "hopper_searches_128x256") && c.ahead == RFI_CUDA_HOPPER_SEARCHES_64X128 && c.ahead_columns == 64,
+        "few columns by %s are of states of %d", c.name, c.ahead_columns);
     p.states = RFI_CUDA_OTHER_STATES;
     CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "W in blocks for kernels that do not take the reduction");
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "mma"), "special states got %s", c.name);
 #endif
+    p = problem_of(1024, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+    CHECK(choose(&p, &large, -1).summed == 2048, "bfloat16 on 8.0 is added every %d", choose(&p, &large, -1).summed);
+#ifdef RFI_BUILD_SM90
+    CHECK(choose(&p, &hopper, -1).summed == RFI_CUDA_SUMMED_ALL, "a logsumexp alone leaves its sums to tensor cores");
+    p.states = RFI_CUDA_ANSWER_STATES;
+    CHECK(choose(&p, &hopper, -1).summed == 128, "one that shows single logits does not");
+    p.batch = 8;
+    p.states = RFI_CUDA_PAIRS;
+    CHECK(choose(&p, &hopper, -1).summed == 128, "nor does the kernel for few rows");
+#endif
+    p = problem_of(1024, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+    CHECK(!choose(&p, &large, -1).summed, "several products are added as they come");
     p = problem_of(1, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
     c = choose(&p, &large, -1);
     CHECK(is(&c, "stream") && !c.uses_terms, "one row got %s", c.name);
@@ -124,8 +157,26 @@ static void test_expected(void) {
     CHECK(is(&c, "fma") || is(&c, "few"), "irregular weights got %s", c.name);
 }
 
+/* x and W in float32 rounded to TF32: by wgmma, and by what reads float32. */
+static void test_tf32(void) {
+    static const int64_t batches[] = {1, 32, 1024};
+    for (size_t i = 0; i < 3; i++) {
+        rfi_cuda_problem p = problem_of(batches[i], 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
+        p.w_terms = 0, p.x_terms = 1, p.term_dtype = RF_FLOAT32;
+        rfi_cuda_choice c = choose(&p, &large, -1);
+        CHECK(!is(&c, "mma") && !is(&c, "stream") && !c.uses_terms, "%s multiplies no TF32", c.name);
 #ifdef RFI_BUILD_SM90
-/* Up to 64 rows in any precision. */
+        c = choose(&p, &hopper, -1);
+        CHECK(is(&c, batches[i] == 1024 ? "hopper_128x256" : "hopper_64x64") && c.uses_terms, "TF32, batch %d: %s",
+            (int)batches[i], c.name);
+        CHECK(c.flops == 4.0 * (double)batches[i] * 8192 * 8192, "a product of TF32 is %g operations", c.flops);
+        CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "blocks of TF32");
+#endif
+    }
+}
+
+#ifdef RFI_BUILD_SM90
+/* Up to 64 rows in any precision, and about a hundred. */
 static void test_few_rows(void) {
     static const struct {
         int batch;
@@ -135,7 +186,9 @@ static void test_few_rows(void) {
         {4, "hopper_small", "hopper_small"},
         {8, "hopper_small", "hopper_small"},
         {64, "hopper_small", "hopper_small"},
-        {65, "hopper_64x128", "hopper_64x128"},
+        {65, "hopper_halves", "hopper_halves"},
+        {128, "hopper_halves", "hopper_halves"},
+        {129, "hopper_128x128", "hopper_128x128"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
@@ -148,9 +201,12 @@ static void test_few_rows(void) {
         p.batch_invariant = 1;
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, "hopper_128x256"), "batch-invariant, batch %d: %s", expected[i].batch, c.name);
-        c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_small"));
-        CHECK(!is(&c, "hopper_small"),
-            "a kernel whose results depend on the batch was forced on a batch-invariant model");
+        static const char *const others[] = {"hopper_small", "hopper_halves_128x128"};
+        for (size_t k = 0; k < 2; k++) {
+            c = choose(&p, &hopper, rfi_cuda_kernel_find(others[k]));
+            CHECK(!is(&c, others[k]), "%s, which is not for every batch, was forced on a batch-invariant model",
+                others[k]);
+        }
     }
 }
 #endif
@@ -225,6 +281,31 @@ static void test_infinities_of_weights(void) {
         }
 }
 
+#ifdef RFI_BUILD_SM90
+/* Where another kernel was measured to take 1.3 times as long and more. */
+static void test_measured(void) {
+    static const struct {
+        rf_dtype dtype;
+        int64_t batch, k, n;
+        const char *kernel;
+    } expected[] = {
+        {RF_FLOAT32, 704, 7808, 64, "few_32x64"},
+        {RF_FLOAT32, 6, 2, 19200, "fma_64x128"},
+        {RF_FLOAT64, 6989, 20, 880, "mma_f64_64x64"},
+        {RF_FLOAT64, 64, 8528, 128, "few_f64_8x64"},
+        {RF_BFLOAT16, 145, 4480, 64, "few_32x64"},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        const rf_dtype dtype = expected[i].dtype;
+        rfi_cuda_problem p = problem_of(expected[i].batch, expected[i].k, expected[i].n, dtype, dtype, RF_MATH_F32);
+        p.w_panel = rfi_cuda_weight_panel(&p, &hopper, -1);
+        const rfi_cuda_choice c = choose(&p, &hopper, -1);
+        CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
+            (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
+    }
+}
+#endif
+
 static void test_parts(void) {
     const int kernel = rfi_cuda_kernel_find("few_32x64");
     for (int64_t depth = 1; depth < 100000; depth = depth * 3 / 2 + 1)
@@ -255,11 +336,14 @@ static void test_batch_invariant(void) {
 
 int main(void) {
     test_terms();
+    test_shared_memory();
     test_all_have_one();
     test_expected();
+    test_tf32();
 #ifdef RFI_BUILD_SM90
     test_few_rows();
     test_blocks();
+    test_measured();
 #endif
     test_forced();
     test_infinities_of_weights();

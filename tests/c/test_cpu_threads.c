@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "slow.h"
+
 enum { BATCH = 64, K = 256, N = 2048, CALLERS = 6, ROUNDS = 20, FORKS = 8, CANCELLED = 100 };
 
 /* Seconds, for some of work: a machine may have much else to do, and the sanitizer takes thirty times as long. It ends
@@ -25,6 +27,10 @@ enum { PATIENCE_S = 120, CHILD_THREADS = 4 };
 static float x[BATCH * K], weight[N * K], expected[BATCH];
 static rf_model *model, *in_child; /* the same, but for the threads of a call */
 static atomic_int stop, failures;
+static int slower = 1;
+
+/* At least two: the first call of a child or a thread is not like the others. */
+static int times(int most) { return most / slower > 2 ? most / slower : 2; }
 
 static int agrees(const rf_model *called) {
     float y[BATCH];
@@ -35,7 +41,7 @@ static int forward_agrees(void) { return agrees(model); }
 
 static void *call_rounds(void *unused) {
     (void)unused;
-    for (int i = 0; i < ROUNDS; i++) failures += !forward_agrees();
+    for (int i = 0; i < times(ROUNDS); i++) failures += !forward_agrees();
     return NULL;
 }
 
@@ -52,7 +58,7 @@ static void fork_and_forward(void) {
         return;
     }
     if (!child) {
-        alarm(PATIENCE_S);
+        alarm((unsigned)(slower * PATIENCE_S));
         _exit(agrees(in_child) && agrees(in_child) ? 0 : 1);
     }
     int status;
@@ -71,7 +77,7 @@ static void run_threads(int count, void *(*body)(void *), void (*meanwhile)(void
 }
 
 static void fork_often(void) {
-    for (int i = 0; i < FORKS; i++) fork_and_forward();
+    for (int i = 0; i < times(FORKS); i++) fork_and_forward();
 }
 
 static void *call_until_cancelled(void *unused) {
@@ -103,16 +109,68 @@ static void *explain_until_stopped(void *unused) {
 }
 
 static void fork_and_explain(void) {
-    for (int i = 0; i < FORKS; i++) {
+    for (int i = 0; i < times(FORKS); i++) {
         usleep((useconds_t)(10000 + 5000 * i));
         pid_t child = fork();
         if (!child) {
-            alarm(PATIENCE_S / FORKS);
+            alarm((unsigned)(slower * PATIENCE_S / FORKS));
             _exit(!explain_agrees(CHILD_THREADS < 2 ? CHILD_THREADS : 2));
         }
         int status = 0;
         failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status);
     }
+}
+
+/* What the parent was computing at the time of a fork is the parent's: the child's own threads leave it alone. Several
+ * callers, so that some have fewer threads of the pool than they would like. */
+enum { LONG_CALLERS = 3, LONG_BATCH = 2048, LONG_N = 512 };
+static const size_t long_values = (size_t)LONG_CALLERS * LONG_BATCH * LONG_N;
+static atomic_int long_callers;
+static float *long_x, *long_y;
+static rf_model *long_model;
+static const float untouched = -7.25f;
+
+static void *call_for_long(void *unused) {
+    (void)unused;
+    float *y = long_y + (size_t)long_callers++ * LONG_BATCH * LONG_N;
+    while (!stop) failures += rf_model_forward(long_model, long_x, LONG_BATCH / slower, y) != RF_OK;
+    return NULL;
+}
+
+static void fork_in_the_midst(void) {
+    for (int i = 0; i < times(FORKS); i++) {
+        usleep((useconds_t)(20000 + 3000 * i));
+        pid_t child = fork();
+        if (!child) {
+            alarm((unsigned)(slower * PATIENCE_S));
+            for (size_t v = 0; v < long_values; v++) long_y[v] = untouched;
+            int wrong = !agrees(in_child) || !agrees(in_child);
+            usleep(50000);
+            for (size_t v = 0; v < long_values; v++) wrong |= long_y[v] != untouched;
+            _exit(wrong);
+        }
+        int status = 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status);
+    }
+}
+
+static void fork_during_a_long_call(void) {
+    const rf_config config = {.size = sizeof config,
+        .chain = "linear | gelu",
+        .in_features = K,
+        .out_features = LONG_N,
+        .device = "cpu",
+        .threads = 4};
+    long_x = malloc(sizeof *long_x * LONG_BATCH * K);
+    long_y = malloc(sizeof *long_y * long_values);
+    failures += !long_x || !long_y || rf_model_create(&long_model, &config) ||
+        rf_model_load_weights(long_model, weight, NULL, NULL, 0);
+    if (!failures) {
+        for (int i = 0; i < LONG_BATCH * K; i++) long_x[i] = x[i % (BATCH * K)];
+        run_threads(LONG_CALLERS, call_for_long, fork_in_the_midst);
+    }
+    rf_model_destroy(long_model);
+    free(long_x), free(long_y);
 }
 
 static rf_model *shared;
@@ -136,7 +194,7 @@ static void load_at_once(void) {
         .out_features = N,
         .device = "cpu",
         .threads = 1};
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < times(ROUNDS); i++) {
         float y[BATCH];
         failures += rf_model_create(&shared, &config) != RF_OK || pthread_barrier_init(&gate, NULL, CALLERS);
         loaded = refused = 0;
@@ -150,7 +208,7 @@ static void load_at_once(void) {
 
 /* Cancelled in the middle of a call, a thread ends after it. */
 static void cancel_often(void) {
-    for (int i = 0; i < CANCELLED; i++) {
+    for (int i = 0; i < times(CANCELLED); i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, call_until_cancelled, NULL)) {
             failures++;
@@ -164,7 +222,8 @@ static void cancel_often(void) {
 }
 
 int main(void) {
-    alarm(PATIENCE_S);
+    slower = times_slower("the rounds");
+    alarm((unsigned)(slower * PATIENCE_S));
     for (int i = 0; i < BATCH * K; i++) x[i] = (float)(i % 997) * 1e-3f;
     for (int i = 0; i < N * K; i++) weight[i] = (float)(i % 1009) * 1e-4f - 0.05f;
     rf_config config = {.size = sizeof config,
@@ -183,6 +242,7 @@ int main(void) {
     fork_and_forward();
     run_threads(CALLERS, call_rounds, NULL);
     run_threads(2, call_until_stopped, fork_often);
+    fork_during_a_long_call();
     run_threads(1, explain_until_stopped, fork_and_explain);
     load_at_once();
     cancel_often();

@@ -93,31 +93,52 @@ TAKES(cudaMallocFromPoolAsync, (void **block, size_t bytes, cudaMemPool_t pool, 
 FREES(cudaFree, (void *block), (block))
 FREES(cudaFreeAsync, (void *block, cudaStream_t stream), (block, stream))
 
-enum { BATCH = 40, K = 96, N = 300 };
+enum { BATCH = 40, K = 96, N = 300, TOP = 3, ASKED = 2 };
 static float weight[N * K], other[N * K], bias[N], scale[N], x[BATCH * K];
 static uint16_t narrow[N * K]; /* bfloat16 */
+static int64_t asked[BATCH * ASKED];
+
+typedef enum manner {
+    ONE,     /* result */
+    PARTS,   /* states, and results of these */
+    ANSWERS, /* several results, for columns that the rows ask for */
+} manner;
 
 typedef struct subject {
     const char *chain;
     rf_dtype dtype;
     int on_device; /* x and y are */
-    int in_parts;  /* states, and results of these */
+    manner manner;
 } subject;
 
+static const char questions[] = "linear | mul(@scale) | logprob(#asked), rank(#asked), topk(3), gather(#columns)";
 static const subject subjects[] = {
-    {"linear | mul(@scale) | softplus | logsumexp | gelu", RF_FLOAT32, 0, 0},
-    {"linear | mul(@scale) | logsumexp", RF_FLOAT32, 1, 0},
-    {"linear | mul(@scale) | max", RF_BFLOAT16, 1, 0},
-    {"linear | mul(@scale) | add(1) | sum", RF_FLOAT32, 0, 0}, /* a dot product */
-    {"linear | mul(@scale) | logsumexp | gelu", RF_FLOAT32, 0, 1},
-    {"linear | mul(@scale) | max", RF_BFLOAT16, 1, 1},
+    {"linear | mul(@scale) | softplus | logsumexp | gelu", RF_FLOAT32, 0, ONE},
+    {"linear | mul(@scale) | logsumexp", RF_FLOAT32, 1, ONE},
+    {"linear | mul(@scale) | max", RF_BFLOAT16, 1, ONE},
+    {"linear | mul(@scale) | add(1) | sum", RF_FLOAT32, 0, ONE}, /* a dot product */
+    {"linear | mul(@scale) | var", RF_FLOAT32, 0, ONE},          /* two passes */
+    {"linear | mul(@scale) | logsumexp | gelu", RF_FLOAT32, 0, PARTS},
+    {"linear | mul(@scale) | max", RF_BFLOAT16, 1, PARTS},
+    {questions, RF_FLOAT32, 0, ANSWERS},
+    {questions, RF_BFLOAT16, 0, ANSWERS},
 };
+
+typedef struct answers {
+    float logprob[BATCH], values[BATCH * TOP], gathered[BATCH * ASKED];
+    int64_t rank[BATCH], indices[BATCH * TOP];
+} answers;
 
 /* What a life ended with, and what it computed: before and after the weights were changed. */
 typedef struct outcome {
     rf_status status;
     float y[2 * BATCH];
+    answers several[2];
 } outcome;
+
+static int same_results(const outcome *a, const outcome *b) {
+    return !memcmp(a->y, b->y, sizeof a->y) && !memcmp(a->several, b->several, sizeof a->several);
+}
 
 /* Of two groups of columns, by way of host memory. */
 static rf_status in_parts(const rf_model *model, const rf_forward_args *whole) {
@@ -128,6 +149,28 @@ static rf_status in_parts(const rf_model *model, const rf_forward_args *whole) {
     args.states = &states;
     const rf_status status = rf_model_forward_ex(model, &args);
     return status ? status : rf_states_merge(model, &states, 1, whole);
+}
+
+/* Each row asks for a column, and for two more. */
+static rf_status several(const rf_model *model, const rf_forward_args *one, answers *to) {
+    const rf_result results[] = {
+        {.size = sizeof *results, .data = to->logprob},
+        {.size = sizeof *results, .data = to->rank},
+        {.size = sizeof *results, .data = to->values},
+        {.size = sizeof *results, .data = to->indices},
+        {.size = sizeof *results, .data = to->gathered},
+    };
+    const rf_row_input inputs[] = {
+        {.size = sizeof *inputs, .name = "asked", .data = asked, .length = BATCH},
+        {.size = sizeof *inputs, .name = "columns", .data = asked, .length = BATCH, .columns = ASKED},
+    };
+    rf_forward_args args = *one;
+    args.y = NULL;
+    args.results = results;
+    args.num_results = sizeof results / sizeof *results;
+    args.row_inputs = inputs;
+    args.num_row_inputs = sizeof inputs / sizeof *inputs;
+    return rf_model_forward_ex(model, &args);
 }
 
 static rf_status life(const subject *s, outcome *o, void *device_x, void *device_y) {
@@ -157,7 +200,10 @@ static rf_status life(const subject *s, outcome *o, void *device_x, void *device
     for (int i = 0; i < 2 && !status; i++) {
         if (i && s->dtype == RF_FLOAT32) weights.weight = other;
         if (i) status = rf_model_update_weights(model, &weights);
-        if (!status) status = s->in_parts ? in_parts(model, &args) : rf_model_forward_ex(model, &args);
+        if (!status)
+            status = s->manner == PARTS ? in_parts(model, &args)
+                : s->manner == ANSWERS  ? several(model, &args, &o->several[i])
+                                        : rf_model_forward_ex(model, &args);
         if (!status && s->on_device &&
             cudaMemcpy(o->y + i * BATCH, device_y, sizeof o->y / 2, cudaMemcpyDeviceToHost) != cudaSuccess)
             status = RF_INTERNAL;
@@ -183,6 +229,7 @@ static int prepare(void **device_x, void **device_y) {
         scale[i] = 0.5f + (float)(i % 7) * 0.1f;
     }
     for (int i = 0; i < BATCH * K; i++) x[i] = (float)(i % 997) * 1e-3f;
+    for (int i = 0; i < BATCH * ASKED; i++) asked[i] = i * 7 % N;
     return cudaMalloc(device_x, sizeof x) || cudaMalloc(device_y, BATCH * sizeof(float)) ||
         cudaMemcpy(*device_x, x, sizeof x, cudaMemcpyHostToDevice);
 }
@@ -205,7 +252,7 @@ static void without_devices(void) {
 }
 
 static void in_turn(const subject *s, void *device_x, void *device_y) {
-    outcome wanted, o;
+    outcome wanted = {0}, o = {0};
     life(s, &wanted, device_x, device_y); /* what is made once in a process */
     calls = 0;
     const long before = living;
@@ -227,11 +274,12 @@ static void in_turn(const subject *s, void *device_x, void *device_y) {
                 "%s, call %ld, %s: status %d: %s", s->chain, i, failed, (int)status, sentence);
             CHECK(sentence[0], "%s, call %ld, %s: no sentence", s->chain, i, failed);
         } else /* what is tidied up, and what is asked for a better choice */
-            CHECK(!memcmp(o.y, wanted.y, sizeof o.y), "%s, call %ld, %s: another result", s->chain, i, failed);
+            CHECK(same_results(&o, &wanted), "%s, call %ld, %s: another result", s->chain, i, failed);
         CHECK(failed, "%s, call %ld: nothing failed", s->chain, i);
         CHECK(living == before, "%s, call %ld, %s: %ld blocks remain", s->chain, i, failed, living - before);
-        CHECK(!life(s, &o, device_x, device_y) && !memcmp(o.y, wanted.y, sizeof o.y),
-            "%s, after call %ld, %s, failed: %s", s->chain, i, failed, rf_last_error());
+        living = before; /* what is lost is told once */
+        CHECK(!life(s, &o, device_x, device_y) && same_results(&o, &wanted), "%s, after call %ld, %s, failed: %s",
+            s->chain, i, failed, rf_last_error());
     }
     CHECK(noticed > all / 2, "%s: of %ld calls %ld were noticed to fail", s->chain, all, noticed);
     printf("%s: %ld calls failed in turn, %ld ended the life\n", s->chain, all, noticed);

@@ -27,6 +27,7 @@ static rfi_spec spec_of(const char *text, rf_simplify simplify) {
 
 static const rfi_estimate no_estimate = {.fused_seconds = -1, .unfused_seconds = -1};
 static const rfi_estimate an_estimate = {.kernel = "a kernel",
+    .sums = "by somebody, these by somebody else",
     .machine = "a machine",
     .flops_per_second = 2e11,
     .bytes_per_second = 3e10,
@@ -98,7 +99,7 @@ static void texts(void) {
     static const char *const mish[] = {
         "linear | mul(2) | save | add_saved | clamp(-10, 10) | logsumexp | save | mish | mul_saved\n",
         "x (1024, 8192) float32, W (8192, 8192) float32 -> y (1024, 1) float32; steps in float32, math f32\n",
-        "backend some-backend: a kernel\n",
+        "backend some-backend: a kernel\nsums of products: by somebody, these by somebody else\n",
         "   0  linear          tile by tile; the (1024, 8192) logits are never stored\n",
         "   1  mul(2)          on each tile of logits, fused into the linear layer, as mul(4) (power_of_two)\n",
         "   2  save            removed (double, dead_save)\n",

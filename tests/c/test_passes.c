@@ -8,6 +8,7 @@
 
 static rfi_plan plan;
 static rfi_cuda_passes passes;
+static rf_dtype weights = RF_FLOAT32;
 
 static void take_wide(const char *text, int64_t columns) {
     rfi_chain chain;
@@ -16,7 +17,7 @@ static void take_wide(const char *text, int64_t columns) {
     status = rfi_chain_set_size(&chain, 64, columns);
     if (!status) status = rfi_plan_make(&chain, RF_SIMPLIFY_EXACT, &plan, NULL);
     CHECK(!status, "%s: %s", text, rf_last_error());
-    rfi_cuda_passes_of(&plan, &passes);
+    rfi_cuda_passes_of(&plan, weights, &passes);
     int seen = 0;
     for (int i = 0; i < passes.count; i++)
         for (int k = 0; k < passes.at[i].num_branches; k++) seen |= 1 << passes.at[i].branches[k];
@@ -40,6 +41,10 @@ static void expect(const char *text, int count, const rfi_cuda_states *states) {
         expect(text, (int)(sizeof states / sizeof *states), states); \
     } while (0)
 
+/* Kernels by the columns of a state. */
+static const rfi_cuda_choice of_64 = {.fold_columns = 64, .ahead_columns = 64},
+                             of_256 = {.fold_columns = 256, .ahead_columns = 64};
+
 int main(void) {
     const rfi_cuda_states pairs = RFI_CUDA_PAIRS, answers = RFI_CUDA_ANSWER_STATES, search = RFI_CUDA_SEARCH_STATES,
                           other = RFI_CUDA_OTHER_STATES;
@@ -47,7 +52,20 @@ int main(void) {
     EXPECT("linear | gelu | logsumexp", pairs);
     EXPECT("linear | max", pairs);
     EXPECT("linear | argmax", answers);
-    EXPECT("linear | argmin", other);
+    EXPECT("linear | argmin", answers);
+    CHECK(passes.at[0].turned, "argmin is the argmax of what has its sign turned");
+    EXPECT("linear | min", pairs);
+    CHECK(!passes.at[0].turned, "min has a state of its own");
+    EXPECT("linear | min, argmin, argmax", answers, answers);
+    CHECK(passes.at[0].turned && passes.at[0].num_branches == 2 && !passes.at[1].turned, "min and argmin are one pass");
+    EXPECT("linear | div(#t) | min", answers);
+    EXPECT("linear | min, logsumexp", pairs, pairs);
+    weights = RF_BFLOAT16;
+    EXPECT("linear | max", answers);
+    EXPECT("linear | min", answers);
+    EXPECT("linear | logsumexp", pairs);
+    EXPECT("linear | sum", pairs);
+    weights = RF_FLOAT32;
     EXPECT("linear | div(#t) | sum", other);
     EXPECT("linear | div(#t) | logsumexp", answers);
     EXPECT("linear | sum | div(#t)", pairs);
@@ -69,36 +87,36 @@ int main(void) {
     CHECK(passes.at[2].before == 1, "the search begins with the pass that asks for its column");
     EXPECT("linear | topk(1), topk(2), topk(3)", search, search, search, search);
     EXPECT("linear | logsumexp, (abs | topk(2))", pairs, search, search);
-    EXPECT("linear | var | exp, std(0), norm", pairs, search, pairs, search);
-    CHECK(passes.at[1].num_branches == 2 && passes.at[3].num_branches == 1, "var and std are of the same squares");
-    EXPECT("linear | div(#t) | var", other, search);
-    EXPECT("linear | div(#t) | norm", answers, search);
+    EXPECT("linear | var | exp, std(0), norm", search, search);
+    CHECK(passes.at[0].num_branches == 2 && passes.at[1].num_branches == 1, "var and std are of the same squares");
+    EXPECT("linear | div(#t) | var", search);
     EXPECT("linear | logsumexp, gather(#t)", pairs);
     take("linear | gather(#t), (exp | gather(#t))");
     CHECK(!passes.count && rfi_cuda_hardest_pass(&passes)->states == RFI_CUDA_PAIRS, "a gather takes no pass");
     take_wide("linear | logprob(#t), rank(#u), topk(20)", 128256);
     CHECK(passes.count == 2 && passes.at[0].column == 0, "with many columns a rank is asked ahead of any pass");
-    rfi_cuda_ahead ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192);
-    CHECK(ahead.chunk == 2048 && ahead.sample == 32 * 256 && !ahead.behind, "2048 rows and 32 blocks ahead");
-    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, 64, 8).sample == 8192, "enough that a list of 20 blocks of 64 has room");
-    CHECK(rfi_cuda_room_of(&plan, 20, 256) == 5120 && rfi_cuda_room_of(&plan, 1, 256) == 32 * 63, "room of the lists");
-    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, 256, 5).chunk == 5, "no more rows than there are");
+    rfi_cuda_ahead ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 8192);
+    CHECK(ahead.chunk == 2048 && ahead.sample == 32 * 64 && !ahead.behind, "2048 rows and 32 blocks ahead");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 8).sample == 8192,
+        "enough that a list of 20 blocks of 64 has room");
+    CHECK(rfi_cuda_room_of(&plan, 20, &of_256) == 5120 && rfi_cuda_room_of(&plan, 1, &of_256) == 32 * 63,
+        "room of the lists");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 5).chunk == 5, "no more rows than there are");
     take_wide("linear | rank(#t), topk(64)", 20000);
-    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 8192);
     CHECK(ahead.chunk == 2048 && !ahead.sample && ahead.behind == 1, "the sample for 64 would be most of the columns");
     take_wide("linear | div(#h) | rank(#t)", 128256);
-    CHECK(passes.at[0].column == 1 && rfi_cuda_ahead_of(&plan, &passes, 0, 256, 8192).chunk == 8192 &&
-            rfi_cuda_ahead_of(&plan, &passes, 0, 256, 20000).behind == 1,
+    CHECK(passes.at[0].column == 1 && rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 8192).chunk == 8192 &&
+            rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 20000).behind == 1,
         "numbers of the rows are read in the whole batch alone");
     take_wide("linear | rank(#t), topk(3)", 2000);
-    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, 64, 300);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
     CHECK(!ahead.chunk && !ahead.sample && ahead.behind == 2, "few columns");
     rfi_step step;
-    take("linear | std, norm");
-    CHECK(rfi_cuda_extra_step(&plan, &passes.at[0], &step) && step.kind == RF_OP_MUL && step.a == 1.0 / 128,
-        "the sum of 96 columns is of what is brought down by 128");
-    CHECK(rfi_cuda_extra_step(&plan, &passes.at[2], &step) && step.kind == RF_OP_ABS, "magnitudes");
-    CHECK(!rfi_cuda_extra_step(&plan, &passes.at[1], &step), "the squares are of the columns themselves");
+    take("linear | argmin, argmax");
+    CHECK(rfi_cuda_extra_step(&passes.at[0], &step) && step.kind == RF_OP_MUL && step.a == -1, "a sign that is turned");
+    CHECK(!rfi_cuda_extra_step(&passes.at[1], &step), "and one that is not");
+    CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 1 && !rfi_cuda_num_steps(&plan, &passes.at[1]), "steps");
     take("linear | max | norm | var(0) | std");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 5, "%d steps", rfi_cuda_num_steps(&plan, &passes.at[0]));
     rfi_step lowered[RFI_CUDA_LOWERED];

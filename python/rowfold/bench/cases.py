@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import _lib, arrays, ops
-from ..errors import InvalidArgumentError
 from .data import DATA, Array
+
+COLUMN_OPERATORS = ("pick", "logprob", "rank")
+GATHERED = 20  # columns of a row that a gather asks for
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,31 @@ class Case:
         """The per-feature vectors that the chain names, in [0.5, 1.5): float64 for a float64 case, else float32."""
         rng = np.random.default_rng(self.seed + 1)
         chain = ops.Chain.parse(self.chain)
-        names = sorted({op.vector for op in chain if op.vector})
-        if ops.RESULT() in chain or any(name.startswith("#") for name in names):
-            raise InvalidArgumentError(f"chain is {self.chain!r}; a benchmark takes one result and no row inputs")
-        dtype = np.float64 if self.native_dtype is _lib.DType.FLOAT64 else np.float32
+        names = sorted({op.vector for op in chain if op.vector and not op.vector.startswith("#")})
         drawn = {name: rng.random(self.out_features, np.float32) + np.float32(0.5) for name in names}
-        return {name: values.astype(dtype) for name, values in drawn.items()}
+        return {name: values.astype(self._number_dtype) for name, values in drawn.items()}
+
+    def rows(self) -> dict[str, Array]:
+        """The row inputs that the chain names, without their #: numbers in [0.5, 1.5) as of ``vectors``, or columns.
+
+        Several columns are GATHERED of each row.
+        """
+        rng = np.random.default_rng(self.seed + 2)
+        drawn: dict[str, Array] = {}
+        for op in ops.Chain.parse(self.chain):
+            if not op.vector or not op.vector.startswith("#") or op.vector[1:] in drawn:
+                continue
+            if op.operator.name == "gather":
+                drawn[op.vector[1:]] = rng.integers(self.out_features, size=(self.batch, GATHERED))
+            elif op.operator.name in COLUMN_OPERATORS:
+                drawn[op.vector[1:]] = rng.integers(self.out_features, size=self.batch)
+            else:
+                drawn[op.vector[1:]] = (rng.random(self.batch, np.float32) + np.float32(0.5)).astype(self._number_dtype)
+        return drawn
+
+    @property
+    def _number_dtype(self) -> type[Any]:
+        return np.float64 if self.native_dtype is _lib.DType.FLOAT64 else np.float32
 
 
 def stored(values: Array, dtype: _lib.DType) -> Array:

@@ -16,6 +16,7 @@ from ..commands.output import complete_or_absent, require_place
 from ..ops import Chain, presets
 from . import compare, gpu, gpu_scaling, plot, scaling, sweep
 from .cases import Case, default_cases
+from .contenders import CHUNK, TORCH_LABELS
 from .data import DATA
 from .machine import cores
 from .report import document, markdown, show
@@ -23,6 +24,7 @@ from .runner import CaseResult, Entry, Runner
 from .watchdog import TIME_LIMIT
 
 COMPETITORS = ("numpy", "openblas", "torch", "torch-compile")
+CHUNKED = "torch-chunked"
 SIMPLIFY = ("none", "exact", "algebraic")
 DESCRIPTION = """\
 Measures time, rate, memory and error of rowfold and its competitors, interleaved, in one run.
@@ -117,7 +119,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--competitors",
         default=",".join(COMPETITORS),
         metavar="LIST",
-        help=f"of {', '.join(COMPETITORS)}, or 'none' (all)",
+        help=f"of {', '.join(COMPETITORS)}, or 'none' (all); and {CHUNKED}, some rows at a time",
     )
     parser.add_argument("--openblas", metavar="FILE", help="the OpenBLAS library to use (the system's)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything measured to FILE")
@@ -307,11 +309,10 @@ def _features(arguments: argparse.Namespace, chain: str) -> tuple[int, int]:
 
 def _competitors(arguments: argparse.Namespace) -> list[str]:
     wanted: list[str] = [] if arguments.competitors == "none" else arguments.competitors.split(",")
-    unknown = set(wanted) - set(COMPETITORS)
+    known = (*COMPETITORS, CHUNKED)
+    unknown = set(wanted) - set(known)
     if unknown:
-        raise SystemExit(
-            f"rowfold bench: no competitor {', '.join(sorted(unknown))}; there are {', '.join(COMPETITORS)}"
-        )
+        raise SystemExit(f"rowfold bench: no competitor {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return wanted
 
 
@@ -326,8 +327,8 @@ def _entries(arguments: argparse.Namespace) -> list[Entry]:
         elif name == "numpy":
             entries.append(Entry("numpy", name))
         else:
-            compiled = name == "torch-compile"
-            entries.append(Entry("torch.compile" if compiled else "PyTorch eager", "torch", {"compile": compiled}))
+            options = {"compile": name == "torch-compile", "chunk": CHUNK if name == CHUNKED else 0}
+            entries.append(Entry(TORCH_LABELS[name], "torch", options))
     return entries
 
 

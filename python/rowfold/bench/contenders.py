@@ -16,13 +16,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .. import arrays
 from .._lib import DType
 from ..model import Model
 from ..ops import Chain
 from .cases import Case
 from .data import Array
-from .unfused import apply, missing, numpy_table, torch_table
+from .unfused import flat, given_of, missing, numpy_all, results, torch_all
+
+TORCH_LABELS = {"torch": "PyTorch eager", "torch-compile": "torch.compile", "torch-chunked": "PyTorch, chunks of rows"}
+CHUNK = 128  # rows of "torch-chunked"
 
 
 class Unavailable(Exception):
@@ -38,8 +40,8 @@ class Contender(Protocol):
     def run(self) -> Any:
         """Computes the case once."""
 
-    def result(self) -> Array | None:
-        """What ``run`` computed last, (batch, columns) in float64; None for a product alone."""
+    def result(self) -> list[Array] | None:
+        """The results that ``run`` computed last, (batch, columns) in float64 each; None for a product alone."""
 
     def describe(self) -> dict[str, Any]:
         """Versions and settings, for the report."""
@@ -62,16 +64,17 @@ class Rowfold:
         )
         self.x, weight, bias = case.inputs()
         self.model.load_weights(weight, bias, case.vectors())
-        self.y = np.zeros((case.batch, self.model.info.output_features), arrays.numpy_dtype(self.model._y_dtype))
+        self.rows: dict[str, Any] = dict(case.rows())
+        self.y = self.model(self.x, **self.rows)
         self.batch = case.batch
 
     def run(self) -> Any:
         """One forward."""
-        return self.model(self.x, out=self.y)
+        return self.model(self.x, out=self.y, **self.rows)
 
-    def result(self) -> Array | None:
+    def result(self) -> list[Array] | None:
         """The output."""
-        return self.y.astype(np.float64)
+        return [values.astype(np.float64) for values in flat(self.y)]
 
     def describe(self) -> dict[str, Any]:
         """The backend and the plan."""
@@ -91,21 +94,21 @@ class Numpy:
         if case.native_dtype in (DType.FLOAT16, DType.BFLOAT16):
             raise Unavailable(f"numpy has no fast {case.dtype} product")
         self.chain = Chain.parse(case.chain)
-        if name := missing(self.chain, numpy_table()):
+        if name := missing(self.chain, numpy_all()):
             raise Unavailable(f"numpy has no {name}")
         self.x, self.weight, self.bias = case.inputs()
-        self.vectors = case.vectors()
-        self.y: Array | None = None
+        self.given = given_of(case.vectors(), case.rows())
+        self.y: list[Array] | None = None
 
     def run(self) -> Any:
         """Product, bias, then each operator over the whole matrix."""
         with np.errstate(all="ignore"):
             logits = self.x @ self.weight.T + self.bias
-            self.y = apply(self.chain, logits, numpy_table(), self.vectors)
+            self.y = results(self.chain, logits, numpy_all(), self.given)
 
-    def result(self) -> Array | None:
+    def result(self) -> list[Array] | None:
         """The output."""
-        return None if self.y is None else self.y.astype(np.float64)
+        return self.y and [values.astype(np.float64) for values in self.y]
 
     def describe(self) -> dict[str, Any]:
         """The version."""
@@ -151,7 +154,7 @@ class OpenBLAS:
         """One product."""
         self.function(*self.arguments)
 
-    def result(self) -> Array | None:
+    def result(self) -> list[Array] | None:
         """None: there is no chain in it."""
         return None
 
@@ -165,7 +168,7 @@ class OpenBLAS:
 
 
 class Torch:
-    """PyTorch; options: compile."""
+    """PyTorch; options: compile, and chunk: rows at a time, as those do who have no room for all logits."""
 
     def setup(self, case: Case, threads: int, options: Mapping[str, Any]) -> None:
         """Draws the inputs; compiles when asked to."""
@@ -178,11 +181,23 @@ class Torch:
         torch.set_grad_enabled(False)
         self.x, weight, bias = (self._tensor(values) for values in case.inputs())
         vectors = {name: self._tensor(values).to(self.x.dtype) for name, values in case.vectors().items()}
-        chain, table = Chain.parse(case.chain), torch_table()
+        rows = {name: self._tensor(values) for name, values in case.rows().items()}
+        numbers = {name: v.to(self.x.dtype) if v.is_floating_point() else v for name, v in rows.items()}
+        chain, table = Chain.parse(case.chain), torch_all()
+        given, chunk = given_of(vectors, numbers), int(options.get("chunk") or 0)
 
-        def forward(x: Any) -> Any:
-            return apply(chain, torch.nn.functional.linear(x, weight, bias), table, vectors)
+        def whole(x: Any) -> Any:
+            return results(chain, torch.nn.functional.linear(x, weight, bias), table, given)
 
+        def chunked(x: Any) -> Any:
+            found = []
+            for first in range(0, len(x), chunk):
+                part = slice(first, first + chunk)
+                some = {name: v[part] if name.startswith("#") else v for name, v in given.items()}
+                found.append(results(chain, torch.nn.functional.linear(x[part], weight, bias), table, some))
+            return [torch.cat(pieces) for pieces in zip(*found)]
+
+        forward = chunked if chunk else whole
         self.forward = torch.compile(forward, dynamic=False) if options.get("compile") else forward
         self.y: Any = None
         if options.get("compile"):
@@ -200,12 +215,9 @@ class Torch:
         """One forward."""
         self.y = self.forward(self.x)
 
-    def result(self) -> Array | None:
+    def result(self) -> list[Array] | None:
         """The output."""
-        if self.y is None:
-            return None
-        values: Array = self.y.double().numpy()
-        return values
+        return self.y and [values.double().numpy() for values in self.y]
 
     def describe(self) -> dict[str, Any]:
         """PyTorch's version and threads."""

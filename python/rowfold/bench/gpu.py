@@ -21,9 +21,10 @@ from ..errors import Error
 from ..model import Model
 from ..ops import Chain, presets
 from .cases import Case
+from .contenders import CHUNK, TORCH_LABELS
 from .data import Array
 from .runner import CaseResult, Result
-from .unfused import apply, largest_error, sampled_rows, torch_table
+from .unfused import errors_of, flat, given_of, results, sampled_rows, torch_all
 from .watchdog import TIME_LIMIT, watched
 
 COPIES = 4  # of x, in turn
@@ -105,6 +106,7 @@ class Inputs:
         x, weight, bias = (self._tensor(values, case, device) for values in case.inputs())
         self.weight, self.bias = weight, bias
         self.vectors = {n: self.torch.from_numpy(v).to(device, weight.dtype) for n, v in case.vectors().items()}
+        self.row_inputs = {n: self.torch.from_numpy(v).to(device) for n, v in case.rows().items()}
         order = np.random.default_rng(case.seed)
         self.x = [x] + [x[self.torch.from_numpy(order.permutation(case.batch)).to(device)] for _ in range(COPIES - 1)]
         if case.row_stride:
@@ -122,16 +124,27 @@ class Inputs:
         apart[:, : x.shape[1]] = x
         return apart[:, : x.shape[1]]
 
-    def _reference(self, chain: Chain) -> Array:
+    def given(self, dtype: Any) -> dict[str, Any]:
+        """Vectors and row inputs for ``unfused.results``, numbers in a dtype."""
+        rows = {n: v.to(dtype) if v.is_floating_point() else v for n, v in self.row_inputs.items()}
+        return given_of({name: values.to(dtype) for name, values in self.vectors.items()}, rows)
+
+    def _reference(self, chain: Chain) -> list[Array]:
         rows = self.x[0][self.rows].double()
         blocks = [rows @ w.double().T for w in self.weight.split(REFERENCE_COLUMNS)]
         logits = self.torch.cat(blocks, 1) + self.bias.double()
-        vectors = {name: values.double() for name, values in self.vectors.items()}
-        result: Array = apply(chain, logits, torch_table(), vectors).cpu().numpy()
-        return result
+        given = self.given(self.torch.float64)
+        some = {name: values[self.rows] if name.startswith("#") else values for name, values in given.items()}
+        return [values.cpu().numpy() for values in results(chain, logits, torch_all(), some)]
 
 
-Call = Callable[[Any], Any]  # x to y, on the device
+Call = Callable[[Any], Any]  # x to y, on the device, or to several
+
+
+def _flat(y: Any) -> list[Any]:
+    return y if isinstance(y, list) else flat(y)
+
+
 Maker = Callable[[], tuple[Call, dict[str, Any]]]
 
 
@@ -151,15 +164,28 @@ def _rowfold(
     model.load_weights(inputs.weight, inputs.bias, inputs.vectors)
     plan = model.explain(case.batch, "json")
     about = {"backend": plan.get("kernel") or model.info.backend, "explain": plan}
-    return model, about
+    about["workspace_bytes"] = model.workspace_size(case.batch)
+    return partial(model, **inputs.row_inputs) if inputs.row_inputs else model, about
 
 
-def _torch(case: GpuCase, inputs: Inputs, compiled: bool) -> tuple[Call, dict[str, Any]]:
-    torch, table, chain = inputs.torch, torch_table(), Chain.parse(case.chain)
+def _torch(case: GpuCase, inputs: Inputs, compiled: bool, chunk: int = 0) -> tuple[Call, dict[str, Any]]:
+    torch, table, chain = inputs.torch, torch_all(), Chain.parse(case.chain)
+    given = inputs.given(inputs.weight.dtype)
 
     def forward(x: Any) -> Any:
-        return apply(chain, torch.nn.functional.linear(x, inputs.weight, inputs.bias), table, inputs.vectors)
+        return results(chain, torch.nn.functional.linear(x, inputs.weight, inputs.bias), table, given)
 
+    def chunked(x: Any) -> Any:
+        found = []
+        for first in range(0, len(x), chunk):
+            part = slice(first, first + chunk)
+            some = {name: v[part] if name.startswith("#") else v for name, v in given.items()}
+            logits = torch.nn.functional.linear(x[part], inputs.weight, inputs.bias)
+            found.append(results(chain, logits, table, some))
+        return [torch.cat(pieces) for pieces in zip(*found)]
+
+    if chunk:
+        return chunked, {"version": torch.__version__, "chunk": chunk}
     if compiled:
         torch._dynamo.reset()
     return (torch.compile(forward, dynamic=False) if compiled else forward), {"version": torch.__version__}
@@ -199,9 +225,9 @@ class Runner:
         makers: dict[str, Maker] = {}
         for mode in simplify:
             makers[f"rowfold ({mode})"] = partial(_rowfold, case, inputs, self.device, mode, backend)
-        names = {"torch": "PyTorch eager", "torch-compile": "torch.compile"}
         for name in competitors:
-            makers[names[name]] = partial(_torch, case, inputs, name == "torch-compile")
+            chunk = CHUNK if name == "torch-chunked" else 0
+            makers[TORCH_LABELS[name]] = partial(_torch, case, inputs, name == "torch-compile", chunk)
         results = [self._prepare(case, label, maker, inputs) for label, maker in makers.items()]
         with torch.no_grad():
             for _ in range(self.repeat):
@@ -222,8 +248,11 @@ class Runner:
                 for _ in range(WARM_UP):
                     y = call(inputs.x[0])
                 torch.cuda.synchronize()
-                result.error = largest_error(y[inputs.rows].double().cpu().numpy(), inputs.expected)
-                result.extra_memory_bytes = self._memory(call, inputs, y)
+                made = [values[inputs.rows].double().cpu().numpy() for values in _flat(y)]
+                result.error = errors_of(made, inputs.expected)
+                result.extra_memory_bytes = result.about.get("workspace_bytes")
+                if result.extra_memory_bytes is None:
+                    result.extra_memory_bytes = self._memory(call, inputs, y)
                 plan: Mapping[str, Any] | None = result.about.get("explain")
                 if plan:
                     result.algebraic = plan["fused"]["flops"] < plan["unfused"]["flops"] / 2
@@ -234,15 +263,12 @@ class Runner:
 
     def _memory(self, call: Call, inputs: Inputs, y: Any) -> int:
         """Bytes beside the inputs and the result that a call takes at its highest."""
-        if isinstance(call, Model):
-            workspace: int = call.workspace_size(len(inputs.x[0]))
-            return workspace
         self.torch.cuda.reset_peak_memory_stats()
         before: int = self.torch.cuda.memory_allocated()
         call(inputs.x[0])
         self.torch.cuda.synchronize()
         peak: int = self.torch.cuda.max_memory_allocated()
-        result: int = y.nelement() * y.element_size()
+        result: int = sum(values.nelement() * values.element_size() for values in _flat(y))
         extra: int = max(0, peak - before - result)
         return extra
 

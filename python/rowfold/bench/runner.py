@@ -25,7 +25,7 @@ from ..errors import Error
 from ..ops import Chain
 from .cases import Case
 from .machine import cpu_name
-from .unfused import largest_error, reference, sampled_rows
+from .unfused import errors_of, references, sampled_rows
 from .watchdog import TIME_LIMIT
 
 Pick = Callable[[Sequence[float]], float]
@@ -290,8 +290,9 @@ class Runner:
 
     def _errors(self, case: Case, rows: list[int], running: Sequence[tuple[Process, Result]]) -> None:
         x, weight, bias = case.inputs()
-        expected = reference(Chain.parse(case.chain), x[rows], weight, bias, case.vectors())
+        asked = {name: values[rows] for name, values in case.rows().items()}
+        expected = references(Chain.parse(case.chain), x[rows], weight, bias, case.vectors(), asked)
         for process, result in running:
             values = process.ask("rows", rows=rows)
             if values is not None:
-                result.error = largest_error(np.array(values), expected)
+                result.error = errors_of([np.array(one) for one in values], expected)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from ..model import Model
-from ..ops import Chain, operators
+from ..ops import RESULT, Chain, Op, operators
 
 Array = np.ndarray[Any, Any]
 Table = Mapping[str, Callable[..., Any]]
@@ -53,6 +53,22 @@ def _numpy_entropy(x: Array) -> Any:
     return np.log(t) - np.where(e == 0, 0, d * e).sum(axis=1, keepdims=True) / t
 
 
+def _numpy_logprob(x: Array, q: Array, ignored: float = -100) -> Any:
+    picked = np.take_along_axis(x, np.where(q == ignored, 0, q), 1) - _numpy_logsumexp(x)
+    return np.where(q == ignored, 0, picked)
+
+
+def _numpy_rank(x: Array, q: Array) -> Any:
+    z = np.take_along_axis(x, q, 1)
+    before = (x > z) | ((x == z) & (np.arange(x.shape[1]) < q))
+    return before.sum(axis=1, keepdims=True)
+
+
+def _numpy_topk(x: Array, k: float) -> tuple[Array, Array]:
+    columns = np.argsort(-x, axis=1, kind="stable")[:, : int(k)]
+    return np.take_along_axis(x, columns, 1), columns
+
+
 _NUMPY: Table = {
     "mul": lambda x, a: x * a,
     "sub": lambda x, a: x - a,
@@ -81,8 +97,16 @@ _NUMPY: Table = {
     "std": lambda x, correction=1.0: np.std(x, axis=1, keepdims=True, ddof=correction),
     "norm": lambda x: np.linalg.norm(x, axis=1, keepdims=True),
 }
-# Of several results, or with a value for each row: no one function of the logits.
-_MORE = ("pick", "logprob", "rank", "topk", "gather")
+_NUMPY_MORE: Table = {
+    "pick": lambda x, q: np.take_along_axis(x, q, 1),
+    "gather": lambda x, q: np.take_along_axis(x, q, 1),
+    "logprob": _numpy_logprob,
+    "rank": _numpy_rank,
+    "topk": _numpy_topk,
+}
+# Of several columns, or of those that a row asks for: no function of the logits by that name.
+_ASKING = ("pick", "logprob", "rank", "gather")
+_MORE = (*_ASKING, "topk")
 
 
 def _table(own: Table, packages: tuple[Any, ...], keep: Mapping[str, Any]) -> Table:
@@ -129,11 +153,47 @@ def torch_table() -> Table:
     return _table(own, (torch, functional), {"dim": 1, "keepdim": True})
 
 
-def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -> Any:
-    """The chain behind its linear layer, operator by operator, on (batch, out_features) logits."""
-    saved = None
-    x = logits
+def numpy_all() -> Table:
+    """The table for numpy with what is of several columns, or of those that a row asks for."""
+    return {**numpy_table(), **_NUMPY_MORE}
+
+
+@cache
+def torch_all() -> Table:
+    """Likewise in PyTorch's functions."""
+    torch: Any = importlib.import_module("torch")
+    functional = torch.nn.functional
+    return {
+        **torch_table(),
+        "pick": lambda x, q: x.gather(1, q),
+        "gather": lambda x, q: x.gather(1, q),
+        "logprob": lambda x, q, ignored=-100.0: (
+            -functional.cross_entropy(x, q[:, 0], reduction="none", ignore_index=int(ignored))[:, None]
+        ),
+        "rank": lambda x, q: (x > x.gather(1, q)).sum(dim=1, keepdim=True),
+        "topk": lambda x, k: tuple(torch.topk(x, int(k), dim=1)),
+    }
+
+
+def parts(chain: Chain) -> tuple[list[Op], list[list[Op]]]:
+    """The operators that all results share, without the linear layer, and those of each result."""
+    segments: list[list[Op]] = [[]]
     for op in list(chain)[1:]:
+        if op.operator is RESULT:
+            segments.append([])
+        else:
+            segments[-1].append(op)
+    if len(segments) == 1:
+        return [], segments
+    shared = segments[0]
+    reduces = (i for i, op in enumerate(shared) if op.operator.op_class == "reduction")
+    first = next(reduces, len(shared))
+    own = [shared[first:]] if first < len(shared) else []
+    return shared[:first], [*own, *segments[1:]]
+
+
+def _run(steps: Iterable[Op], x: Any, table: Table, given: Mapping[str, Any], saved: Any) -> tuple[Any, Any]:
+    for op in steps:
         name = op.operator.name
         if name == "save":
             saved = x
@@ -141,9 +201,36 @@ def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -
             x = x + saved
         elif name == "mul_saved":
             x = x * saved
+        elif name in _ASKING:
+            x = table[name](x, given[op.vector or ""], *op.params[1:])
         else:
-            x = table[name](x, *([vectors[op.vector]] if op.vector else op.params))
-    return x
+            x = table[name](x, *([given[op.vector]] if op.vector else op.params))
+    return x, saved
+
+
+def results(chain: Chain, logits: Any, table: Table, given: Mapping[str, Any]) -> list[Any]:
+    """All results of (batch, out_features) logits in turn, operator by operator; those of topk are two.
+
+    ``given``: the vectors by name, and the row inputs by theirs with the #, numbers and columns as (batch, 1) or
+    (batch, k).
+    """
+    shared, branches = parts(chain)
+    x, saved = _run(shared, logits, table, given, None)
+    found: list[Any] = []
+    for branch in branches:
+        y, _ = _run(branch, x, table, given, saved)
+        found += y if isinstance(y, tuple) else (y,)
+    return found
+
+
+def apply(chain: Chain, logits: Any, table: Table, vectors: Mapping[str, Any]) -> Any:
+    """The one result of a chain without row inputs."""
+    return results(chain, logits, table, vectors)[0]
+
+
+def given_of(vectors: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``results`` is given, of vectors and of row inputs as a model takes them."""
+    return {**vectors, **{f"#{name}": v.reshape(len(v), -1) for name, v in rows.items()}}
 
 
 def missing(chain: Chain, table: Table) -> str:
@@ -161,31 +248,56 @@ def widened(values: Array) -> Array:
 
 
 def reference(chain: Chain, x: Array, weight: Array, bias: Array, vectors: Mapping[str, Array]) -> Array:
-    """The chain in float64 on inputs as they are stored: (rows, 1) or (rows, out_features).
+    """The one result of a chain without row inputs, as ``references`` has it: (rows, 1) or (rows, out_features)."""
+    return references(chain, x, weight, bias, vectors, {})[0]
+
+
+def references(
+    chain: Chain,
+    x: Array,
+    weight: Array,
+    bias: Array,
+    vectors: Mapping[str, Array],
+    rows: Mapping[str, Array],
+) -> list[Array]:
+    """The results in float64 on inputs as they are stored, columns as integers.
 
     W is widened in blocks, so that the extra memory is small. Of a chain with an operator that numpy does not have it
     is what the library's own plain loops give.
     """
-    rows = widened(x)
+    wide_x = widened(x)
     wide = {name: widened(values) for name, values in vectors.items()}
-    if missing(chain, numpy_table()):
+    if missing(chain, numpy_all()):
         sizes = weight.shape[::-1]
         with Model(chain, *sizes, dtype="float64", simplify="none", backend="reference") as model:
-            return np.asarray(model.load_weights(widened(weight), widened(bias), wide)(rows), np.float64)
+            given: dict[str, Any] = dict(rows)
+            return flat(model.load_weights(widened(weight), widened(bias), wide)(wide_x, **given))
     logits = np.empty((x.shape[0], weight.shape[0]))
     step = max(1, 2**22 // max(1, weight.shape[1]))
     with np.errstate(all="ignore"):
         for start in range(0, weight.shape[0], step):
             block = slice(start, start + step)
-            logits[:, block] = rows @ widened(weight[block]).T
+            logits[:, block] = wide_x @ widened(weight[block]).T
         logits += widened(bias)
-        result: Array = np.asarray(apply(chain, logits, numpy_table(), wide), np.float64)
-    return result
+        return results(chain, logits, numpy_all(), given_of(wide, rows))
+
+
+def flat(made: Any) -> list[Any]:
+    """What a model's call returns, of topk both arrays one after the other."""
+    if not isinstance(made, tuple):
+        return [made]
+    return [array for one in made for array in flat(one)]
 
 
 def sampled_rows(batch: int, count: int = 8) -> list[int]:
     """Rows spread over the batch, the first and the last among them. All would take a CPU minutes in float64."""
     return sorted(set(np.linspace(0, batch - 1, min(batch, count)).astype(int).tolist()))
+
+
+def errors_of(found: Sequence[Any], expected: Sequence[Array]) -> float:
+    """The largest error of all results. Columns have none: which of two nearly equal logits is larger is no error."""
+    pairs = zip(found, expected)
+    return max((largest_error(y, e) for y, e in pairs if e.dtype.kind == "f"), default=0.0)
 
 
 def largest_error(y: Array, expected: Array) -> float:

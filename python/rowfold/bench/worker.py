@@ -53,7 +53,7 @@ class Worker:
             return cpu_measure(self.threads)
         if what == "rows":
             result = self.contender.result()
-            return None if result is None else result[request["rows"]].tolist()
+            return None if result is None else [values[request["rows"]].tolist() for values in result]
         if what == "describe":
             return {**self.contender.describe(), "extra_memory_bytes": self.memory, "calls_per_sample": self.calls}
         raise ValueError(f"unknown request {what!r}")

@@ -16,6 +16,7 @@ from .linearize import program
 from .match import Matcher
 from .module import Fused
 from .partial import PartlyFused, fuse_parts, report_of
+from .rows import rows_first
 from .sharded import Exchange, Shards, group_of
 from .trace import trace
 
@@ -126,14 +127,23 @@ def _check(module: Any) -> None:
         raise FuseError(
             f"the {type(module).__qualname__} is fused already; its attribute original is what it was made from"
         )
+    if isinstance(module, type):
+        raise ArgumentTypeError(f"module is the class {module.__qualname__}; expected one of its modules")
     if isinstance(module, torch.jit.ScriptModule):
         raise FuseError("a module of torch.jit has no Python to read; fuse the one it was made from")
+    if type(module).__module__.startswith("torch._dynamo."):  # whose import takes seconds
+        raise FuseError("the module is compiled already; fuse the one it was made from, and compile what fuse returns")
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise FuseError(f"a {type(module).__qualname__} calls its module on several devices; fuse its attribute module")
 
 
 def _fuse_whole(module: Any, options: dict[str, Any], borrow: bool) -> Fused:
     if isinstance(module, nn.Module) and (module._forward_hooks or module._forward_pre_hooks):
         raise FuseError(f"{type(module).__qualname__} has forward hooks, which would not be called; remove them first")
+    if isinstance(module, nn.Module) and type(module).forward is nn.Module.forward:
+        raise FuseError(f"a {type(module).__qualname__} has no forward; fuse what it holds, or use partial=True")
     graph, root, captured = trace(module)
+    rows_first(graph, root, captured)
     try:
         matcher = Matcher(graph, root, captured)
         output = matcher.run()
@@ -190,7 +200,9 @@ def _fuse_within(
             fused.__dict__.update(captured)
             return fused
     if not taken:
-        raise error
+        # Of several results the one that does not fit says more than that there are several.
+        reasons = [one.reason for one in found if one.reason.startswith("cannot fuse")]
+        raise FuseError(reasons[0]) if reasons and not isinstance(output.args[0], fx.Node) else error
     names = ", ".join(f"{' | '.join(['linear', *f.steps])} of {f.name}" for f in found if f.region is not None)
     raise FuseError(f"{error}. fuse(module, partial=True) takes {names}, and leaves the rest to PyTorch") from error
 

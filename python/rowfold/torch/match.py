@@ -24,6 +24,7 @@ from .trace import IN_PLACE_OPERATORS
 from .values import (
     Column,
     ColumnTensor,
+    Comparison,
     Extent,
     Input,
     Leaf,
@@ -261,7 +262,8 @@ class Matcher:
         if any(isinstance(v, Extent) for v in everything) and (row is None or not row.sizes):
             raise refuse(node, rules.BATCH_SIZE)
         if row is None:
-            if isinstance(value, (int, float, Row, Input, Pair, LogSoftmax, Loss)):
+            known = (int, float, Row, Input, Pair, LogSoftmax, Loss, Comparison)
+            if any(isinstance(v, known) for v in everything):
                 raise refuse(node, rules.no_function(name))
             raise refuse(node, f"what {name} returns is not known before the module runs")
         return self._apply(node, row, value, _bind(node, row, name, arguments, keywords))

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from ..errors import Error, FuseError, InvalidArgumentError
+from ..errors import ArgumentTypeError, Error, FuseError, InvalidArgumentError
 from . import library
 from .again import Again
 from .linearize import linearize
 from .match import Matcher
 from .program import Program, Runner, name_of, signature
 from .sharded import Shards, local
-from .trace import SOURCE
+from .trace import SOURCE, kept_defaults, parameter_names
 from .values import Column, Loss, Pair, Row, Step
 
 _AUTOCAST = ("cpu", "cuda")
@@ -59,6 +59,8 @@ class Fused(nn.Module):
         self._made: dict[str, tuple[list[Any], list[torch.Tensor], torch.Tensor]] = {}
         self._modal = tuple(matcher.modal)
         self._modal_calls = matcher.modal_calls
+        self._arguments, self._defaults = parameter_names(original), kept_defaults(original)
+        self._inputs = tuple(str(node.target) for node in matcher.graph.nodes if node.op == "placeholder")
         self._rows = _describe(matcher, rows)
         self._shapes = _shapes(values)
         self._runner: Runner | None = None
@@ -71,14 +73,37 @@ class Fused(nn.Module):
         """The original's forward, fused: of one tensor, and of those that name columns of its rows.
 
         Raises InvalidArgumentError where a gradient would be recorded, under autocast, or for x of wrong shape or
-        device; ArgumentTypeError for its dtype; FuseError if the parameters no longer fit, or a part is in training
-        mode.
+        device; ArgumentTypeError for its dtype, or for arguments that the original's forward does not have; FuseError
+        if the parameters no longer fit, a part is in training mode, or an argument is not what it was fused for.
         """
+        if kwargs or len(args) != len(self._inputs):
+            args = self._bind(args, kwargs)
         if self._around is None:
-            return self._operation(*args, **kwargs)
-        return (
-            self._for_onnx(*args, **kwargs) if torch.onnx.is_in_onnx_export() else self._around(self, *args, **kwargs)
-        )
+            return self._operation(args[0])
+        return self._for_onnx(*args) if torch.onnx.is_in_onnx_export() else self._around(self, *args)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The inputs of the trace among the arguments of a call; the others must be its defaults."""
+        if len(args) > len(self._arguments):
+            raise ArgumentTypeError(f"the forward is given {len(args)} arguments; expected {len(self._arguments)}")
+        given = dict(zip(self._arguments, args))
+        for name, value in kwargs.items():
+            if name in given:
+                raise ArgumentTypeError(f"the forward is given {name} twice")
+            if name not in self._arguments:
+                raise ArgumentTypeError(f"the forward has no argument {name}; it has {', '.join(self._arguments)}")
+            given[name] = value
+        for name, value in given.items():
+            if name not in self._inputs and not same(value, self._defaults[name]):
+                shown = repr(value) if isinstance(value, (int, float, str)) else f"a {type(value).__qualname__}"
+                raise FuseError(
+                    f"{name} is {shown}, but the forward was fused for its default, {self._defaults[name]!r}; make it "
+                    "an attribute of the module, or fuse with partial=True, which runs the original then"
+                )
+        missing = [name for name in self._inputs if name not in given]
+        if missing:
+            raise ArgumentTypeError(f"the forward lacks its argument {missing[0]}")
+        return tuple(given[name] for name in self._inputs)
 
     def _for_onnx(self, *args: Any, **kwargs: Any) -> Any:
         """The operators of the original: ONNX has none for the fused one."""
@@ -89,6 +114,8 @@ class Fused(nn.Module):
             y = self._like_the_last(x)
             if y is not None:
                 return y
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentTypeError(f"x is a {type(x).__qualname__}; expected a torch.Tensor")
         if self._shards is not None:
             return self._sharded(self._shards, x, columns)
         leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
@@ -100,7 +127,7 @@ class Fused(nn.Module):
 
     def _like_the_last(self, x: torch.Tensor) -> torch.Tensor | None:
         """The result by the shortest way; None where all must be looked at."""
-        if torch.compiler.is_compiling() or self._last is None or _jit_trace():
+        if torch.compiler.is_compiling() or self._last is None or _jit_trace() or not isinstance(x, torch.Tensor):
             return None
         if self._last.holds():
             return self._last.runner.again(x)
@@ -271,6 +298,13 @@ def find(module: nn.Module, original: Any, path: tuple[str, ...]) -> Any:
     if found is None:
         found = at._modules.get(last)
     return getattr(original if at is module else at, last) if found is None else found
+
+
+def same(value: Any, default: Any) -> bool:
+    """Whether an argument is the default that a forward was traced with."""
+    return value is default or (
+        type(value) is type(default) and isinstance(value, (int, float, str)) and value == default
+    )
 
 
 def is_watched(x: torch.Tensor) -> bool:

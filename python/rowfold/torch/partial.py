@@ -15,9 +15,10 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..errors import Error, FuseError
 from . import regions
-from .module import Fused, is_watched, share
+from .module import Fused, is_watched, same, share
 from .program import check_columns
 from .regions import Found, Region
+from .rows import rows_first
 from .trace import kept_defaults, trace
 
 _REPORT = "_rowfold_report"
@@ -40,11 +41,11 @@ class Part(Fused):
             self.calls["fused"] += 1
             return y
         leaves = self._leaves()
+        onnx = torch.onnx.is_in_onnx_export()  # which may be compiling, too
         if torch.compiler.is_compiling():
-            if self._misfit(x, columns, leaves):
+            if onnx or self._misfit(x, columns, leaves):
                 return self._written(self._owner, x, *columns)
             return self._run(x, columns, leaves, True)
-        onnx = torch.onnx.is_in_onnx_export()
         error = "the model is exported to ONNX" if onnx else self._misfit(x, columns, leaves)
         if error is not None:
             self.calls["as written"] += 1
@@ -58,6 +59,8 @@ class Part(Fused):
         error = self._refusal(x)
         if error is not None:
             return str(error)
+        if any(map(torch._C._functorch.is_batchedtensor, leaves)):
+            return "torch.vmap maps over the parameters"
         weight, plan = leaves[self._plan.weight.index], self._plan
         if x.dtype is not weight.dtype and not plan.cast:
             return f"x has dtype {x.dtype}, and the weight {weight.dtype}"
@@ -116,7 +119,7 @@ class PartlyFused(nn.Module):
             return self._forward(self, *args)
         bound = self._signature.bind(*args, **kwargs)
         others = {k: v for k, v in bound.arguments.items() if k not in self._arguments}
-        kept = all(k in self._defaults and _same(v, self._defaults[k]) for k, v in others.items())
+        kept = all(k in self._defaults and same(v, self._defaults[k]) for k, v in others.items())
         if not kept or self._modes() != self._traced_modes:
             return self.original(*args, **kwargs)  # which was traced for its defaults and for the mode of then
         return self._forward(self, *(bound.arguments[name] for name in self._arguments))
@@ -246,6 +249,7 @@ def _convert(module: Any, path: str, report: Report, given: Any, borrow: bool, o
 
 def _convert_graph(module: Any, path: str, report: Report, given: Any, borrow: bool, options: Any) -> nn.Module | None:
     graph, root, captured = trace(module)
+    rows_first(graph, root, captured)
     found = regions.find(graph, root, captured, given, borrow)
     for one in found:
         if one.region is None:
@@ -301,9 +305,3 @@ def _is_leaf(module: Any) -> bool:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
-
-
-def _same(value: Any, default: Any) -> bool:
-    return value is default or (
-        type(value) is type(default) and isinstance(value, (int, float, str)) and value == default
-    )

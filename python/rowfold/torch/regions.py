@@ -190,7 +190,7 @@ def _several(
     wanted = set(outputs)
     for node in reversed(list(values)):
         if node in wanted:
-            wanted.update(n for n in node.all_input_nodes if from_linear(values.get(n)))
+            wanted.update(n for n in node.all_input_nodes if _follows(values.get(n)))
     if not outputs or seed not in wanted:
         return None
     for node in wanted:
@@ -243,13 +243,18 @@ def _first_obstacle(seed: fx.Node, refused: dict[fx.Node, FuseError]) -> FuseErr
     return FuseError("no operator follows it, so that there is nothing to fuse")
 
 
+def _follows(value: Any) -> bool:
+    """Whether a node that was grown is part of what it is grown for: a value, or a size of one that became a number."""
+    return from_linear(value) or type(value) is int
+
+
 def _between(seed: fx.Node, output: fx.Node, values: dict[fx.Node, Any]) -> list[fx.Node] | None:
     """The nodes on the ways from the linear layer to the output, in order; None if one of them is read elsewhere."""
     wanted = {output}
     ordered = list(values)
     for node in reversed(ordered):
         if node in wanted:
-            wanted.update(n for n in node.all_input_nodes if from_linear(values.get(n)))
+            wanted.update(n for n in node.all_input_nodes if _follows(values.get(n)))
     nodes = [node for node in ordered if node in wanted]
     if seed not in wanted:
         return None

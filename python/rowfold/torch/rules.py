@@ -47,22 +47,31 @@ BATCH_SIZE = (
 )
 # What to do instead of a function or a module that the table lacks.
 _INSTEAD = {
-    "softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp alone, "
-    "and what is computed from it, is fused",
+    "softmax": "its result is as large as the logits, which is what a fused operation does not store; its largest "
+    "value is (h.amax(-1) - h.logsumexp(-1)).exp(), that of one column for each row "
+    "h.log_softmax(-1).gather(-1, y).exp()",
     "log_softmax": "its result is as large as the logits, which is what a fused operation does not store; logsumexp, "
     "and one column for each row by gather or nll_loss, are fused",
     "layer_norm": "it looks at whole rows twice; before the linear layer or behind the reduction it is left to PyTorch",
     "masked_fill": "a chain has no mask; to leave columns out, take the rows of the weight that stay: "
     "F.linear(x, W[keep], b[keep])",
-    "std": "a variance is a second pass over the columns; h.square().mean(-1) is one",
-    "var": "a variance is a second pass over the columns; h.square().mean(-1) is one",
     "glu": "it multiplies two halves of the columns; a chain has one current value: as two linear layers, "
     "F.linear(x, W[:n], b[:n]) * F.linear(x, W[n:], b[n:]).sigmoid(), the gate is fused with partial=True",
     "chunk": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
     "split": "it takes parts of a value; take parts of the weight: F.linear(x, W[:n], b[:n])",
+    "einsum": "write the linear layer as F.linear(x, W, b) or x @ W.t()",
+    "baddbmm": "write the linear layer as F.linear(x, W, b) or x @ W.t()",
+    "bmm": "write the linear layer as F.linear(x, W, b) or x @ W.t()",
+    "transpose": "the columns stay the last dimension; a loss takes them so, F.cross_entropy(h.flatten(0, 1), "
+    "y.flatten())",
+    "permute": "the columns stay the last dimension; a loss takes them so, F.cross_entropy(h.flatten(0, 1), "
+    "y.flatten())",
+    "var_mean": "h.var(-1) and h.mean(-1) are, in one pass",
+    "std_mean": "h.std(-1) and h.mean(-1) are, in one pass",
+    "lazy": "call the model once before, which makes it a Linear",
 }
 _OTHERWISE = "write it with operators that are, or put it before the linear layer or behind the reduction"
-_ALIKE = {"Softmax": "softmax", "LayerNorm": "layer_norm", "GLU": "glu"}
+_ALIKE = {"Softmax": "softmax", "LayerNorm": "layer_norm", "GLU": "glu", "LazyLinear": "lazy"}
 
 
 def no_function(name: str) -> str:
@@ -81,6 +90,8 @@ def no_module(name: str, module: nn.Module) -> str:
     way = _INSTEAD.get(
         _ALIKE.get(kind, ""), "write it with operators of doc/pytorch.md, or put it behind the reduction"
     )
+    if getattr(nn, kind, type(module)) is not type(module):  # one of the same name
+        kind = f"{type(module).__module__}.{kind}"
     return f"{name} is a {kind}, which is not in the table of what rowfold fuses; {way}"
 
 

@@ -34,6 +34,24 @@ def reduce(m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, keepdim
     return Row(node, (row,), tuple(steps), folded=True, dropped=not keepdim, flat=row.flat)
 
 
+def variance(
+    m: Matcher, node: fx.Node, value: Value, kind: str, dim: Any, unbiased: Any, keepdim: Any, correction: Any
+) -> Row:
+    """torch.var and torch.std in both forms: unbiased, or what is taken from the number of columns."""
+    row = as_row(node, value)
+    if row.folded:
+        raise refuse(node, f"{kind} of a reduced value is one of a single column")
+    if unbiased is not None:
+        if correction is not None or not isinstance(unbiased, bool):
+            raise refuse(node, f"unbiased is {describe(unbiased)} beside correction; expected a bool alone")
+        correction = int(unbiased)
+    if correction is not None and (not isinstance(correction, (int, float)) or isinstance(correction, bool)):
+        raise refuse(node, f"correction is {describe(correction)}; expected a number")
+    folded = reduce(m, node, value, kind, dim, keepdim)
+    folded.steps = (Step(kind, (1.0 if correction is None else float(correction),)),)
+    return folded
+
+
 def norm(m: Matcher, node: fx.Node, value: Value, p: Any, dim: Any, keepdim: Any, dtype: Any = None) -> Row:
     """The vector norm of each row, for p of 1, 2 and infinity."""
     row = as_row(node, value)

@@ -186,7 +186,8 @@ def index(m: Matcher, node: fx.Node, row: Row, key: Any) -> Row:
     raise refuse(
         node,
         f"the index [{_index_text(key)}] takes parts of a value; expected [..., None] or [..., 0] of a reduced one: "
-        "take parts of the weight, F.linear(x, W[:n], b[:n]), or rows of the input",
+        "take parts of the weight, F.linear(x, W[:n], b[:n]), or rows of the input; of a value that nothing else reads "
+        "they are taken by an index of all dimensions, [:, -1, :]",
     )
 
 

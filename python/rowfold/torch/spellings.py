@@ -143,6 +143,8 @@ SPELLINGS = (
     Spelling("@reduce logsumexp", _REDUCTION, "logsumexp"),
     Spelling("@reduce max", _REDUCTION, "amax"),
     Spelling("@reduce min", _REDUCTION, "amin"),
+    Spelling("@variance var", "dim=None, unbiased=None, keepdim=False, correction=None", "var"),
+    Spelling("@variance std", "dim=None, unbiased=None, keepdim=False, correction=None", "std"),
     Spelling(
         "@norm",
         "p=None, dim=None, keepdim=False, dtype=None",
@@ -249,7 +251,7 @@ def page_rows() -> list[tuple[str, str, str]]:
     rows = []
     for row in SPELLINGS:
         meaning = row.meaning or ("the type of the result or the input" if "@cast" in row.text else row.text)
-        meaning = meaning.replace("@reduce ", "").replace("{", "").replace("}", "")
+        meaning = meaning.replace("@reduce ", "").replace("@variance ", "").replace("{", "").replace("}", "")
         names = [name for name in row.names.split() if not name.endswith("_")]
         others = [f"nn.{name}" for name in row.modules.split()]
         others += [sign for sign in row.operators.split() if sign not in row.names.split()]

@@ -130,6 +130,8 @@ def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, 
     """
     tracer = _Tracer()
     defaults = kept_defaults(target)
+    if not parameter_names(target):
+        raise FuseError("the forward names no parameter; expected its tensors by name, not *args or **kwargs alone")
     try:
         with torch.no_grad(), _NothingIsComputed():
             graph = tracer.trace(target, concrete_args=defaults or None)
@@ -153,10 +155,18 @@ def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, 
         if node.op == "call_function" and node.target is operator.eq and not node.users:
             graph.erase_node(node)
     for node in reversed(list(graph.nodes)):
-        if node.op == "placeholder" and not node.users and any(str(node.target).startswith(f"{k}_") for k in defaults):
+        name = str(node.target)
+        if node.op == "placeholder" and not node.users and name.startswith(("*", *(f"{k}_" for k in defaults))):
             graph.erase_node(node)
     graph.set_codegen(fx.graph.CodeGen())
     return graph, tracer.root, tracer.captured
+
+
+def parameter_names(target: nn.Module | Callable[..., Any]) -> tuple[str, ...]:
+    """The parameters of a forward, but for ``*args`` and ``**kwargs``."""
+    function = target.forward if isinstance(target, nn.Module) else target
+    found = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
 
 
 def kept_defaults(target: nn.Module | Callable[..., Any]) -> dict[str, Any]:

@@ -5,6 +5,12 @@ import os
 
 from spack.package import *
 
+try:  # Spack 1.0 has what builds packages beside its own
+    from spack_repo.builtin.build_systems.autotools import AutotoolsPackage
+    from spack_repo.builtin.build_systems.cuda import CudaPackage
+except ImportError:
+    pass
+
 
 class Rowfold(AutotoolsPackage, CudaPackage):
     """Linear layer, elementwise operators and row reduction as one fused operation, on CPUs and NVIDIA GPUs."""
