@@ -17,6 +17,7 @@ from cases import Case, flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS
 from datasets import ALL
 from rowfold import _lib
+from torch_devices import captured
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -162,13 +163,7 @@ def check_on_device(torch: Any, case: Case) -> None:
     want = merged(case, cuts)
     got = call()
     assert all(y.is_cuda and same_bits(y.cpu().numpy(), w) for y, w in zip(got, want))
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = call()
+    graph, got = captured(call)
     for turn in range(3):
         x.copy_(torch.tensor(np.roll(case.x, turn, 0)))
         graph.replay()
