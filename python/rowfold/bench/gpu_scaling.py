@@ -26,6 +26,7 @@ from .scaling import (
     received,
     shard_model,
     shards_of,
+    together,
 )
 
 SMALL_BYTES = 512
@@ -143,16 +144,7 @@ def _run(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
-        processes = [
-            context.Process(target=_rank, args=(work, rank, size, meeting, answers, arguments), daemon=True)
-            for rank in range(size)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-    if any(process.exitcode for process in processes):
-        raise RuntimeError("a process of the benchmark has failed; its error is above")
+        together(context, _rank, [(work, rank, size, meeting, answers, arguments) for rank in range(size)])
     return answers.get()
 
 

@@ -169,6 +169,17 @@ def _median(call: Callable[[], Any], repeat: int) -> float:
     return statistics.median(samples)
 
 
+def together(context: Any, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    """A process for each of the arguments, at the same time; raises RuntimeError where one fails."""
+    processes = [context.Process(target=work, args=own, daemon=True) for own in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process of the benchmark has failed; its error is above")
+
+
 class Ranks:
     """Processes of this machine that gather bytes through memory that they share: a stand-in for a network."""
 
@@ -182,15 +193,7 @@ class Ranks:
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """What rank 0 of ``work(gather, rank, *arguments)`` returns."""
         shared = (self.size, self.most, self.memory, self.barrier, self.answers, arguments)
-        processes = [
-            self._context.Process(target=_rank, args=(work, rank, *shared), daemon=True) for rank in range(self.size)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            raise RuntimeError("a process of the benchmark has failed; its error is above")
+        together(self._context, _rank, [(work, rank, *shared) for rank in range(self.size)])
         return self.answers.get()
 
 
