@@ -230,7 +230,7 @@ class Ranks:
         return _lib.AllGather(call)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 9])
+@pytest.mark.parametrize("size", range(1, 10))
 def test_threads_as_ranks(size: int) -> None:
     """Every rank gets the same results, of pointers of the host."""
     case = case_of(PLAIN, 50, 64, 4700)
