@@ -212,10 +212,12 @@ typedef struct rfi_cuda_split {
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
-    int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
-                           infinity is irregular */
-    int32_t w_several;  /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
-                           of W itself, such a row has a term for each. 0: its logits are NaN */
+    const uint8_t *thin; /* (columns): where W has such a value, 1; a row whose largest values are elsewhere does not
+                            miss what two levels leave either. NULL: that is not known */
+    int32_t w_infinite;  /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
+                            infinity is irregular */
+    int32_t w_several;   /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
+                            of W itself, such a row has a term for each. 0: its logits are NaN */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
@@ -245,6 +247,7 @@ typedef struct rfi_cuda_survey {
     int32_t dtype, terms; /* how many of binary16 would be made; 0: that is not asked */
     rfi_cuda_findings *findings;
     unsigned *lost; /* (columns): how many rows would lose the value there */
+    uint8_t *thin;  /* (columns): set where a row has a value far below its largest, or zero */
 } rfi_cuda_survey;
 
 /* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last

@@ -44,6 +44,7 @@ cuda_h = \
 	cuda/run.h \
 	cuda/shards.h \
 	cuda/common/epilogue.cuh \
+	cuda/common/irregular_plain.cuh \
 	cuda/common/irregular_tile.cuh \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \

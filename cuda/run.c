@@ -43,6 +43,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         .depth = l->depth,
         .strict = r->p->strict,
         .dense = r->p->dense,
+        .thin = r->p->thin,
         .w_infinite = r->p->w_infinite,
         .w_several = r->p->w_several,
         .scale = (float *)(workspace + l->scale),

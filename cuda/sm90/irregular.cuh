@@ -4,7 +4,7 @@
 #ifndef ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 #define ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 
-#include "common/irregular_tile.cuh"
+#include "common/irregular_plain.cuh"
 #include "sm90/epilogue.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -41,8 +41,8 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
  * columns, of 64 it has all with half of the columns. A stage is multiplied while the threads bring the next one, which
  * for TF32 takes them half as many instructions as for bfloat16. */
 template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroups {
-    static constexpr bool ASYNCHRONOUS = true;
-    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_, true> Tile;
+    static constexpr bool PLAIN = false, ASYNCHRONOUS = true;
+    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_> Tile;
     static constexpr bool VALUES = PASS == irregular_tile::VALUES;
     static constexpr int COLUMNS = ROWS_ == 128 ? COLUMNS_ : COLUMNS_ / 2, COUNT = COLUMNS / 2; /* of a warpgroup */
     static constexpr int STEPS = Tile::ROW / 32, ORDER = Tile::TERMS;
@@ -90,8 +90,8 @@ template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroup
         for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
     }
 };
-/* For few rows more tiles, so that more multiprocessors have one. */
-template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
+/* For few rows more tiles, so that more multiprocessors have one, and plain multiply-adds. */
+template <irregular_tile::Pass> using Of64Rows = irregular_tile::plain::Sums;
 template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;

@@ -79,6 +79,7 @@ struct Shared {
     float *tile;     /* (ROWS, TILE_LD) */
     bool *last;      /* whether this block is the last to finish */
     bool *irregular; /* whether there are rows for compute_irregular */
+    bool *regular;   /* and whether there are others */
     void *states;    /* (2, ROWS) of State: of each row this block's, and that of the block behind it in the cluster */
     uint32_t theirs; /* the barrier of the second */
     rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the
@@ -165,14 +166,17 @@ template <class C> __device__ __forceinline__ void load_ahead(const Parameters &
 /* What load_ahead has left. */
 template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, int rank) {
     Walk<C> at = {(int)blockIdx.x, 0, 0, 0, p.stages};
+    bool idle = false;
     rfi_wait_for_previous();
     if (p.fold.levels.wide) {
         mbarrier_wait(sh.known, 0);
         if (*sh.wide) at.stages *= 2;
+        idle = !*sh.regular;
     }
     int ahead = stages_ahead<C>(p);
 #pragma unroll 1
     for (; ahead && is_there(p, at.tile, rank); ahead--, at.advance()) load_x<C>(p, sh, at, rank);
+    if (idle) return;
 #pragma unroll 1
     for (; is_there(p, at.tile, rank); at.advance()) {
         if (at.round) mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
@@ -427,15 +431,20 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     copy_parameters(f, sh.fold);
     rfi_wait_for_previous();
     if (sees_irregular(f, threadIdx.x, CONSUMER_THREADS)) *sh.irregular = true;
+    for (int r = threadIdx.x; r < f.batch; r += CONSUMER_THREADS)
+        if (!is_irregular(f, r)) *sh.regular = true;
     for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) {
         sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
         sh.ratio[r] = f.levels.wide && r < f.batch ? __ldcg(f.levels.ratio + r) : 0;
         if (sh.ratio[r] != 0) *sh.wide = true;
     }
     mbarrier_arrive(sh.known);
-    barrier_sync(1, CONSUMER_THREADS); /* all know whether a row has two levels */
+    barrier_sync(1, CONSUMER_THREADS); /* all know what rows there are */
     const int stages = *sh.wide ? 2 * p.stages : p.stages;
-    for (int tile = blockIdx.x; is_there(p, tile, rank); tile += gridDim.x) {
+    const bool idle = __shfl_sync(~0u, (int)(f.levels.wide && !*sh.regular), 0); /* nobody wants these products */
+    if (idle && is_there(p, blockIdx.x, rank))
+        for (int i = 0; i < stages_ahead<C>(p); i++) mbarrier_wait(sh.full + 8 * i, 0); /* what is on its way */
+    for (int tile = blockIdx.x; !idle && is_there(p, tile, rank); tile += gridDim.x) {
         const int64_t column0 = (int64_t)tile * FEATURES;
         float w_scale[2] = {1, 1}, total[C::SUMS];
 #pragma unroll
@@ -459,7 +468,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             {(State<C::TOTALS> *)sh.states, is_single(p)});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
-    if (f.tickets) finish<C>(p, sh, rank);
+    if (f.tickets && !idle) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, (int)*sh.irregular, 0))
@@ -477,18 +486,18 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
     __shared__ State<C::TOTALS> states[2 * C::ROWS];
     __shared__ uint64_t theirs, known;
-    __shared__ bool last, irregular, wide;
+    __shared__ bool last, irregular, regular, wide;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, ratio, shared_address(&known), &wide,
-        (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, states,
+        (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, &regular, states,
         shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) ==
         CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
-        irregular = wide = false;
+        irregular = regular = wide = false;
         mbarrier_init(sh.known, CONSUMER_THREADS);
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
