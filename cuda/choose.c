@@ -114,6 +114,7 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
+    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
     int halves;     /* two blocks share out K of a tile */
     int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
@@ -240,6 +241,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .ahead_columns = kernels[ahead_of(kernel)].fold_columns,
         .irregular = shared->irregular,
         .wide = p->compute_dtype == RF_FLOAT64,
+        .affine = shared->affine,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
