@@ -27,9 +27,10 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
-/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, up to as
- * many as there are groups for: measured on 9.0. */
+/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, one for
+ * so many columns whatever the kernel's own have, up to as many as are combined by one block: measured on 9.0. */
 static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.12e-6;
+enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
 
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
@@ -285,8 +286,9 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
             : copies  ? batch * COPIED_ROW
                       : 0);
     const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
-    const double states = tiles(p->out_features, 64);
-    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < 64 ? states : 64) * STATE_SECONDS;
+    const double states = tiles(p->out_features, STATE_COLUMNS);
+    const double folds =
+        larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < MOST_STATES ? states : MOST_STATES) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
         launches * LAUNCH_SECONDS + shared->start + (splits > 1 ? SPLIT_SECONDS : 0);
 }
