@@ -210,6 +210,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
             ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, &one, batch);
+        if (one.opens) ahead.chunk = 0; /* of each row one column alone */
         columns += ahead.sample + ahead.chunk;
         count += ahead.behind > 0;
         const double part =

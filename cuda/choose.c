@@ -164,6 +164,16 @@ static rfi_cuda_kernel_id ahead_of(int kernel) {
     return (rfi_cuda_kernel_id)kernel;
 }
 
+/* See rfi_cuda_choice.opens. */
+static int opens(const rfi_cuda_problem *p, int kernel) {
+#ifdef RFI_BUILD_SM90
+    return (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256 || kernel == RFI_CUDA_HOPPER_SEARCHES_64X128) && !p->x_terms &&
+        !p->w_terms && is_16_bit(p->w_dtype) && p->x_dtype == p->w_dtype;
+#else
+    return (void)p, (void)kernel, 0;
+#endif
+}
+
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
 
 static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size, tile), 1); }
@@ -240,6 +250,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .fold_columns = k->fold_columns,
         .ahead = ahead_of(kernel),
         .ahead_columns = kernels[ahead_of(kernel)].fold_columns,
+        .opens = opens(p, kernel),
+        .multiprocessors = f->multiprocessors,
         .irregular = shared->irregular,
         .wide = p->compute_dtype == RF_FLOAT64,
         .affine = shared->affine,

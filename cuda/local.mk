@@ -23,6 +23,7 @@ cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
+	cuda/sm90/asked.cu \
 	cuda/sm90/fold_128x128.cu \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \

@@ -277,7 +277,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         for (int i = 0; i < 4; i++) {
             const rfi_cuda_before &b = f.before[i / 2];
             const int64_t at = min(row + i % 2 * 8, f.batch - 1);
-            if (b.values) prefetch_l1((const float *)b.values + at), prefetch_l1(b.columns + at);
+            if (b.columns) prefetch_l1((const float *)b.values + at), prefetch_l1(b.columns + at);
         }
     }
     if (f.x.scale) {

@@ -39,12 +39,28 @@ template <int N> __device__ __forceinline__ uint64_t places_before(int64_t offse
     return count < 64 ? (UINT64_C(1) << count) - 1 : ~UINT64_C(0);
 }
 
+/* All columns of a thread as they lie, for the first bound. */
+template <int N> __device__ __forceinline__ void store_all(
+    const rfi_cuda_fold &f, const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (row + 8 * r >= f.batch) continue;
+        float *const to = (float *)b.found + (row + 8 * r) * b.room + column;
+#pragma unroll
+        for (int g = 0; g < N / 4; g++) *(float2 *)(to + g * 8) = {v[4 * g + 2 * r], v[4 * g + 2 * r + 1]};
+    }
+}
+
 /* Of this thread's columns, which are as in fold_columns, those before a bound are counted, or listed. `state` is of
  * these columns, at least: many tiles have nothing so large. All lanes of a warp. It is two instructions a column:
  * where a bound's own column is among them, a second round tells those before it from those behind it. */
 template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const rfi_cuda_fold &f,
     const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column, int width,
     const State<rfi_answers::TOTALS> (&state)[2]) {
+    if (!b.columns) {
+        store_all(f, b, v, row, column);
+        return;
+    }
     const int lane = threadIdx.x % 4; /* of those that share the rows */
     float z[2];
     uint64_t ahead[2]; /* of the bound's column */
