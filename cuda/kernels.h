@@ -118,7 +118,8 @@ typedef struct rfi_cuda_result {
 /* The columns of a row that come before a bound in a stable descending sort with NaN first: a value and a column. */
 typedef struct rfi_cuda_before {
     const void *values;     /* (batch) of the compute type; NULL: nobody asks */
-    const int32_t *columns; /* (batch). NaN and 0: no column comes before */
+    const int32_t *columns; /* (batch). NaN and 0: no column comes before. NULL: no bound, and all columns that the
+                               launch folds, the first of all, are stored in `found` as they lie */
     unsigned *counts;       /* (batch) how many come before: added to */
     void *found;            /* (batch, room) of the compute type: what comes before, in any order; NULL: it is counted
                                alone. What has no room any more is, too */
@@ -190,6 +191,8 @@ typedef struct rfi_cuda_fold {
     const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
     int32_t num_results;    /* of RFI_CUDA_ANSWERS; y is then none of them */
     rfi_cuda_result results[RF_MAX_RESULTS];
+    int32_t first_column, end_column; /* of the kernels of tiles of sm_90a: a launch folds those of whole clusters,
+                                         others in other launches with the same tickets; 0 and 0: all */
 } rfi_cuda_fold;
 
 /* Words that a kernel in front of a fold clears for it, and when either may begin. */

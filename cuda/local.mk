@@ -24,6 +24,7 @@ cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
+	cuda/sm90/asked.cu \
 	cuda/sm90/fold_128x128.cu \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
@@ -58,6 +59,7 @@ cuda_h = \
 	cuda/sm90/family.h \
 	cuda/sm90/config.cuh \
 	cuda/sm90/epilogue.cuh \
+	cuda/sm90/finish.cuh \
 	cuda/sm90/fold.cuh \
 	cuda/sm90/halves.cuh \
 	cuda/sm90/halves_launch.cuh \
@@ -65,8 +67,10 @@ cuda_h = \
 	cuda/sm90/kernels.def \
 	cuda/sm90/launch.cuh \
 	cuda/sm90/ptx.cuh \
+	cuda/sm90/searches.cuh \
 	cuda/sm90/small.cuh \
 	cuda/sm90/small_launch.cuh \
+	cuda/sm90/states.cuh \
 	cuda/sm90/wgmma.cuh
 cuda_stub = cuda/stub.c
 

@@ -32,7 +32,7 @@ static int is_ahead(const rfi_cuda_running *r, int pass, int branch) {
     const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
     const int top = r->spec->plan.branches[branch].top;
     /* A sample is as large as the largest k wants it that has one. */
-    return top ? ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, &r->l->passes[pass].choice)
+    return top ? ahead->opening || ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, &r->l->passes[pass].choice)
                : ahead->chunk > 0;
 }
 
@@ -90,6 +90,7 @@ static rfi_cuda_fold without_results(const rfi_cuda_fold *fold) {
     without.num_results = 0;
     without.columns = NULL;
     without.before[0] = without.before[1] = (rfi_cuda_before){0};
+    without.first_column = without.end_column = 0;
     return without;
 }
 
@@ -165,6 +166,35 @@ static rf_status pick_all_ahead(
     return status;
 }
 
+/* The same by a kernel of its own, for all rows of a piece at once, and the bounds with them. 0: it cannot be used. Its
+ * scratch lies where the rows of W would. */
+static int can_ask_alone(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    const int64_t k = l->problem.in_features, parts = (k + RFI_SM90_PART - 1) / RFI_SM90_PART;
+    const size_t item = rfi_dtype_size(l->problem.x_dtype), room = r->l->aheads[pass].scale - r->l->aheads[pass].w;
+    return l->choice.opens && parts <= 65535 && rfi_cuda_in_pieces(piece->x, piece->ldx, k, item, piece->padded) &&
+        (size_t)piece->rows * (sizeof(int64_t) + (size_t)parts * sizeof(float)) <= room;
+}
+
+static rf_status ask_alone(
+    const rfi_cuda_running *r, int pass, int branch, const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
+    const rfi_cuda_search_place *at = &r->l->searches[branch];
+    char *const scratch = r->workspace + r->l->aheads[pass].w;
+    rfi_cuda_asked asked = {
+        .fold = without_results(fold),
+        .asked = asked_in(r, branch, piece),
+        .columns_there = fold->out_features,
+        .own = (int64_t *)scratch,
+        .parts = (float *)(scratch + (size_t)piece->rows * sizeof(int64_t)),
+        .columns = (int32_t *)(r->workspace + at->columns),
+        .counts = (unsigned *)(r->workspace + at->counts),
+    };
+    asked.fold.out_features = RFI_BLOCK_ROWS;
+    asked.fold.columns = asked.own;
+    asked.fold.picked = r->workspace + at->values;
+    return rfi_cuda_status(rfi_cuda_launch_asked(&asked, r->call->stream), "computing the columns asked for");
+}
+
 /* States of some columns, in which the best k of all have their bound. */
 static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
@@ -192,13 +222,53 @@ static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_c
     int sampled = 0;
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], top = r->spec->plan.branches[branch].top;
-        if (!is_ahead(r, pass, branch)) continue;
+        if (!is_ahead(r, pass, branch) || (top && r->l->aheads[pass].ahead.opening)) continue;
+        if (!top && can_ask_alone(r, pass, piece)) {
+            status = ask_alone(r, pass, branch, piece, fold);
+            continue;
+        }
         if (!top) status = pick_all_ahead(r, pass, asked_in(r, branch, piece), piece, fold);
         else if (!sampled++) status = sample_ahead(r, pass, piece, fold);
         if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->out_features, NULL);
     }
     for (int i = 0; i < search->num_branches; i++)
         if (is_ahead(r, pass, search->branches[i])) fold->before[i] = before_of(r, search->branches[i]);
+    return status;
+}
+
+/* The first columns of the pass, and bounds from these for the others, which `fold` is left with. */
+static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
+    const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const int64_t columns = r->l->aheads[pass].ahead.opening;
+    char *const stored = r->workspace + r->l->aheads[pass].stored;
+    rfi_cuda_fold opening = *fold;
+    int lists = 0;
+    opening.end_column = fold->first_column = (int32_t)columns;
+    for (int i = 0; i < search->num_branches; i++)
+        if (r->spec->plan.branches[search->branches[i]].top)
+            opening.before[i] =
+                lists++ ? (rfi_cuda_before){0} : (rfi_cuda_before){.values = stored, .found = stored, .room = columns};
+    rf_status status = rfi_cuda_launch_fold(r, pass, &opening);
+    for (int i = 0; i < search->num_branches && !status; i++) {
+        const rfi_cuda_search_place *at = &r->l->searches[search->branches[i]];
+        const rfi_cuda_bound bound = {
+            .batch = piece->rows,
+            .out_features = columns,
+            .dtype = r->spec->compute_dtype,
+            .top = r->spec->plan.branches[search->branches[i]].top,
+            .values = r->workspace + at->values,
+            .columns = (int32_t *)(r->workspace + at->columns),
+            .counts = (unsigned *)(r->workspace + at->counts),
+            .room = at->room,
+            .stored = stored,
+            .found = r->workspace + at->found,
+            .found_columns = (int32_t *)(r->workspace + at->found_columns),
+            .wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted),
+        };
+        if (bound.top)
+            status = rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding the first bound");
+    }
+    fold->next_tile = opening.next_tile + 2; /* behind irregular_ticket */
     return status;
 }
 
@@ -210,8 +280,10 @@ static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cud
     unsigned *const wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted);
     const int behind = r->l->aheads[pass].ahead.behind;
     rfi_cuda_fold again = without_results(fold);
-    rf_status status =
-        rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
+    rf_status status = RF_OK;
+    if (!r->l->aheads[pass].ahead.opening)
+        status =
+            rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], ahead = is_ahead(r, pass, branch);
         if (ahead && !r->spec->plan.branches[branch].top) continue;
@@ -230,7 +302,9 @@ rf_status rfi_cuda_run_with_searches(
     const rfi_cuda_pass *search = &r->p->passes.at[searches];
     rf_status status = begin_searches(r, pass, search, piece, fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, fold);
+    if (!status && ahead->opening) status = open_pass(r, pass, search, piece, fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, fold);
-    if (!status && (ahead->sample || ahead->behind)) status = search_again(r, pass, search, piece, fold);
+    if (!status && (ahead->opening || ahead->sample || ahead->behind))
+        status = search_again(r, pass, search, piece, fold);
     return status ? status : store_found(r, searches, piece);
 }

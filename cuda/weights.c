@@ -423,14 +423,12 @@ static void add_steps(rfi_cuda_chain *chain, int *count, const rfi_steps *steps)
     }
 }
 
-/* What comes before the reduction of a branch, and the step of a pass's own. */
-static int fill_pre(
-    const rfi_plan *plan, const rfi_branch *branch, const rfi_step *extra, int extras, rfi_cuda_chain *chain) {
-    rfi_steps pre = plan->trunk;
+/* What comes before the reduction of a branch; `pass` as in rfi_cuda_pre_steps. */
+static int fill_pre(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_pass *pass, rfi_cuda_chain *chain) {
+    rfi_steps pre;
     int count = 0;
-    for (int i = 0; i < branch->pre.count; i++) pre.at[pre.count++] = branch->pre.at[i];
-    if (extras) pre.at[pre.count++] = *extra;
-    chain->num_affine = rfi_cuda_affine_steps(pre.at, pre.count, chain->affine);
+    rfi_cuda_pre_steps(plan, branch, pass, &pre);
+    chain->num_affine = rfi_cuda_affine_steps(&pre, chain->affine, NULL);
     for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
     add_steps(chain, &count, &pre);
     chain->num_pre = count;
@@ -439,10 +437,8 @@ static int fill_pre(
 
 static void fill_pass(
     const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
-    rfi_step extra;
-    const int extras = rfi_cuda_extra_step(pass, &extra);
     *chain = (rfi_cuda_chain){.reduction = pass->reduction};
-    int count = fill_pre(plan, &plan->branches[pass->like], &extra, extras, chain);
+    int count = fill_pre(plan, &plan->branches[pass->like], pass, chain);
     for (int i = 0; i < pass->num_branches; i++) {
         const rfi_branch *branch = &plan->branches[pass->branches[i]];
         results[i] = (rfi_cuda_result){
@@ -466,7 +462,7 @@ static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan, rf_dt
         fill_pass(plan, &p->passes.at[i], &p->programs[i].chain, p->programs[i].results);
     rfi_cuda_program *program = p->programs + p->passes.count;
     for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].gathers) fill_pre(plan, &plan->branches[b], NULL, 0, &program++->chain);
+        if (plan->branches[b].gathers) fill_pre(plan, &plan->branches[b], NULL, &program++->chain);
     return RF_OK;
 }
 

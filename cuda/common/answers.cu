@@ -17,63 +17,92 @@ template <class T> struct ranked {
     int32_t column;
 };
 
-template <class T> __device__ __forceinline__ bool comes_before(const ranked<T> &p, const ranked<T> &q) {
-    if (p.column < 0 || q.column < 0) return p.column >= 0 && q.column < 0;
-    return rfi_comes_before(p.value, p.column, q.value, q.column);
-}
+/* By what columns are sorted: above another is what comes before it; none is above no column. */
+template <class T> struct sort_key {
+    ranked<T> one;
+    static __device__ sort_key of(const ranked<T> &one) { return {one}; }
+    static __device__ sort_key none() { return {{0, -1}}; }
+    __device__ bool is_none() const { return one.column < 0; }
+    __device__ bool above(const sort_key &q) const {
+        if (is_none() || q.is_none()) return !is_none() && q.is_none();
+        return rfi_comes_before(one.value, one.column, q.one.value, q.one.column);
+    }
+    __device__ sort_key of_lane(int step) const {
+        return {{__shfl_xor_sync(~0u, one.value, step), __shfl_xor_sync(~0u, one.column, step)}};
+    }
+};
 
-constexpr int KEPT = 1024; /* columns */
+/* In one word: NaN above all numbers, which are in their order, zeros of both signs alike, and of equal ones the first
+ * column above the others. */
+template <> struct sort_key<float> {
+    unsigned long long word;
+    static __device__ sort_key of(const ranked<float> &one) {
+        const unsigned bits = __float_as_uint(one.value + 0.0f), number = bits >> 31 ? ~bits : bits | 0x80000000u;
+        const unsigned value = one.value != one.value ? ~0u : number;
+        return {one.column < 0 ? 0 : (unsigned long long)value << 32 | ~(unsigned)one.column};
+    }
+    static __device__ sort_key none() { return {0}; }
+    __device__ bool is_none() const { return !word; }
+    __device__ bool above(const sort_key &q) const { return word > q.word; }
+    __device__ sort_key of_lane(int step) const { return {__shfl_xor_sync(~0u, word, step)}; }
+};
+
+constexpr int KEPT = 1024;       /* columns */
+constexpr int MOST_GROUPS = 128; /* of threads: twice k at least */
+static_assert(MOST_GROUPS >= 2 * RF_MAX_TOP, "each k has its groups");
 
 /* The first k of `count` columns, item(i) the i-th, by a block: put(n, column) gets each from one thread, less than k
  * where there are less. What no more than k - 1 groups of threads have better ones than is a bound; those that are not
- * behind it are few, and each counts the others before it. Of groups there are twice k at least, or as many as threads:
+ * behind it are few, and each counts the others before it. Of groups there are twice k at least, and not many more:
  * that each is compared with all is what takes time. No two are the same column, so which thread holds which does not
  * matter. */
 template <class T, class Item, class Put> __device__ void select_first(int64_t count, int k, Item item, Put put) {
-    __shared__ ranked<T> best[THREADS], kept[KEPT], bound;
+    using key = sort_key<T>;
+    __shared__ key best[MOST_GROUPS], kept[KEPT], bound;
+    __shared__ int64_t kept_items[KEPT];
     __shared__ int num_kept;
-    ranked<T> mine = {0, -1};
+    key mine = key::none();
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
-        const ranked<T> one = item(i);
-        if (comes_before(one, mine)) mine = one;
+        const key one = key::of(item(i));
+        if (one.above(mine)) mine = one;
     }
-    const int group = k <= THREADS / 16 ? 8 : k <= THREADS / 8 ? 4 : 1; /* threads */
+    const int group = k <= THREADS / 16 ? 8 : k <= THREADS / 8 ? 4 : 2, groups = THREADS / group; /* threads */
     for (int step = 1; step < group; step *= 2) {
-        const ranked<T> other = {__shfl_xor_sync(~0u, mine.value, step), __shfl_xor_sync(~0u, mine.column, step)};
-        if (comes_before(other, mine)) mine = other;
+        const key other = mine.of_lane(step);
+        if (other.above(mine)) mine = other;
     }
-    if (threadIdx.x % group) mine.column = -1;
-    else best[threadIdx.x / group] = mine;
-    if (threadIdx.x == 0) num_kept = 0, bound.column = -1;
+    if (threadIdx.x % group == 0) best[threadIdx.x / group] = mine;
+    if (threadIdx.x == 0) num_kept = 0, bound = key::none();
     __syncthreads();
-    int before = 0;
-    for (int i = 0; i < THREADS / group && mine.column >= 0; i++) before += comes_before(best[i], mine);
-    if (mine.column >= 0 && before == k - 1) bound = mine;
+    if (threadIdx.x < groups && !best[threadIdx.x].is_none()) {
+        int before = 0;
+        for (int i = 0; i < groups; i++) before += best[i].above(best[threadIdx.x]);
+        if (before == k - 1) bound = best[threadIdx.x];
+    }
     __syncthreads();
-    const auto counts = [&](const ranked<T> &one) {
-        return one.column >= 0 && (bound.column < 0 || !comes_before(bound, one));
-    };
+    const key last = bound;
+    const auto counts = [&](const key &one) { return !one.is_none() && !last.above(one); };
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
-        const ranked<T> one = item(i);
+        const key one = key::of(item(i));
         if (!counts(one)) continue;
         const int at = atomicAdd(&num_kept, 1);
-        if (at < KEPT) kept[at] = one;
+        if (at < KEPT) kept[at] = one, kept_items[at] = i;
     }
     __syncthreads();
     if (num_kept <= KEPT) {
         for (int j = threadIdx.x; j < num_kept; j += THREADS) {
             int place = 0;
-            for (int i = 0; i < num_kept; i++) place += comes_before(kept[i], kept[j]);
-            if (place < k) put(place, kept[j]);
+            for (int i = 0; i < num_kept; i++) place += kept[i].above(kept[j]);
+            if (place < k) put(place, item(kept_items[j]));
         }
         return;
     }
     for (int64_t j = threadIdx.x; j < count; j += THREADS) {
-        const ranked<T> one = item(j);
+        const key one = key::of(item(j));
         if (!counts(one)) continue;
         int64_t place = 0;
-        for (int64_t i = 0; i < count; i++) place += comes_before(item(i), one);
-        if (place < k) put((int)place, one);
+        for (int64_t i = 0; i < count; i++) place += key::of(item(i)).above(one);
+        if (place < k) put((int)place, item(j));
     }
 }
 
@@ -112,6 +141,28 @@ template <class T> __global__ void __launch_bounds__(THREADS) bound_by_peaks(con
             if (n < b.top - 1) return;
             *value = one.value;
             b.columns[row] = one.column + 1; /* it is one of them itself */
+        });
+}
+
+/* A block a row. */
+template <class T> __global__ void __launch_bounds__(THREADS)
+    bound_by_stored(const __grid_constant__ rfi_cuda_bound b) {
+    rfi_release_next();
+    rfi_wait_for_previous();
+    const int64_t row = blockIdx.x;
+    const T *const stored = (const T *)b.stored + row * b.out_features;
+    if (threadIdx.x == 0) {
+        b.counts[row] = (unsigned)b.top;
+        if (row == 0) *b.wanted = 0;
+    }
+    select_first<T>(
+        b.out_features, b.top, [&](int64_t i) { return ranked<T>{stored[i], (int32_t)i}; },
+        [&](int n, const ranked<T> &one) {
+            ((T *)b.found)[row * b.room + n] = one.value;
+            b.found_columns[row * b.room + n] = one.column;
+            if (n < b.top - 1) return;
+            ((T *)b.values)[row] = one.value;
+            b.columns[row] = one.column; /* nothing behind it is searched before it */
         });
 }
 
@@ -254,6 +305,32 @@ template <class T> __device__ T meet_infinity(const rfi_cuda_fold &f, int64_t ro
     return sum;
 }
 
+/* The next pieces of a lane's, of 16-bit values as they are stored, several on their way at once: in the order of the
+ * loop that takes one at a time. */
+__device__ __forceinline__ void add_stored(
+    const rfi_cuda_fold &f, int64_t row, int64_t column, int64_t &k, float &sum) {
+    using namespace pieces;
+    constexpr int AT_ONCE = 4, STEP = 32 * PIECE<float>;
+    for (; k + (AT_ONCE - 1) * STEP + PIECE<float> <= f.in_features; k += AT_ONCE * STEP) {
+        uint4 x[AT_ONCE], w[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int64_t i = k + j * STEP,
+                          at = f.w.panel ? rfi_place(f.w.panel, f.w.ld, column, i) : column * f.w.ld + i;
+            x[j] = *(const uint4 *)((const uint16_t *)f.x.data + row * f.x.ld + i);
+            w[j] = *(const uint4 *)((const uint16_t *)f.w.data + at);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            float xs[PIECE<float>], ws[PIECE<float>];
+            widen(xs, x[j], f.x.dtype == RF_BFLOAT16);
+            widen(ws, w[j], f.w.dtype == RF_BFLOAT16);
+#pragma unroll
+            for (int i = 0; i < PIECE<float>; i++) sum = fma(xs[i], ws[i], sum);
+        }
+    }
+}
+
 /* A warp a column: the lanes share out K by pieces. */
 template <class T> __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ rfi_cuda_gather g) {
     using namespace pieces;
@@ -273,7 +350,11 @@ template <class T> __global__ void __launch_bounds__(THREADS) gather(const __gri
         T sum = 0;
         const bool infinite = isinf(scale);
         if (infinite) sum = meet_infinity<T>(f, row, column, lane);
-        for (int64_t k = infinite ? f.in_features : lane * PIECE<T>; k < f.in_features; k += 32 * PIECE<T>) {
+        int64_t k = infinite ? f.in_features : lane * PIECE<T>;
+        if constexpr (sizeof(T) == 4)
+            if (x.whole == ONE_TERM && x.in_pieces && w.whole == ONE_TERM && w.in_pieces && !f.w.scale)
+                add_stored(f, row, column, k, sum);
+        for (; k < f.in_features; k += 32 * PIECE<T>) {
             piece<1> x_piece;
             piece<sizeof(T) == 4 ? 3 : 1> w_piece;
             const form x_form = load_piece<T>(x_piece, x, true, row, k, f.in_features),
@@ -347,6 +428,8 @@ cudaError_t rfi_cuda_launch_bound(const rfi_cuda_bound *bound, cudaStream_t stre
     const bool wide = bound->dtype == RF_FLOAT64;
     if (!bound->top)
         return launch_rows(wide ? bound_by_pick<double> : bound_by_pick<float>, bound, bound->batch, THREADS, stream);
+    if (bound->stored)
+        return launch_rows(wide ? bound_by_stored<double> : bound_by_stored<float>, bound, bound->batch, 1, stream);
     return launch_rows(wide ? bound_by_peaks<double> : bound_by_peaks<float>, bound, bound->batch, 1, stream);
 }
 

@@ -136,11 +136,20 @@ __device__ __forceinline__ int64_t asked_column(const rfi_cuda_merging &p, int64
 /* Calls f with the words of every group's state, in the order of the columns, whatever parts they lie in. */
 template <class F> __device__ __forceinline__ void each_group(const rfi_cuda_merging &p, int64_t row, F f) {
 #pragma unroll 1
-    for (int i = 0; i < p.num_parts; i++) {
-        const int64_t groups = p.parts[i].groups;
-        const double *const from = p.parts[i].states + row * groups * p.words + p.word;
+    for (int i = 0; i < p.num_runs; i++) {
+        const int64_t groups = p.runs[i].groups, count = p.runs[i].count, stride = p.runs[i].stride;
+        const double *from = p.runs[i].states + row * groups * p.words + p.word;
+        /* Of many devices each has one group: the loop with more turns is the one whose loads overlap. */
+        if (groups == 1) {
+#pragma unroll 8
+            for (int64_t c = 0; c < count; c++) f(from + c * stride);
+            continue;
+        }
+#pragma unroll 1
+        for (int64_t c = 0; c < count; c++, from += stride) {
 #pragma unroll 4
-        for (int64_t g = 0; g < groups; g++) f(from + g * p.words);
+            for (int64_t g = 0; g < groups; g++) f(from + g * p.words);
+        }
     }
 }
 

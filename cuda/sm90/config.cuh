@@ -29,7 +29,7 @@ struct Parameters {
     int32_t stages;         /* of a tile, for each level of x */
     int32_t w_column,
         w_block; /* what a stage adds to the first and third coordinate of a box of W: see encode_blocks */
-    int32_t m_tiles, n_tiles;
+    int32_t m_tiles, n_tiles, first_tile; /* n_tiles of a row from that one on */
     int32_t x_rows;     /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;    /* clusters of row tiles that are walked before the next columns */
     int32_t slots;      /* states of a row */
@@ -121,7 +121,7 @@ template <class C> __device__ __forceinline__ Tile tile_at(const Parameters &p, 
     int group = index / (p.m_group * n_clusters), rest = index - group * p.m_group * n_clusters;
     int height = min(p.m_group, m_clusters - group * p.m_group);
     int m = group * p.m_group + rest % height, n = rest / height;
-    return {m * C::CLUSTER_M, n * C::CLUSTER_N};
+    return {m * C::CLUSTER_M, p.first_tile + n * C::CLUSTER_N};
 }
 
 /* Where a role of a block is on the walk of its cluster: at a tile, after `count` others. */

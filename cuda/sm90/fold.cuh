@@ -16,6 +16,7 @@
 #define ROWFOLD_CUDA_SM90_FOLD_CUH
 
 #include "sm90/epilogue.cuh"
+#include "sm90/finish.cuh"
 #include "sm90/irregular.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -248,6 +249,22 @@ template <class C, int N> __device__ __forceinline__ void multiply_by_stages(flo
     }
 }
 
+/* Multiplies stage after stage, the products of one on their way while the next is waited for: `add` begins them. */
+template <class C, class S, class Add>
+__device__ __forceinline__ void multiply_level(const Shared<S> &sh, Ring &ring, int stages, Add add) {
+    int previous = 0;
+    for (int k = 0; k < stages; k++) {
+        mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+        add(ring.stage);
+        wgmma_wait<1>();
+        if (k) release<C>(sh.empty + 8 * previous);
+        previous = ring.stage;
+        ring.advance<C>();
+    }
+    wgmma_wait<0>();
+    if (stages) release<C>(sh.empty + 8 * previous);
+}
+
 /* The sums of a tile, added by the tensor cores alone. */
 template <class C, int N> __device__ __forceinline__ void multiply_through(float (&total)[N], const Parameters &p,
     const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, int stages, bool wide, int warpgroup) {
@@ -255,17 +272,7 @@ template <class C, int N> __device__ __forceinline__ void multiply_through(float
     for (int i = 0; i < N; i++) total[i] = 0;
 #pragma unroll 1
     for (int level = !C::BF16 && wide; level >= 0; level--) {
-        int previous = 0;
-        for (int k = 0; k < stages; k++) {
-            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
-            multiply_stage<C>(total, a, b, ring.stage, true);
-            wgmma_wait<1>();
-            if (k) release<C>(sh.empty + 8 * previous);
-            previous = ring.stage;
-            ring.advance<C>();
-        }
-        wgmma_wait<0>();
-        if (stages) release<C>(sh.empty + 8 * previous);
+        multiply_level<C>(sh, ring, stages, [&](int stage) { multiply_stage<C>(total, a, b, stage, true); });
         if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
     }
 }
@@ -318,6 +325,28 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
+/* By one thread. A stage is released by the warps of `releasing` blocks. */
+template <class C>
+__device__ __forceinline__ void init_barriers(const Parameters &p, const Shared<C> &sh, int stages, int releasing) {
+    mbarrier_init(sh.wide_known, 128 * CONSUMERS);
+    for (int i = 0; i < stages; i++) {
+        mbarrier_init(sh.full + 8 * i, 1);
+        mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * releasing);
+    }
+    for (int i = 0; i < 2; i++) {
+        mbarrier_init(sh.columns_full + 8 * i, 32);
+        mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
+    }
+    for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
+    for (int i = 0; i < HANDED_OUT; i++) {
+        mbarrier_init(sh.tile_full + 8 * i, 1);
+        mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
+    }
+    mbarrier_init_fence();
+    prefetch_map(&p.x[0]);
+    prefetch_map(&p.w[0]);
+}
+
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
     if constexpr (C::SEARCHES) {
         if (!rfi_is_wanted(p.fold)) return;
@@ -339,23 +368,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     if (threadIdx.x < COUNTED_TILES) left_out[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
-        mbarrier_init(sh.wide_known, 128 * CONSUMERS);
-        for (int i = 0; i < C::STAGES; i++) {
-            mbarrier_init(sh.full + 8 * i, 1);
-            mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * C::CLUSTER);
-        }
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(sh.columns_full + 8 * i, 32);
-            mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
-        }
-        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
-        for (int i = 0; i < HANDED_OUT; i++) {
-            mbarrier_init(sh.tile_full + 8 * i, 1);
-            mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
-        }
-        mbarrier_init_fence();
-        prefetch_map(&p.x[0]);
-        prefetch_map(&p.w[0]);
+        init_barriers(p, sh, C::STAGES, C::CLUSTER);
     }
     __syncthreads();
     if (C::CLUSTER > 1) cluster_sync();
@@ -369,7 +382,9 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             if (elect_lane()) produce_stages<C>(p, sh, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);
-        else if (p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, warp - 2);
+        else if (p.fold.chain.reduction != RF_OP_NONE)
+            draw_tickets<C>(
+                p, sh, warp - 2, true, [&](const Walk &walk) { return slot_of<C>(p, walk.of<C>(rank), warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

@@ -43,51 +43,6 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_> struct Config
     static_assert(STAGES >= 3 && SENT_BYTES <= STAGE, "room for what is exchanged");
 };
 
-/* PTX instructions that only this kernel has a use for: see ptx.cuh. */
-__device__ __forceinline__ uint64_t policy_of(bool once) {
-    uint64_t policy;
-    if (once) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-__device__ __forceinline__ void bulk_load(
-    uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(bar), "l"(policy)
-        : "memory");
-}
-__device__ __forceinline__ void tma_load_by(
-    uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, int block, uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::
-            "r"(to),
-        "l"(map), "r"(bar), "r"(column), "r"(row), "r"(block), "l"(policy)
-        : "memory");
-}
-/* The same place in the shared memory of block `rank` of the cluster. */
-__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
-/* 16 bytes to another block, counted by a barrier there; addresses from address_in. */
-__device__ __forceinline__ void send(uint32_t to, float a, float b, float c, float d, uint32_t bar) {
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-        "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
-        : "memory");
-}
-__device__ __forceinline__ float4 load_shared(uint32_t from) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-        : "r"(from)
-        : "memory");
-    return v;
-}
-
 template <class C> __device__ __forceinline__ void produce_stages(
     const Parameters &p, const Shared<typename C::Folded> &sh, uint32_t ready, int rank) {
     using E = typename C::Folded;
@@ -203,17 +158,7 @@ template <class C, int N> __device__ __forceinline__ void sum_products(float (&t
                 ring.advance<C>();
             }
         } else {
-            int previous = 0;
-            for (int k = 0; k < count; k++) {
-                mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
-                multiply_part<C>(total, a, b, ring.stage, 0, true);
-                wgmma_wait<1>();
-                if (k) release<C>(sh.empty + 8 * previous);
-                previous = ring.stage;
-                ring.advance<C>();
-            }
-            wgmma_wait<0>();
-            if (count) release<C>(sh.empty + 8 * previous);
+            multiply_level<C>(sh, ring, count, [&](int stage) { multiply_part<C>(total, a, b, stage, 0, true); });
         }
         if (!C::BF16 && level) change_level<C>(total, p.fold, block);
     }
@@ -242,8 +187,9 @@ template <class C, int N, int HALF> __device__ __forceinline__ void exchange(flo
     const uint32_t from = sh.stages + ring.stage * C::STAGE + thread * 16;
 #pragma unroll
     for (int i = 0; i < HALF; i += 4) {
-        const float4 v = load_shared(from + i / 4 * NEXT);
-        mine[i] += v.x, mine[i + 1] += v.y, mine[i + 2] += v.z, mine[i + 3] += v.w;
+        const irregular_tile::Words v = irregular_tile::words_of(irregular_tile::load_shared(from + i / 4 * NEXT));
+#pragma unroll
+        for (int j = 0; j < 4; j++) mine[i + j] += __uint_as_float(v.w[j]);
     }
     __syncwarp();
     release<C>(sh.empty + 8 * ring.stage);
@@ -254,18 +200,9 @@ constexpr int JOINED = 64; /* states of a row that are joined at a time, by LANE
 constexpr int LANES = 4;
 static_assert(JOINED == LANES * GROUP / 2, "in one round");
 
-/* Where the state of a cluster's tile is among those of its 64 rows: see slot_of of epilogue.cuh. */
+/* Where the state of a cluster's tile is among those of its 64 rows. */
 __device__ __forceinline__ Slot place_of(const Parameters &p, Tile first, int warpgroup) {
-    Slot s;
-    s.block = first.m * 2 + warpgroup;
-    s.slot = first.n / 2;
-    s.first_row = (int64_t)s.block * 64;
-    s.there = s.first_row < p.fold.batch;
-    s.groups = (p.slots + JOINED - 1) / JOINED;
-    s.group = s.slot / JOINED;
-    s.first = s.group * JOINED;
-    s.count = min(p.slots - s.first, JOINED);
-    return s;
+    return slot_at(p, first.m * 2 + warpgroup, first.n / 2, JOINED);
 }
 
 /* Both blocks' states of a tile are joined in the first. */
@@ -301,24 +238,7 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
-/* As draw_tickets of epilogue.cuh, for the first block. The second goes the same way, and draws none: a way of its own
- * through the loop over tiles would be what hopper.md 12 says. */
-template <class E>
-__device__ __forceinline__ void draw_joined(const Parameters &p, const Shared<E> &sh, int rank, int warpgroup) {
-    rfi_wait_for_previous();
-    for (Walk walk = first_tile<E>(p); walk.is_there(); take_next<E>(sh, walk)) {
-        const Slot s = place_of(p, walk.tile, warpgroup);
-        barrier_sync(written_barrier(warpgroup), 160);
-        if (threadIdx.x % 32 == 0) {
-            sh.last[walk.count % 2 * CONSUMERS + warpgroup] =
-                rank == 0 && s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
-            mbarrier_arrive(sh.drawn + 8 * warpgroup);
-        }
-        __syncwarp();
-    }
-}
-
-/* As finish_tile of epilogue.cuh, in the first block. */
+/* As finish_tile of finish.cuh, in the first block. */
 template <class E> __device__ __forceinline__ void finish_joined(
     const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<E> &sh) {
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
@@ -395,25 +315,9 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
-        mbarrier_init(sh.wide_known, 128 * CONSUMERS);
         mbarrier_init(ready, 1);
         mbarrier_init(pairs.full, 1);
-        for (int i = 0; i < C::STAGES; i++) {
-            mbarrier_init(sh.full + 8 * i, 1);
-            mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS);
-        }
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(sh.columns_full + 8 * i, 32);
-            mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
-        }
-        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
-        for (int i = 0; i < HANDED_OUT; i++) {
-            mbarrier_init(sh.tile_full + 8 * i, 1);
-            mbarrier_init(sh.tile_empty + 8 * i, 2 * tile_readers(p) + 1);
-        }
-        mbarrier_init_fence();
-        prefetch_map(&p.x[0]);
-        prefetch_map(&p.w[0]);
+        init_barriers(p, sh, C::STAGES, 1);
     }
     __syncthreads();
     cluster_sync();
@@ -427,7 +331,9 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             if (elect_lane()) produce_stages<C>(p, sh, ready, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
-        else if (p.fold.chain.reduction != RF_OP_NONE) draw_joined<E>(p, sh, rank, warp - 2);
+        else if (p.fold.chain.reduction != RF_OP_NONE)
+            draw_tickets<E>(
+                p, sh, warp - 2, rank == 0, [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

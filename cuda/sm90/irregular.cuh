@@ -5,7 +5,7 @@
 #define ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 
 #include "common/irregular_plain.cuh"
-#include "sm90/epilogue.cuh"
+#include "sm90/finish.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace hopper {

@@ -103,14 +103,16 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
     p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
-    p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
+    const int32_t all_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
+    p->first_tile = f.first_column / C::BN;
+    p->n_tiles = (f.end_column ? f.end_column / C::BN : all_tiles) - p->first_tile;
     /* What lies behind the last column is zeros. */
     constexpr int64_t DEPTH = C::K * C::DEPTH;
     p->stages = (int32_t)((f.in_features * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
     p->w_column = f.w.panel ? 0 : C::K;
     p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
-    p->slots = p->n_tiles * C::SPLITS;
+    p->slots = all_tiles * C::SPLITS;
     constexpr int PART = C::BM / C::CLUSTER_N;
     p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
