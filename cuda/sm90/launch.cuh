@@ -84,14 +84,16 @@ cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows 
                                   : CU_TENSOR_MAP_SWIZZLE_32B});
 }
 
-/* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and
- * block. A box is of whole blocks. */
+/* The same of a term of W in blocks, which are swizzled already, by three coordinates: 0, 0 and the block. A box is of
+ * whole blocks. What lies together in a block and a term is read as rows of 512 bytes, not as those of the matrix: TMA
+ * takes its time for rows. */
 cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
-    const cuuint64_t panel = (cuuint64_t)w.panel,
+    const cuuint64_t panel = (cuuint64_t)w.panel, piece = 256, pieces = panel * RFI_BLOCK_ROWS / piece,
                      blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
     return encode(map, data, w.dtype,
-        {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
-            {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS}, CU_TENSOR_MAP_SWIZZLE_NONE});
+        {3, {piece, pieces, blocks}, {piece * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
+            {(cuuint32_t)piece, (cuuint32_t)pieces, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
+            CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 
 const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
@@ -111,6 +113,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = p->n_tiles * C::SPLITS;
+    p->group = C::TOTALS == 1 && p->slots <= JOINED ? JOINED : GROUP; /* a second level takes time */
     constexpr int PART = C::BM / C::CLUSTER_N;
     p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
