@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The primitives of ops.h for nvcc: in float CUDA's full-accuracy functions, in double those of the CPU. None of the
- * files here is compiled with
- * --use_fast_math, so expf is within 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2, normcdff 5 (CUDA C++ Programming
- * Guide, mathematical functions), divisions and square roots are rounded correctly and subnormals are kept. The terms
- * of a logsumexp alone take the special function unit as it is: 2^-22 of a term, and 2^-24 of one for each unit that
- * its exponent lies below the largest, which the sum does not show. */
+/* The primitives of ops.h for nvcc: in float CUDA's full-accuracy functions but for Phi, in double those of the CPU.
+ * None of the files here is compiled with --use_fast_math, so expf is within 1 ulp, logf 1, log1pf 1, expm1f 1, tanhf 2
+ * (CUDA C++ Programming Guide, mathematical functions), divisions and square roots are rounded correctly and subnormals
+ * are kept. gelu is within 3.6 ulps and what an ulp of x changes, found by trying all floats. The terms of a logsumexp
+ * alone take the special function unit as it is: 2^-22 of a term, and 2^-24 of one for each unit that its exponent lies
+ * below the largest, which the sum does not show. */
 #ifndef ROWFOLD_CUDA_PRIMITIVES_CUH
 #define ROWFOLD_CUDA_PRIMITIVES_CUH
 
