@@ -14,7 +14,9 @@
 
 namespace hopper {
 
-constexpr int GROUP = RFI_SM90_GROUP; /* states of a row that are merged at a time */
+constexpr int GROUP = RFI_SM90_GROUP;     /* states of a row that are merged at a time, where they are many */
+constexpr int LANES = 4;                  /* that merge the states of a row, pairs, */
+constexpr int JOINED = LANES * GROUP / 2; /* so many in one round */
 constexpr int CHUNK = 16; /* accumulators at most that a thread takes through the steps at a time: the branch on a step
                              is paid once for these */
 constexpr int CONSUMERS = 2; /* warpgroups that multiply */
@@ -33,6 +35,7 @@ struct Parameters {
     int32_t x_rows;     /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;    /* clusters of row tiles that are walked before the next columns */
     int32_t slots;      /* states of a row */
+    int32_t group;      /* states of a row that are merged before the groups are: see RFI_SM90_GROUP */
     int32_t group_slot; /* where the states of groups of them begin */
     rfi_cuda_fold fold;
 };

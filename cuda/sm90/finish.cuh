@@ -36,22 +36,22 @@ struct Slot {
 };
 
 /* Of 64 rows, where `joined` states are joined at a time. */
-__device__ __forceinline__ Slot slot_at(const Parameters &p, int block, int slot, int joined) {
+__device__ __forceinline__ Slot slot_at(const Parameters &p, int block, int slot) {
     Slot s;
     s.block = block;
     s.slot = slot;
     s.first_row = (int64_t)s.block * 64;
     s.there = s.first_row < p.fold.batch && s.slot < p.slots;
-    s.groups = (p.slots + joined - 1) / joined;
-    s.group = s.slot / joined;
-    s.first = s.group * joined;
-    s.count = min(p.slots - s.first, joined);
+    s.groups = (p.slots + p.group - 1) / p.group;
+    s.group = s.slot / p.group;
+    s.first = s.group * p.group;
+    s.count = min(p.slots - s.first, p.group);
     return s;
 }
 
 template <class C> __device__ __forceinline__ Slot slot_of(const Parameters &p, Tile tile, int warpgroup) {
-    return C::SPLITS == 1 ? slot_at(p, tile.m * 2 + warpgroup, tile.n, GROUP)
-                          : slot_at(p, tile.m, tile.n * 2 + warpgroup, GROUP);
+    return C::SPLITS == 1 ? slot_at(p, tile.m * 2 + warpgroup, tile.n)
+                          : slot_at(p, tile.m, tile.n * 2 + warpgroup);
 }
 
 __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Slot &s) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void join_pairs(State<1> &s, const State<1> (&v)[COUN
 
 /* Joins states [first, first + count) of each of ROWS rows, by LANES threads, two neighbouring states a thread in turn;
  * all get the result. All loads are on their way at once. */
-template <class R, int LANES, int ROWS> __device__ __forceinline__ void combine_rows(
+template <class R, int ROWS> __device__ __forceinline__ void combine_rows(
     State<1> *const (&states)[ROWS], const bool (&there)[ROWS], int first, int count, State<1> (&all)[ROWS]) {
     constexpr int BLOCK = GROUP / 2, PAIRS = BLOCK / 2;
     const int lane = threadIdx.x % LANES;
@@ -228,7 +228,7 @@ __device__ __forceinline__ float run_steps(const Finish &q, const Steps &s, int6
  * finishes the rows. By a warpgroup, LANES threads a row. Nobody runs this until everybody waits for it, when its
  * instructions would come from memory, a line after the other: `tries` is for running it on no rows, before there is
  * anything else to do. Not inlined, so that these are the same instructions. */
-template <int LANES> static __device__ __noinline__ void finish_states(Finish q, bool tries) {
+static __device__ __noinline__ void finish_states(Finish q, bool tries) {
     constexpr int ROWS = LANES / 2; /* of a thread */
     const int thread = thread_in_warpgroup();
     const Steps steps = load_steps(q);
@@ -250,7 +250,7 @@ template <int LANES> static __device__ __noinline__ void finish_states(Finish q,
         int first = q.first, count = q.count;
 #pragma unroll 1
         for (int left = q.groups > 1 && !tries;; left--) {
-            combine_rows<R, LANES>(states, there, first, count, all);
+            combine_rows<R>(states, there, first, count, all);
             if (!left) break;
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -282,7 +282,8 @@ template <int LANES> static __device__ __noinline__ void finish_states(Finish q,
     if (stores) rfi_store_as<float>(q.y, q.y_dtype, (q.first_row + at) * q.ldy, v);
 }
 
-/* Whether there is time to try it: where x is brought to terms in front, that is done sooner. */
+/* Whether there is time to try it before x is there: where x is brought to terms in front, that is done sooner, and it
+ * is tried while the last ticket is drawn. */
 __device__ __forceinline__ bool has_time(const rfi_cuda_fold &f) {
     return f.chain.reduction != RF_OP_NONE && !f.x.scale;
 }
@@ -295,7 +296,7 @@ template <class C> __device__ __forceinline__ void finish_tile(
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
     if constexpr (C::TOTALS == 1) {
-        finish_states<2>(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
+        finish_states(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
         return;
     }
     const int thread = thread_in_warpgroup();

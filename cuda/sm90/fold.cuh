@@ -286,7 +286,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     if constexpr (C::TOTALS == 1) {
         if (has_time(p.fold))
-            finish_states<2>(
+            finish_states(
                 finish_of(p, slot_of<C>(p, walk.of<C>(at.rank), at.warpgroup), at.warpgroup, sh.last, false), true);
     }
     rfi_wait_for_previous();
@@ -316,8 +316,13 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             previous = tile;
         }
     }
-    if (walk.count && p.fold.chain.reduction != RF_OP_NONE)
-        finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if (walk.count && p.fold.chain.reduction != RF_OP_NONE) {
+        const Slot s = slot_of<C>(p, previous, at.warpgroup);
+        if constexpr (C::TOTALS == 1) {
+            if (!has_time(p.fold)) finish_states(finish_of(p, s, at.warpgroup, sh.last, false), true);
+        }
+        finish_tile<C>(p, at, s, (walk.count + 1) % 2, sh);
+    }
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))

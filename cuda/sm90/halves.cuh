@@ -196,13 +196,9 @@ template <class C, int N, int HALF> __device__ __forceinline__ void exchange(flo
     ring.advance<C>();
 }
 
-constexpr int JOINED = 64; /* states of a row that are joined at a time, by LANES lanes at once */
-constexpr int LANES = 4;
-static_assert(JOINED == LANES * GROUP / 2, "in one round");
-
 /* Where the state of a cluster's tile is among those of its 64 rows. */
 __device__ __forceinline__ Slot place_of(const Parameters &p, Tile first, int warpgroup) {
-    return slot_at(p, first.m * 2 + warpgroup, first.n / 2, JOINED);
+    return slot_at(p, first.m * 2 + warpgroup, first.n / 2);
 }
 
 /* Both blocks' states of a tile are joined in the first. */
@@ -243,7 +239,7 @@ template <class E> __device__ __forceinline__ void finish_joined(
     const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<E> &sh) {
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
-    finish_states<LANES>(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
+    finish_states(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
 }
 
 template <class C> __device__ __forceinline__ void consume(
@@ -257,7 +253,7 @@ template <class C> __device__ __forceinline__ void consume(
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     if (joins && has_time(p.fold))
-        finish_states<LANES>(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
+        finish_states(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
     rfi_wait_for_previous();
     if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     find_wide<E>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
@@ -286,7 +282,11 @@ template <class C> __device__ __forceinline__ void consume(
             previous = walk.tile;
         }
     }
-    if (walk.count && reduces) finish_joined(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if (walk.count && reduces) {
+        const Slot s = place_of(p, previous, at.warpgroup);
+        if (!has_time(p.fold)) finish_states(finish_of(p, s, at.warpgroup, sh.last, false), true);
+        finish_joined(p, at, s, (walk.count + 1) % 2, sh);
+    }
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))

@@ -10,16 +10,6 @@ namespace hopper {
 namespace halves {
 namespace {
 
-/* As encode_blocks, but what lies together in a block and a term is read as rows of 512 bytes: fewer of them. */
-cudaError_t encode_pieces(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
-    const cuuint64_t panel = (cuuint64_t)w.panel, piece = 256, pieces = panel * RFI_BLOCK_ROWS / piece,
-                     blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
-    return encode(map, data, w.dtype,
-        {3, {piece, pieces, blocks}, {piece * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
-            {(cuuint32_t)piece, (cuuint32_t)pieces, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
-            CU_TENSOR_MAP_SWIZZLE_NONE});
-}
-
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     using E = typename C::Folded;
     memset(p, 0, sizeof *p);
@@ -33,6 +23,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_once = p->m_tiles == 1;
     p->m_group = 16;
     p->slots = (p->n_tiles + 1) / 2;
+    p->group = JOINED;
     p->group_slot = (p->slots + 1) / 2 * 2;
     /* A box has no rows that the batch lacks, but for a few. */
     const int rest = (int)(f.batch % C::BM);
@@ -43,7 +34,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
         error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::X_ROW, p->x_rows, 2);
     for (int i = 0; i < C::W_TERMS && !error; i++)
         error = f.w.panel
-            ? encode_pieces(&p->w[i], term_of(f.w, i), f.w, f.in_features, C::BN)
+            ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, C::BN)
             : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::W_ROW, C::BN, 3);
     return error;
 }

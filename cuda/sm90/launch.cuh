@@ -113,6 +113,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = all_tiles * C::SPLITS;
+    p->group = C::TOTALS == 1 && p->slots <= JOINED ? JOINED : GROUP; /* a second level takes time */
     constexpr int PART = C::BM / C::CLUSTER_N;
     p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
