@@ -91,8 +91,6 @@ static rf_status supports(const rfi_spec *spec) {
         if (!status) status = check_steps(&spec->plan.branches[b].post);
     }
     if (status) return status;
-    if (rfi_plan_is_shard(&spec->plan)) status = rfi_cuda_check_states(&spec->plan);
-    if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
     for (int i = 0; i < passes.count; i++) {

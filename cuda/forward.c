@@ -256,8 +256,7 @@ static void release(void *block, const rfi_forward *call, rf_status *status) {
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
     const rfi_cuda_prepared *p = prepared;
     int before;
-    rf_status status = call->states ? rfi_cuda_check_states(&spec->plan) : RF_OK;
-    if (!status) status = rfi_cuda_enter(p->device, &before);
+    rf_status status = rfi_cuda_enter(p->device, &before);
     if (status) return status;
     rfi_cuda_call_layout l;
     rfi_cuda_lay_out(spec, p, call, &l);

@@ -52,6 +52,7 @@ cuda_h = \
 	cuda/common/pieces.cuh \
 	cuda/common/primitives.cuh \
 	cuda/common/ptx.cuh \
+	cuda/common/squares.cuh \
 	cuda/common/states.cuh \
 	cuda/common/typed.cuh \
 	cuda/sm80/splits.cuh \

@@ -62,8 +62,6 @@ rf_status rfi_cuda_write_states(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream);
 /* Whether a pass has the state of any fold. */
 int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass);
-/* Whether all results of a plan have states here. */
-rf_status rfi_cuda_check_states(const rfi_plan *plan);
 rf_status rfi_cuda_merge(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
 rf_status rfi_cuda_take_memory(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
 void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory);

@@ -220,7 +220,7 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, &fold);
     if (!status && piece->states) status = rfi_cuda_write_states(r->spec, what, &fold, piece->states, stream);
-    if (status) return status;
+    if (status || piece->states) return status;
     if (what->role == RFI_CUDA_SPREADS) {
         give_results(r, pass, piece, &fold);
         const rfi_cuda_spread spread = spread_of(r, pass, &fold);

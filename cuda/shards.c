@@ -23,20 +23,6 @@ int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass) {
     return 0;
 }
 
-/* What takes a pass of its own, or none, has no state that could be joined. */
-rf_status rfi_cuda_check_states(const rfi_plan *plan) {
-    rfi_cuda_passes passes;
-    int without = -1;
-    rfi_cuda_passes_of(plan, RF_FLOAT32, &passes); /* whose roles depend on no type */
-    for (int i = 0; i < passes.count; i++)
-        if (passes.at[i].role != RFI_CUDA_GIVES && passes.at[i].num_branches) without = passes.at[i].branches[0];
-    for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].gathers) without = b;
-    return without < 0 ? RF_OK
-                       : rfi_error(RF_UNSUPPORTED, "no CUDA kernel writes partial states of %s; device \"cpu\" does",
-                             plan->branches[without].name);
-}
-
 rf_status rfi_cuda_write_states(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream) {
     const rfi_plan *plan = &spec->plan;
@@ -46,6 +32,7 @@ rf_status rfi_cuda_write_states(
         .irregular = fold->irregular,
         .columns = fold->columns,
         .picked = fold->picked,
+        .squares = fold->squares,
         .states = states,
         .batch = fold->batch,
         .out_features = plan->out_features,

@@ -24,7 +24,8 @@ typedef struct rfi_cuda_grouping {
     const uint8_t *irregular; /* as in rfi_cuda_fold: rows whose units are RFI_FOLD_COLUMNS columns; or NULL */
     const int64_t *columns;   /* (batch) as the pass got them, or NULL */
     const void *picked;
-    double *states; /* (batch, groups, words) */
+    rfi_cuda_squares squares; /* instead of partial states, where the pass is for them */
+    double *states;           /* (batch, groups, words) */
     int64_t batch, out_features, first_column;
     int64_t borders[RFI_MOST_GROUPS + 1]; /* columns of the model, the last out_features */
     int32_t groups, words;

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "common/pieces.cuh"
+#include "common/squares.cuh"
 
 namespace {
 
@@ -220,65 +221,16 @@ __global__ void __launch_bounds__(THREADS) store_ranks(const __grid_constant__ r
     f.indices[row * f.ld_indices] = f.search.columns[row] < 0 ? -1 : (int64_t)f.search.counts[row];
 }
 
-/* Of a row's units, by a warp: in an order that depends on their number alone. All lanes get the same. */
-template <class Join> __device__ __forceinline__ double join_warp(double v, Join join) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) v = join(v, __shfl_xor_sync(~0u, v, step));
-    return v;
-}
-
-__device__ __forceinline__ double sum_of_warp(double v) {
-    return join_warp(v, [](double a, double b) { return a + b; });
-}
-
-/* What the squared distances from a row's mean add up to: of each unit those from its own mean, and those of the means,
- * pairwise and so with no square of a sum subtracted but for that of what rounding left of a unit's. Means are taken
- * from the first unit's on, so that equal columns have no distance, and by quarters, which do not overflow. */
-template <class T> __device__ double spread_of(const rfi_square_unit<T> *units, int64_t count, double n) {
-    const auto moved = [&](const rfi_square_unit<T> &u) {
-        return 0.25 * (double)u.centre - 0.25 * (double)units[0].centre +
-            (u.squares < INFINITY ? 0.25 * (double)u.sum / (double)u.count : 0);
-    };
-    double mean = 0, squares = 0;
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32)
-        if (units[i].count > 0) mean += (double)units[i].count / n * moved(units[i]);
-    mean = sum_of_warp(mean);
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
-        const rfi_square_unit<T> u = units[i];
-        if (!(u.count > 0)) continue;
-        squares += u.squares;
-        if (!(u.squares < INFINITY)) continue;
-        const double distance = 4 * (moved(u) - mean), square = distance * distance;
-        squares -= fmin((double)u.sum * ((double)u.sum / (double)u.count), (double)u.squares);
-        /* Beyond the type's range as within a unit. */
-        squares += (T)square < (T)INFINITY ? (double)u.count * square : (double)(T)square;
-    }
-    return sum_of_warp(squares);
-}
-
-/* The root of what a row's squares add up to, of columns brought down by the largest. */
-template <class T> __device__ double norm_of(const rfi_square_unit<T> *units, int64_t count) {
-    double largest = 0, squares = 0;
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32) largest = fmax(largest, (double)units[i].centre);
-    largest = join_warp(largest, [](double a, double b) { return fmax(a, b); });
-    const double down = rfi_typed<T>::down((T)largest);
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
-        const rfi_square_unit<T> u = units[i];
-        const double less = down / rfi_typed<T>::down(u.centre);
-        if (u.count > 0) squares += u.squares * less * less;
-    }
-    return sqrt(sum_of_warp(squares)) / down;
-}
-
 /* A warp a row. */
 template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(const __grid_constant__ rfi_cuda_spread s) {
     const rfi_cuda_fold &f = s.fold;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= f.batch) return;
     const rfi_square_unit<T> *const units = (const rfi_square_unit<T> *)f.squares.sums + row * f.squares.units;
-    const double whole = f.squares.magnitudes ? norm_of(units, f.squares.units)
-                                              : spread_of(units, f.squares.units, (double)f.out_features);
+    const rfi_squares all = f.squares.magnitudes ? rfi_squares_of(units, f.squares.units)
+                                                 : rfi_squares_around(units, f.squares.units, (double)f.out_features);
     if (threadIdx.x % 32) return;
+    const double whole = f.squares.magnitudes ? sqrt(all.squares) / rfi_typed<T>::down((T)all.centre) : all.squares;
     for (int i = 0; i < f.num_results; i++) {
         const rfi_cuda_result &result = f.results[i];
         T v = (T)whole;
