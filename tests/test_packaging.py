@@ -126,6 +126,18 @@ def test_a_label_follows_the_version():
     assert passed(backend("version()", ROOT, ROWFOLD_LABEL="cuda")).strip() == f"{VERSION}+cuda"
 
 
+def test_a_label_reaches_the_wheel_of_an_sdist(sdist, tmp_path):
+    """Where PKG-INFO says another version: a wheel with CUDA would else take the place of that without."""
+    with tarfile.open(sdist) as tar:
+        tar.extractall(tmp_path)
+    tree = tmp_path / f"rowfold-{VERSION}"
+    sys_path = {"PYTHONPATH": str(tree / "packaging" / "python"), "ROWFOLD_LABEL": "cuda"}
+    code = "import rowfold_build as backend; print(backend.prepare_metadata_for_build_wheel('.'))"
+    made = passed(run(sys.executable, "-c", code, cwd=tree, **sys_path)).split()[-1]
+    assert made == f"rowfold-{VERSION}+cuda.dist-info"
+    assert metadata((tree / made / "METADATA").read_text())["Version"] == f"{VERSION}+cuda"
+
+
 def test_a_setting_that_does_not_exist_is_refused():
     done = backend("build_wheel('.', {'confgure': ''})", ROOT)
     assert done.returncode == 1

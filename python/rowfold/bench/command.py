@@ -33,10 +33,11 @@ With --sweep it draws COUNT shapes instead: rows and inputs from 1 to 16384, col
 of the sizes multiples of 64, a quarter of the x with gaps between its rows, all dtypes alike unless --dtype names some,
 and the chain linear | logsumexp unless --chain names others. A shape of more than 2^32 multiply-adds (2^36 on a GPU)
 or with more than 2^25 values in x, in W or in the logits, is drawn again: a thousand cases take minutes. Ratios are
-rowfold's median time over that of PyTorch eager, or of numpy where PyTorch is not installed; errors are against float64
-for 8 rows (256 on a GPU). A result is called less exact if its error is above twice the other's and above four units in
-the last place of float32 (of float64 for float64). The exit status is 1 if a case has no result, or infinities or NaN
-that float64 does not have; 124 if one stood still.
+rowfold's median time over that of PyTorch eager, or of numpy where PyTorch is not installed; a case above 1.1 is
+measured with twice as many turns more. On a CPU the other is also timed beside itself, which says how many cases noise
+alone takes above 1.1. Errors are against float64 for 8 rows (256 on a GPU). A result is called less exact if its error
+is above twice the other's and above four units in the last place of float32 (of float64 for float64). The exit status
+is 1 if a case has no result, or infinities or NaN that float64 does not have; 124 if one stood still.
 
 With --scaling one layer is split by columns over 1 to 512 devices. What a device computes is measured, as the largest
 shard alone on this machine with --threads; what is sent takes --latency for each round of messages and --bandwidth for
