@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) fold_few_f64(const __grid_con
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int rows = (int)min((int64_t)ROWS, p.batch - row0);
-    const auto [first, end] = rfi_part_of(p);
+    const rfi_part part = rfi_part_of(p);
+    const int64_t first = part.first, end = part.end;
     const chunks<ROWS> x(p.x, row0, p.batch, lane);
     const chunks<COLUMNS> w(p.w, column0, p.out_features, lane);
     const uint32_t ring = rfi_shared_address(shared) + warp * SLOTS * SLOT;
