@@ -27,19 +27,19 @@ rf_status rfi_cuda_write_states(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream) {
     const rfi_plan *plan = &spec->plan;
     rfi_cuda_grouping g = {
-        .partials = fold->partials,
-        .num_partials = fold->num_partials,
-        .irregular = fold->irregular,
-        .columns = fold->columns,
-        .picked = fold->picked,
-        .squares = fold->squares,
+        .partials = fold->visitor.partials,
+        .num_partials = fold->visitor.num_partials,
+        .irregular = fold->product.irregular,
+        .columns = fold->visitor.columns,
+        .picked = fold->visitor.picked,
+        .squares = fold->visitor.squares,
         .states = states,
-        .batch = fold->batch,
+        .batch = fold->product.batch,
         .out_features = plan->out_features,
         .first_column = plan->columns.first,
         .groups = (int32_t)rfi_shard_groups(&plan->columns),
         .words = rfi_plan_words(plan),
-        .unit = fold->fold_columns,
+        .unit = fold->visitor.fold_columns,
         .reduction = pass->reduction,
         .wide = spec->compute_dtype == RF_FLOAT64,
     };

@@ -32,16 +32,16 @@ struct WChunks {
     int64_t base, apart, panel_step, first, out_features, end;
     int shift, mask, turn, column, to; /* `to`: in a chunk */
     __device__ __forceinline__ WChunks(const rfi_cuda_fold &p, int64_t column0, int lane)
-        : high((const uint16_t *)p.w.data), low((const uint16_t *)p.w.low), first(column0 + lane / 4),
-          out_features(p.out_features), end(p.in_features), column(lane % 4 * 8) {
-        const int panel = p.w.panel, row = lane / 4;
+        : high((const uint16_t *)p.product.w.data), low((const uint16_t *)p.product.w.low), first(column0 + lane / 4),
+          out_features(p.product.out_features), end(p.product.in_features), column(lane % 4 * 8) {
+        const int panel = p.product.w.panel, row = lane / 4;
         mask = panel - 1;
         shift = panel ? 31 - __clz(panel) : 0;
-        panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
-        base = panel ? rfi_place(panel, p.w.ld, first, 0) : first * p.w.ld;
+        panel_step = panel ? p.product.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+        base = panel ? rfi_place(panel, p.product.w.ld, first, 0) : first * p.product.w.ld;
         turn = panel ? (int)(base & mask) : 0; /* the same for every eighth row */
         base -= turn;
-        apart = panel ? 8 * panel : 8 * p.w.ld;
+        apart = panel ? 8 * panel : 8 * p.product.w.ld;
         to = place_of<W_ROW>(row, lane % 4);
     }
     __device__ __forceinline__ void load(uint32_t ring, int64_t k0) const {
@@ -66,15 +66,15 @@ template <int ROWS> struct XChunks {
     int column, to;
     bool whole;
     __device__ __forceinline__ XChunks(const rfi_cuda_fold &p, const int *list, int rows, int lane)
-        : from(p.x_stored), end(p.in_features), column(lane % 8 * 4), to(lane / 8 * X_ROW + column * 4),
+        : from(p.product.x_stored), end(p.product.in_features), column(lane % 8 * 4), to(lane / 8 * X_ROW + column * 4),
           whole(from.dtype == RF_FLOAT32 && (uintptr_t)from.data % 16 == 0 && from.ld % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const int r = i * 4 + lane / 8;
             row[i] = r < rows ? list[r] : -1;
-            const float scale = row[i] < 0 ? 1 : p.x.scale[row[i]];
+            const float scale = row[i] < 0 ? 1 : p.product.x.scale[row[i]];
             infinite[i] = scale == INFINITY;
-            const int exponent = infinite[i] ? 0 : up_of(p) - ilogbf(scale), second = max(exponent - 127, 0);
+            const int exponent = infinite[i] ? 0 : up_of(p.product) - ilogbf(scale), second = max(exponent - 127, 0);
             a[i] = __int_as_float((exponent - second + 127) << 23);
             b[i] = __int_as_float((second + 127) << 23);
         }
@@ -143,7 +143,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     static_assert(FEATURE_LANES % 8 == 0, "the features of a lane are permuted alike");
     const int *const list = notes.list + from;
     const int lane = thread % 32, warp = thread / 32, f0 = lane % FEATURE_LANES, r0 = lane / FEATURE_LANES;
-    const bool two = p.w.low != nullptr;
+    const bool two = p.product.w.low != nullptr;
     const int x_at = (two ? 2 : 1) * W_TERM, slot_bytes = x_at + ROWS * X_ROW,
               slots = min(bytes / WARPS / slot_bytes, MOST_STAGES);
     const uint32_t shared = rfi_shared_address(tile), rings = shared + warp * slots * slot_bytes;
@@ -152,7 +152,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     float sum[EACH][LANE_ROWS] = {};
     int64_t asked = warp * CHUNK;
     const auto load = [&](int slot) {
-        if (asked < p.in_features) {
+        if (asked < p.product.in_features) {
             w.load(rings + slot * slot_bytes, asked);
             x.load(rings + slot * slot_bytes + x_at, asked);
         }
@@ -162,7 +162,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     sync(); /* what lay in this memory is read */
     for (int slot = 0; slot < slots; slot++) load(slot);
     int slot = 0;
-    for (int64_t k0 = warp * CHUNK; k0 < p.in_features; k0 += WARPS * CHUNK) {
+    for (int64_t k0 = warp * CHUNK; k0 < p.product.in_features; k0 += WARPS * CHUNK) {
         const uint32_t w_chunk = rings + slot * slot_bytes, x_chunk = w_chunk + x_at;
         wait_for_oldest(slots);
         x.scale(x_chunk); /* what it has brought itself */
@@ -209,7 +209,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
 #pragma unroll
         for (int other = 0; other < WARPS; other++) all += load_shared_32(sums + 4 * (other * ROWS * FEATURES + i));
         tile[r * TILE_LD + c] =
-            (float)((double)all * (double)p.x.scale[list[r]] * (double)notes.w_scale[c] * down_of(p));
+            (float)((double)all * (double)p.product.x.scale[list[r]] * (double)notes.w_scale[c] * down_of(p.product));
     }
     sync(); /* the tile is written */
 }
@@ -224,7 +224,8 @@ struct Sums {
         "they fit, and a chunk of each warp at least");
     template <class Sync> static __device__ __forceinline__ void multiply(const rfi_cuda_fold &p, float *tile,
         int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
-        if (p.w.dtype == RF_BFLOAT16) run<true>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        if (p.product.w.dtype == RF_BFLOAT16)
+            run<true>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
         else run<false>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
     }
 

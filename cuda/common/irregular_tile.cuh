@@ -23,8 +23,8 @@ constexpr int DEPTH = 32, PIECES = DEPTH / 8; /* of a stage, and of a row in it 
 constexpr int WINDOW = 2048;                  /* rows among which flagged ones are looked for at a time */
 /* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
  * of bfloat16, which has float32's range itself, to that of its own terms. */
-__device__ __forceinline__ int up_of(const rfi_cuda_fold &p) { return p.w.least ? 0 : 76; }
-__device__ __forceinline__ double down_of(const rfi_cuda_fold &p) { return p.w.least ? 1 : 0x1p-76; }
+__device__ __forceinline__ int up_of(const rfi_cuda_product &p) { return p.w.least ? 0 : 76; }
+__device__ __forceinline__ double down_of(const rfi_cuda_product &p) { return p.w.least ? 1 : 0x1p-76; }
 
 /* What is multiplied: values; the signs of x's infinities and those of all of W; and the reverse. */
 enum Pass { VALUES, X_INFINITIES, W_INFINITIES };
@@ -63,10 +63,10 @@ template <Pass PASS_, int ROWS_, int COLUMNS_> struct Shape {
  * in place of their terms: see rfi_cuda_split. */
 enum Kind { FINITE, FEW, MANY, ALL };
 
-__device__ __forceinline__ const int *infinities_of(const rfi_cuda_fold &p, int64_t row) {
+__device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, int64_t row) {
     return (const int *)((const uint16_t *)p.x.data + row * p.x.ld);
 }
-__device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind kind) {
+__device__ __forceinline__ bool is_of(const rfi_cuda_product &p, int64_t row, Kind kind) {
     if (!p.irregular[row] || kind == ALL) return p.irregular[row];
     if (p.x.scale[row] != INFINITY) return kind == FINITE;
     return kind == (infinities_of(p, row)[0] > RFI_FEW_INFINITIES ? MANY : FEW);
@@ -75,7 +75,7 @@ __device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind 
 /* The flagged rows of a kind among the WINDOW from row `first` on, in their order, which is the same in every block.
  * Their number. By THREADS threads; sync() is a barrier of them. */
 template <class Sync>
-__device__ int list_rows(const rfi_cuda_fold &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
+__device__ int list_rows(const rfi_cuda_product &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
     constexpr int EACH = WINDOW / THREADS;
     const int64_t row = first + thread * EACH;
     const int lane = thread % 32;
@@ -190,7 +190,7 @@ template <class S> struct XPieces {
     int place;                /* of the first in a stage */
 
     __device__ __forceinline__ XPieces(const rfi_cuda_fold &p, const int *list, int rows, int thread)
-        : from(pieces::operand_of<float>(p.x_stored)),
+        : from(pieces::operand_of<float>(p.product.x_stored)),
           place(place_of<S::ROW>(thread / PIECES, thread % PIECES * (S::TF32 ? 2 : 1))) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -199,7 +199,7 @@ template <class S> struct XPieces {
             a[s] = b[s] = 1;
             infinities[s] = 0;
             if (PASS != VALUES || row[s] < 0) continue;
-            const int exponent = up_of(p) - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
+            const int exponent = up_of(p.product) - ilogbf(p.product.x.scale[row[s]]), second = max(exponent - 127, 0);
             a[s] = __int_as_float((exponent - second + 127) << 23);
             b[s] = __int_as_float((second + 127) << 23);
         }
@@ -289,25 +289,25 @@ template <class S> struct WPieces {
     int shift, mask, turn[STEPS];
 
     __device__ __forceinline__ WPieces(const rfi_cuda_fold &p, int64_t column0, int thread) {
-        const int panel = p.w.panel;
-        terms = rfi_terms_of(p.w);
-        end = p.in_features;
+        const int panel = p.product.w.panel;
+        terms = rfi_terms_of(p.product.w);
+        end = p.product.in_features;
         mask = panel - 1;
         shift = panel ? 31 - __clz(panel) : 0;
-        panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+        panel_step = panel ? p.product.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int64_t row = column0 + (s * THREADS + thread) / PIECES;
-            there[s] = row < p.out_features;
-            infinite[s] = there[s] && p.w.scale && p.w.scale[row] == INFINITY;
-            base[s] = panel ? rfi_place(panel, p.w.ld, row, 0) : row * p.w.ld;
+            there[s] = row < p.product.out_features;
+            infinite[s] = there[s] && p.product.w.scale && p.product.w.scale[row] == INFINITY;
+            base[s] = panel ? rfi_place(panel, p.product.w.ld, row, 0) : row * p.product.w.ld;
             turn[s] = panel ? (int)(base[s] & mask) : 0; /* where the row's first piece lies */
             base[s] -= turn[s];
             infinities[s] = 0;
         }
     }
     /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
-    __device__ __forceinline__ void load(const rfi_cuda_fold &p, uint32_t raw, int64_t k) const {
+    __device__ __forceinline__ void load(const rfi_cuda_product &p, uint32_t raw, int64_t k) const {
         const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -322,7 +322,7 @@ template <class S> struct WPieces {
             }
         }
     }
-    __device__ __forceinline__ void put(const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, int thread) {
+    __device__ __forceinline__ void put(const rfi_cuda_product &p, uint32_t stage, uint32_t raw, int thread) {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -499,9 +499,9 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     int64_t asked = 0; /* columns of which raw stages are asked for */
     int slot = 0;      /* of the raw stage to be put */
     const auto load = [&](int to) {
-        if (asked < p.in_features) {
-            x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.in_features);
-            w.load(p, raw + to * room.raw, asked + thread % PIECES * 8);
+        if (asked < p.product.in_features) {
+            x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.product.in_features);
+            w.load(p.product, raw + to * room.raw, asked + thread % PIECES * 8);
         }
         rfi_copy_commit();
         asked += DEPTH;
@@ -510,7 +510,7 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     const auto put = [&](int buffer) {
         wait_for_oldest(room.stages);
         x.put(stages + buffer, raw + slot * room.raw);
-        w.put(p, stages + buffer, raw + slot * room.raw, thread);
+        w.put(p.product, stages + buffer, raw + slot * room.raw, thread);
         load(slot);
         if (++slot == room.stages) slot = 0;
         Sums::written();
@@ -523,13 +523,13 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     put(0);
     sync(); /* the first stage is written */
     int buffer = 0;
-    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
+    for (int64_t k0 = 0; k0 < p.product.in_features; k0 += DEPTH) {
         sums.start(stages + buffer);
         if (single) {
             sums.finish(stages);
             sync(); /* the stage is read */
         }
-        if (k0 + DEPTH < p.in_features) put(other - buffer);
+        if (k0 + DEPTH < p.product.in_features) put(other - buffer);
         if (!single) sums.finish(stages + buffer);
         sync(); /* the next stage is written, and this one is read */
         buffer = other - buffer;
@@ -550,7 +550,8 @@ __device__ __forceinline__ float fated(unsigned fate) {
     return fate == UP_TO_INFINITY ? INFINITY : fate == DOWN_TO_INFINITY ? -INFINITY : NAN;
 }
 
-__device__ __forceinline__ float logit_of(const rfi_cuda_fold &p, const Notes &notes, int64_t row, int c, float sum) {
+__device__ __forceinline__ float logit_of(
+    const rfi_cuda_product &p, const Notes &notes, int64_t row, int c, float sum) {
     return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)notes.w_scale[c] * down_of(p));
 }
 
@@ -576,7 +577,7 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
         if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
         sums.each([&](int r, int c, float sum, int i) {
             const unsigned fate = fate_at(i);
-            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
+            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p.product, notes, list[r], c, sum);
         });
     } else {
         Sums<X_INFINITIES> sums(thread, rows, true);
@@ -593,7 +594,7 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
  * side: one by one they lie all over W, further apart than the addresses that a multiprocessor can translate at a time.
  */
 template <class S, class Sync> __device__ __noinline__ void look_up(
-    const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    const rfi_cuda_product &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
     constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, GROUPS = COLUMNS / 32, WORDS = 2 * GROUPS,
                   BUCKETS = THREADS, AT_ONCE = 16 / GROUPS; /* places of a warp whose latencies overlap */
     struct Places {
@@ -692,7 +693,7 @@ template <class S, class Sync> __device__ __noinline__ void look_up(
 
 /* What the rows of W of a tile are like, to the notes. */
 template <class Sync> __device__ __forceinline__ void note_columns(
-    const rfi_cuda_fold &p, Notes &notes, int64_t column0, int columns, int thread, Sync sync) {
+    const rfi_cuda_product &p, Notes &notes, int64_t column0, int columns, int thread, Sync sync) {
     const int64_t column = column0 + thread;
     const bool there = thread < columns && column < p.out_features;
     const float scale = there && p.w.scale ? p.w.scale[column] : 1;
@@ -712,24 +713,25 @@ template <template <Pass> class Sums, class Sync> __device__ void compute(const 
     int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync) {
     typedef typename Sums<VALUES>::Tile S;
     constexpr int COLUMNS = S::COLUMNS;
-    const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
-    for (int64_t window = 0; window < p.batch; window += WINDOW)
+    const int64_t columns = (p.product.out_features + COLUMNS - 1) / COLUMNS;
+    for (int64_t window = 0; window < p.product.batch; window += WINDOW)
 #pragma unroll 1
         for (int kind = FINITE; kind <= MANY; kind++) {
-            const int count = uniform(list_rows(p, (Kind)kind, window, notes, thread, sync));
+            const int count = uniform(list_rows(p.product, (Kind)kind, window, notes, thread, sync));
             const int most = Sums<VALUES>::PLAIN && kind != FEW ? PLAIN_ROWS : S::ROWS;
             const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * most, rows = min(most, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
-                note_columns(p, notes, column0, COLUMNS, thread, sync);
+                note_columns(p.product, notes, column0, COLUMNS, thread, sync);
                 const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);
                 const auto fold = [&](int first, int rows) {
                     rfi_fold_tile(p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first,
                         thread, WARPS);
                     sync(); /* the tile is read, its states are written */
                 };
-                if (kind == FEW && !infinite) look_up<S>(p, (float *)shared, notes, first, rows, column0, thread, sync);
+                if (kind == FEW && !infinite)
+                    look_up<S>(p.product, (float *)shared, notes, first, rows, column0, thread, sync);
                 else if constexpr (Sums<VALUES>::PLAIN) {
                     for (int part = 0; part < rows; part += PLAIN_ROWS) {
                         const int there = min(rows - part, PLAIN_ROWS);

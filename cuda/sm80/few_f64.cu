@@ -59,15 +59,15 @@ __device__ __forceinline__ double2 load_two(uint32_t from) {
 }
 
 __global__ void __launch_bounds__(THREADS, BLOCKS) fold_few_f64(const __grid_constant__ rfi_cuda_fold p) {
-    if (!rfi_is_wanted(p)) return;
+    if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(128) unsigned char shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
-    const int rows = (int)min((int64_t)ROWS, p.batch - row0);
+    const int rows = (int)min((int64_t)ROWS, p.product.batch - row0);
     const rfi_part part = rfi_part_of(p);
     const int64_t first = part.first, end = part.end;
-    const chunks<ROWS> x(p.x, row0, p.batch, lane);
-    const chunks<COLUMNS> w(p.w, column0, p.out_features, lane);
+    const chunks<ROWS> x(p.product.x, row0, p.product.batch, lane);
+    const chunks<COLUMNS> w(p.product.w, column0, p.product.out_features, lane);
     const uint32_t ring = rfi_shared_address(shared) + warp * SLOTS * SLOT;
     double sum[EACH][ROWS] = {};
     int64_t asked = first + warp * CHUNK;
@@ -122,18 +122,20 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) fold_few_f64(const __grid_con
         tile[i / COLUMNS * TILE_LD + i % COLUMNS] = all;
     }
     __syncthreads(); /* the tile is written */
-    if (p.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p, tile, TILE_LD, rows)) return;
+    if (p.schedule.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p.schedule, tile, TILE_LD, rows)) return;
     rfi_fold_tile<double>(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
-    if (p.tickets) rfi_finish_rows<double>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
+    if (p.schedule.tickets) rfi_finish_rows<double>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 } // namespace
 
 cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    const int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->splits > 65535 || fold->x.dtype != RF_FLOAT64 ||
-        fold->w.dtype != RF_FLOAT64)
+    const int64_t row_blocks = rfi_tiles(fold->product.batch, ROWS),
+                  column_blocks = rfi_tiles(fold->product.out_features, COLUMNS);
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->schedule.splits > 65535 ||
+        fold->product.x.dtype != RF_FLOAT64 || fold->product.w.dtype != RF_FLOAT64)
         return cudaErrorInvalidConfiguration;
-    return rfi_launch(fold_few_f64, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->splits),
-        THREADS, RINGS, stream, fold->overlaps);
+    return rfi_launch(fold_few_f64, fold,
+        dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->schedule.splits), THREADS, RINGS, stream,
+        fold->schedule.overlaps);
 }

@@ -43,7 +43,7 @@ template <int COLUMNS> __device__ __forceinline__ void load_columns(const float 
 /* Sums of products to logits; chunk c of the thread's, or all. Accumulator j is of row j / 2 % 2 and of column j / 4 *
  * 2 + j % 2. */
 template <class C, int N> __device__ __forceinline__ void scale_and_shift(
-    const rfi_cuda_fold &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
+    const rfi_cuda_product &f, float (&v)[N], int c, const float *table, const float (&row_scale)[2]) {
     table += c * N * 2;
     if (C::PRODUCTS > 1 || f.w.scale || f.x.scale) {
 #pragma unroll
@@ -70,7 +70,7 @@ template <class C, int N> __device__ __forceinline__ void scale_and_shift(
 /* A step whose parameter is a row input. Of these there are versions of their own, as of states with more words: what
  * the others keep in registers stays as it is. */
 template <int SIZE> __device__ __forceinline__ void apply_row_step(
-    const rfi_cuda_fold &f, const rfi_cuda_step &step, float (&v)[SIZE], int64_t row) {
+    const rfi_cuda_visitor &f, const rfi_cuda_step &step, float (&v)[SIZE], int64_t row) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float part[SIZE / 2];
@@ -84,7 +84,7 @@ template <int SIZE> __device__ __forceinline__ void apply_row_step(
 }
 
 template <class C, int SIZE> __device__ __forceinline__ void apply_steps(
-    const rfi_cuda_fold &f, float (&v)[SIZE], int c, int64_t row, const float *table) {
+    const rfi_cuda_visitor &f, float (&v)[SIZE], int c, int64_t row, const float *table) {
     float saved[SIZE] = {};
     int op = f.chain.steps[0].op, vector = f.chain.steps[0].vector;
     float a0 = f.chain.steps[0].a32, b0 = f.chain.steps[0].b32;
@@ -122,7 +122,7 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(
 /* The steps on all accumulators of a thread, in place. SAVES: a step remembers values, of half of the accumulators at a
  * time, for 64 more registers are there, not 128. */
 template <class C, bool SAVES, int N>
-__device__ __forceinline__ void apply_affine(const rfi_cuda_fold &f, float (&v)[N], const float *table) {
+__device__ __forceinline__ void apply_affine(const rfi_cuda_visitor &f, float (&v)[N], const float *table) {
     constexpr int SIZE = SAVES && N > 64 ? 64 : N;
 #pragma unroll
     for (int first = 0; first < N; first += SIZE) {
@@ -212,9 +212,9 @@ template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_colu
 template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, State<TOTALS> (&state)[2]) {
     with_reduction<TOTALS>(
-        f.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
+        f.visitor.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
     if constexpr (TOTALS == rfi_answers::TOTALS) {
-        if (f.columns) {
+        if (f.visitor.columns) {
             pick_column(f, v, row, column, 0);
             pick_column(f, v, row + 8, column, 1);
         }
@@ -222,8 +222,9 @@ template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinlin
     if constexpr (SEARCHES) {
 #pragma unroll 1
         for (int i = 0; i < 2; i++)
-            if (f.before[i].values) find_before<RAGGED>(f, f.before[i], v, row, column, width, state);
-        if (f.squares.sums) add_squares<RAGGED>(f, v, row, column, width);
+            if (f.visitor.before[i].values)
+                find_before<RAGGED>(f.product, f.visitor.before[i], v, row, column, width, state);
+        if (f.visitor.squares.sums) add_squares<RAGGED>(f, v, row, column, width);
     }
 }
 
@@ -237,15 +238,15 @@ template <> __device__ __forceinline__ __nv_bfloat16 rounded(float v) { return _
 
 template <class T, int SIZE> __device__ __forceinline__ void store_typed(
     const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
-    const bool paired = (uintptr_t)f.y % sizeof(Pair<T>) == 0 && f.ldy % 2 == 0;
+    const bool paired = (uintptr_t)f.visitor.y % sizeof(Pair<T>) == 0 && f.visitor.ldy % 2 == 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        if (row + 8 * r >= f.batch || is_irregular(f, row + 8 * r)) continue;
-        T *to = (T *)f.y + (row + 8 * r) * f.ldy + column;
+        if (row + 8 * r >= f.product.batch || is_irregular(f.product, row + 8 * r)) continue;
+        T *to = (T *)f.visitor.y + (row + 8 * r) * f.visitor.ldy + column;
 #pragma unroll
         for (int g = 0; g < SIZE / 4; g++) {
             const Pair<T> pair = {rounded<T>(v[4 * g + 2 * r]), rounded<T>(v[4 * g + 2 * r + 1])};
-            const int64_t there = f.out_features - column - g * 8; /* columns from the first of the pair on */
+            const int64_t there = f.product.out_features - column - g * 8; /* columns from the first of the pair on */
             if (paired && there > 1) *(Pair<T> *)(to + g * 8) = pair;
             else {
                 if (there > 0) to[g * 8] = pair.first;
@@ -257,7 +258,7 @@ template <class T, int SIZE> __device__ __forceinline__ void store_typed(
 
 template <int SIZE> __device__ __forceinline__ void store_logits(
     const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column) {
-    switch (f.y_dtype) {
+    switch (f.visitor.y_dtype) {
     case RF_FLOAT64: store_typed<double>(f, v, row, column); break;
     case RF_FLOAT16: store_typed<__half>(f, v, row, column); break;
     case RF_BFLOAT16: store_typed<__nv_bfloat16>(f, v, row, column); break;
@@ -270,27 +271,27 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
 template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N],
     int64_t row, int64_t column, const float *table, State<C::TOTALS> (&state)[2]) {
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
-    const int reduction = f.chain.reduction;
+    const int reduction = f.visitor.chain.reduction;
     float row_scale[2] = {1, 1};
     if constexpr (C::SEARCHES) { /* bounds are near when they are asked for */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const rfi_cuda_before &b = f.before[i / 2];
-            const int64_t at = min(row + i % 2 * 8, f.batch - 1);
+            const rfi_cuda_before &b = f.visitor.before[i / 2];
+            const int64_t at = min(row + i % 2 * 8, f.product.batch - 1);
             if (b.columns) prefetch_l1((const float *)b.values + at), prefetch_l1(b.columns + at);
         }
     }
-    if (f.x.scale) {
-        row_scale[0] = row < f.batch ? f.x.scale[row] : 1;
-        row_scale[1] = row + 8 < f.batch ? f.x.scale[row + 8] : 1;
+    if (f.product.x.scale) {
+        row_scale[0] = row < f.product.batch ? f.product.x.scale[row] : 1;
+        row_scale[1] = row + 8 < f.product.batch ? f.product.x.scale[row + 8] : 1;
     }
     state[0] = state[1] = empty_state<C::TOTALS>(reduction);
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
-    if ((!f.chain.num_pre || f.chain.num_affine) && reduction != RF_OP_NONE &&
-        column / 8 * 8 + 2 * N <= f.out_features) {
-        scale_and_shift<C>(f, total, 0, table, row_scale);
-        if (f.chain.affine_saves) apply_affine<C, true>(f, total, table);
-        else apply_affine<C, false>(f, total, table);
+    if ((!f.visitor.chain.num_pre || f.visitor.chain.num_affine) && reduction != RF_OP_NONE &&
+        column / 8 * 8 + 2 * N <= f.product.out_features) {
+        scale_and_shift<C>(f.product, total, 0, table, row_scale);
+        if (f.visitor.chain.affine_saves) apply_affine<C, true>(f.visitor, total, table);
+        else apply_affine<C, false>(f.visitor, total, table);
         fold_columns<C::SEARCHES, false>(f, total, row, column, 0, state);
         return;
     }
@@ -298,12 +299,15 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
     for (int c = 0; c < N / SIZE; c++) {
         float v[SIZE];
         take_chunk(total, c, v);
-        scale_and_shift<C>(f, v, c, table, row_scale);
-        apply_steps<C>(f, v, c, row, table);
+        scale_and_shift<C>(f.product, v, c, table, row_scale);
+        apply_steps<C>(f.visitor, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (from / 8 * 8 + 2 * SIZE <= f.out_features) fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
-        else fold_columns<C::SEARCHES, true>(f, v, row, from, (int)max(f.out_features - from, (int64_t)0), state);
+        else if (from / 8 * 8 + 2 * SIZE <= f.product.out_features)
+            fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
+        else
+            fold_columns<C::SEARCHES, true>(
+                f, v, row, from, (int)max(f.product.out_features - from, (int64_t)0), state);
     }
 }
 

@@ -19,10 +19,10 @@ __device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
 
 /* One copy of the steps behind the reduction for all reductions, in its place: a call would spill. */
 template <int TOTALS>
-__device__ __forceinline__ void finish_row(const rfi_cuda_fold &f, int64_t row, const State<TOTALS> &state) {
+__device__ __forceinline__ void finish_row(const rfi_cuda_visitor &f, int64_t row, const State<TOTALS> &state) {
     float v = 0;
     bool there = false;
-    const auto keep = [&](const rfi_cuda_fold &, int64_t, float number) { v = number, there = true; };
+    const auto keep = [&](const rfi_cuda_visitor &, int64_t, float number) { v = number, there = true; };
     with_reduction<TOTALS>(f.chain.reduction, [&](auto of) { rfi_finish_state<decltype(of)>(f, row, state, keep); });
     if (there) rfi_store_number(f, row, v);
 }
@@ -41,7 +41,7 @@ __device__ __forceinline__ Slot slot_at(const Parameters &p, int block, int slot
     s.block = block;
     s.slot = slot;
     s.first_row = (int64_t)s.block * 64;
-    s.there = s.first_row < p.fold.batch && s.slot < p.slots;
+    s.there = s.first_row < p.fold.product.batch && s.slot < p.slots;
     s.groups = (p.slots + p.group - 1) / p.group;
     s.group = s.slot / p.group;
     s.first = s.group * p.group;
@@ -50,11 +50,10 @@ __device__ __forceinline__ Slot slot_at(const Parameters &p, int block, int slot
 }
 
 template <class C> __device__ __forceinline__ Slot slot_of(const Parameters &p, Tile tile, int warpgroup) {
-    return C::SPLITS == 1 ? slot_at(p, tile.m * 2 + warpgroup, tile.n)
-                          : slot_at(p, tile.m, tile.n * 2 + warpgroup);
+    return C::SPLITS == 1 ? slot_at(p, tile.m * 2 + warpgroup, tile.n) : slot_at(p, tile.m, tile.n * 2 + warpgroup);
 }
 
-__device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Slot &s) {
+__device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_schedule &f, const Slot &s) {
     return f.tickets + (int64_t)s.block * (s.groups + 1);
 }
 
@@ -64,14 +63,14 @@ __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_fold &f, const Sl
 template <class C> __device__ __forceinline__ void write_states(
     const Parameters &p, const Place &at, const Slot &s, State<C::TOTALS> (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
-    State<C::TOTALS> *states = (State<C::TOTALS> *)f.partials + s.first_row * f.num_partials;
-    join_lanes<4>(f.chain.reduction, state);
+    State<C::TOTALS> *states = (State<C::TOTALS> *)f.visitor.partials + s.first_row * f.visitor.num_partials;
+    join_lanes<4>(f.visitor.chain.reduction, state);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = at.row + r * 8;
-        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch &&
-            !(*sh.irregular && is_irregular(f, s.first_row + row)))
-            rfi_write_state(states, row * f.num_partials + s.slot, state[r]);
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.product.batch &&
+            !(*sh.irregular && is_irregular(f.product, s.first_row + row)))
+            rfi_write_state(states, row * f.visitor.num_partials + s.slot, state[r]);
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
@@ -87,7 +86,7 @@ template <class C, class SlotOf> __device__ __forceinline__ void draw_tickets(
         barrier_sync(written_barrier(warpgroup), 160);
         if (threadIdx.x % 32 == 0) {
             sh.last[walk.count % 2 * CONSUMERS + warpgroup] =
-                draws && s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
+                draws && s.there && draw(tickets_of(p.fold.schedule, s) + s.group, s.count);
             mbarrier_arrive(sh.drawn + 8 * warpgroup);
         }
         __syncwarp(); /* a barrier by name is for whole warps */
@@ -115,20 +114,20 @@ __device__ __forceinline__ Finish finish_of(
     const rfi_cuda_fold &f = p.fold;
     Finish q;
     q.fold = &f;
-    q.states = (State<1> *)f.partials + s.first_row * f.num_partials;
-    q.ld = f.num_partials;
-    q.irregular = irregular ? f.irregular + s.first_row : NULL;
-    q.tickets = tickets_of(f, s);
+    q.states = (State<1> *)f.visitor.partials + s.first_row * f.visitor.num_partials;
+    q.ld = f.visitor.num_partials;
+    q.irregular = irregular ? f.product.irregular + s.first_row : NULL;
+    q.tickets = tickets_of(f.schedule, s);
     q.last = last + 2 * CONSUMERS + warpgroup;
-    q.y = f.y;
-    q.ldy = f.ldy;
+    q.y = f.visitor.y;
+    q.ldy = f.visitor.ldy;
     q.first_row = s.first_row;
-    q.columns = (float)f.out_features;
-    q.rows = (int)min(f.batch - s.first_row, (int64_t)64);
-    q.reduction = f.chain.reduction;
-    q.y_dtype = f.y_dtype;
-    q.num_pre = f.chain.num_pre;
-    q.num_post = f.chain.num_post;
+    q.columns = (float)f.product.out_features;
+    q.rows = (int)min(f.product.batch - s.first_row, (int64_t)64);
+    q.reduction = f.visitor.chain.reduction;
+    q.y_dtype = f.visitor.y_dtype;
+    q.num_pre = f.visitor.chain.num_pre;
+    q.num_post = f.visitor.chain.num_post;
     q.first = s.first;
     q.count = s.count;
     q.groups = s.groups;
@@ -206,14 +205,14 @@ __device__ __forceinline__ Steps load_steps(const Finish &q) {
     Steps s = {0, 0, 0, q.num_post > 32};
     bool reads = false;
     if (lane < q.num_post) {
-        const rfi_cuda_step &step = q.fold->chain.steps[q.num_pre + lane];
+        const rfi_cuda_step &step = q.fold->visitor.chain.steps[q.num_pre + lane];
         s.kind = step.kind, s.a = step.a32, s.b = step.b32, reads = step.row >= 0;
     }
     s.slow |= __any_sync(~0u, reads);
     return s;
 }
 __device__ __forceinline__ float run_steps(const Finish &q, const Steps &s, int64_t row, float v) {
-    if (s.slow) return rfi_run_steps(*q.fold, q.num_pre, q.num_post, min(row, q.fold->batch - 1), v);
+    if (s.slow) return rfi_run_steps(q.fold->visitor, q.num_pre, q.num_post, min(row, q.fold->product.batch - 1), v);
     float saved = 0;
 #pragma unroll 1
     for (int i = 0; i < q.num_post; i++) {
@@ -285,7 +284,7 @@ static __device__ __noinline__ void finish_states(Finish q, bool tries) {
 /* Whether there is time to try it before x is there: where x is brought to terms in front, that is done sooner, and it
  * is tried while the last ticket is drawn. */
 __device__ __forceinline__ bool has_time(const rfi_cuda_fold &f) {
-    return f.chain.reduction != RF_OP_NONE && !f.x.scale;
+    return f.visitor.chain.reduction != RF_OP_NONE && !f.product.x.scale;
 }
 
 /* What is left to do for a tile once its ticket is drawn. `phase` is 0 for the first tile of this consumer, 1 for the
@@ -301,20 +300,21 @@ template <class C> __device__ __forceinline__ void finish_tile(
     }
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
-    const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row)), mine = there && thread % 2 == 0;
-    State<C::TOTALS> *states = (State<C::TOTALS> *)f.partials + row * f.num_partials;
-    State<C::TOTALS> all = combine_states(f, states, s.first, there ? s.count : 0);
+    const bool there = row < f.product.batch && !(*sh.irregular && is_irregular(f.product, row)),
+               mine = there && thread % 2 == 0;
+    State<C::TOTALS> *states = (State<C::TOTALS> *)f.visitor.partials + row * f.visitor.num_partials;
+    State<C::TOTALS> all = combine_states(f.visitor, states, s.first, there ? s.count : 0);
     if (s.groups > 1) {
         if (mine) rfi_write_state(states, p.group_slot + s.group, all);
         barrier_sync(own_barrier(at.warpgroup), 128);
         uint32_t *last = sh.last + 2 * CONSUMERS + at.warpgroup;
-        if (thread == 0) *last = draw(tickets_of(f, s) + s.groups, s.groups);
+        if (thread == 0) *last = draw(tickets_of(f.schedule, s) + s.groups, s.groups);
         __syncwarp();
         barrier_sync(own_barrier(at.warpgroup), 128);
         if (!*last) return;
-        all = combine_states(f, states, p.group_slot, there ? s.groups : 0);
+        all = combine_states(f.visitor, states, p.group_slot, there ? s.groups : 0);
     }
-    if (mine) finish_row(f, row, all);
+    if (mine) finish_row(f.visitor, row, all);
 }
 
 } // namespace hopper

@@ -51,7 +51,8 @@ template <class C> __device__ __forceinline__ void produce_stages(
     const bool in_blocks = p.w_block; /* by address where there is one term, through maps where terms are apart */
     int first_column = 0, w_bytes = 0;
     const auto w_of = [&](int panel) {
-        return (const char *)p.fold.w.data + ((int64_t)panel * p.w_block + first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
+        return (const char *)p.fold.product.w.data +
+            ((int64_t)panel * p.w_block + first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
     };
     const auto load_w = [&](int stage, int k, uint32_t x_bytes) {
         const uint32_t full = sh.full + 8 * stage, b = sh.stages + stage * C::STAGE + C::X_BYTES;
@@ -77,21 +78,21 @@ template <class C> __device__ __forceinline__ void produce_stages(
         /* Of W in blocks no more than there are: what lies in the place of others is multiplied to columns that nobody
          * reads. */
         w_bytes = min(C::BN / RFI_BLOCK_ROWS, p.w_block - first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
-        const int boxes = (int)min((p.fold.batch - row + p.x_rows - 1) / p.x_rows, (int64_t)p.x_boxes);
+        const int boxes = (int)min((p.fold.product.batch - row + p.x_rows - 1) / p.x_rows, (int64_t)p.x_boxes);
         const uint32_t x_bytes = boxes * p.x_rows * (C::X_ROW * C::X_TERMS);
         const int ahead = waited ? 0 : min(count, C::STAGES); /* stages whose W is fetched first */
         if (!waited) {
 #pragma unroll 1
             for (int k = 0; k < ahead; k++) load_w(k, k, x_bytes);
             rfi_wait_for_previous();
-            if (p.fold.levels.wide) mbarrier_wait(sh.wide_known, 0);
+            if (p.fold.product.levels.wide) mbarrier_wait(sh.wide_known, 0);
         }
         waited = true;
-        if (!p.fold.next_tile) index += gridDim.x / E::CLUSTER;
-        else if (rank == 0) index = gridDim.x / E::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
+        if (!p.fold.schedule.next_tile) index += gridDim.x / E::CLUSTER;
+        else if (rank == 0) index = gridDim.x / E::CLUSTER + atomicAdd(p.fold.schedule.next_tile, 1u);
         const bool wide = is_wide<E>(sh, walk.tile.m);
         for (int level = wide; level >= 0; level--) {
-            const int x_column = level * (int)p.fold.x.level + begin * C::K;
+            const int x_column = level * (int)p.fold.product.x.level + begin * C::K;
             for (int k = 0; k < count; k++) {
                 const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE;
                 if (k >= ahead || level != wide) {
@@ -160,7 +161,7 @@ template <class C, int N> __device__ __forceinline__ void sum_products(float (&t
         } else {
             multiply_level<C>(sh, ring, count, [&](int stage) { multiply_part<C>(total, a, b, stage, 0, true); });
         }
-        if (!C::BF16 && level) change_level<C>(total, p.fold, block);
+        if (!C::BF16 && level) change_level<C>(total, p.fold.product, block);
     }
 }
 
@@ -210,8 +211,8 @@ struct Pairs {
 template <class C> __device__ __forceinline__ void join_and_write(const Parameters &p, const Place &at, const Slot &s,
     State<1> (&state)[2], const Shared<typename C::Folded> &sh, const Pairs &pairs, uint32_t phase) {
     const rfi_cuda_fold &f = p.fold;
-    State<1> *states = (State<1> *)f.partials + s.first_row * f.num_partials;
-    join_lanes<4>(f.chain.reduction, state);
+    State<1> *states = (State<1> *)f.visitor.partials + s.first_row * f.visitor.num_partials;
+    join_lanes<4>(f.visitor.chain.reduction, state);
     if (at.rank) {
 #pragma unroll
         for (int r = 0; r < 2; r++)
@@ -226,10 +227,10 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
     for (int r = 0; r < 2; r++) {
         const int row = at.row + r * 8;
         const State<1> other[1] = {pairs.theirs[at.warpgroup * 64 + row]};
-        join_some(f.chain.reduction, state[r], other, 1);
-        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch &&
-            !(*sh.irregular && is_irregular(f, s.first_row + row)))
-            rfi_write_state(states, row * f.num_partials + s.slot, state[r]);
+        join_some(f.visitor.chain.reduction, state[r], other, 1);
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.product.batch &&
+            !(*sh.irregular && is_irregular(f.product, s.first_row + row)))
+            rfi_write_state(states, row * f.visitor.num_partials + s.slot, state[r]);
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
@@ -248,15 +249,15 @@ template <class C> __device__ __forceinline__ void consume(
     const uint64_t a = wgmma_descriptor<C::X_ROW>(sh.stages + at.warpgroup * 64 * C::X_ROW);
     const uint64_t b = wgmma_descriptor<C::W_ROW>(sh.stages + C::X_BYTES);
     const int count = p.part;
-    const bool reduces = p.fold.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
+    const bool reduces = p.fold.visitor.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
     Ring ring = {0, 0};
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     if (joins && has_time(p.fold))
         finish_states(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
     rfi_wait_for_previous();
-    if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
-    find_wide<E>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    if (sees_irregular(p.fold.product, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    find_wide<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<E>(sh, walk)) {
@@ -331,7 +332,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             if (elect_lane()) produce_stages<C>(p, sh, ready, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
-        else if (p.fold.chain.reduction != RF_OP_NONE)
+        else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
             draw_tickets<E>(
                 p, sh, warp - 2, rank == 0, [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
     } else {

@@ -10,11 +10,13 @@ namespace hopper {
 /* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns. */
 template <int N> __device__ __forceinline__ void pick_column(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int r) {
-    const int64_t asked = rfi_asked(f, row), offset = asked - column;
-    if (row >= f.batch || asked >= f.out_features || offset < 0 || offset >= 2 * N || is_irregular(f, row)) return;
+    const int64_t asked = rfi_asked(f.visitor, row), offset = asked - column;
+    if (row >= f.product.batch || asked >= f.product.out_features || offset < 0 || offset >= 2 * N ||
+        is_irregular(f.product, row))
+        return;
 #pragma unroll
     for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
-        if (offset == j / 4 * 8 + j % 2) ((float *)f.picked)[row] = v[j];
+        if (offset == j / 4 * 8 + j % 2) ((float *)f.visitor.picked)[row] = v[j];
 }
 
 /* Of columns that all lie before the bound z's own, or all behind it, those come before it that are not at or below
@@ -41,7 +43,7 @@ template <int N> __device__ __forceinline__ uint64_t places_before(int64_t offse
 
 /* All columns of a thread as they lie, for the first bound. */
 template <int N> __device__ __forceinline__ void store_all(
-    const rfi_cuda_fold &f, const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column) {
+    const rfi_cuda_product &f, const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (row + 8 * r >= f.batch) continue;
@@ -54,7 +56,7 @@ template <int N> __device__ __forceinline__ void store_all(
 /* Of this thread's columns, which are as in fold_columns, those before a bound are counted, or listed. `state` is of
  * these columns, at least: many tiles have nothing so large. All lanes of a warp. It is two instructions a column:
  * where a bound's own column is among them, a second round tells those before it from those behind it. */
-template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const rfi_cuda_fold &f,
+template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const rfi_cuda_product &f,
     const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column, int width,
     const State<rfi_answers::TOTALS> (&state)[2]) {
     if (!b.columns) {
@@ -137,13 +139,13 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
  * what the first ones are near, or brought down by what is largest so far. */
 template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width) {
-    const rfi_cuda_squares &s = f.squares;
+    const rfi_cuda_squares &s = f.visitor.squares;
     const bool magnitudes = s.magnitudes;
-    const int64_t base = column - threadIdx.x % 4 * 2, start = base / f.fold_columns * f.fold_columns;
-    const int count = (int)min(max(f.out_features - base, (int64_t)0), (int64_t)2 * N);
+    const int64_t base = column - threadIdx.x % 4 * 2, start = base / f.visitor.fold_columns * f.visitor.fold_columns;
+    const int count = (int)min(max(f.product.out_features - base, (int64_t)0), (int64_t)2 * N);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int64_t at = min(row + 8 * r, f.batch - 1);
+        const int64_t at = min(row + 8 * r, f.product.batch - 1);
         rfi_square_unit<float> *const to = (rfi_square_unit<float> *)s.sums + at * s.units + start / RFI_FOLD_COLUMNS;
         float largest = magnitudes ? 0 : -INFINITY, below = 0;
 #pragma unroll
@@ -179,7 +181,7 @@ template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
             sum += __shfl_xor_sync(~0u, sum, step);
             squares += __shfl_xor_sync(~0u, squares, step);
         }
-        if (threadIdx.x % 4 || row + 8 * r >= f.batch || is_irregular(f, at) || !count) continue;
+        if (threadIdx.x % 4 || row + 8 * r >= f.product.batch || is_irregular(f.product, at) || !count) continue;
         const float less = magnitudes && before.count > 0 ? factor / rfi_down_f32(before.centre) : 1;
         *to = {before.count + (float)count, centre, before.sum + sum, fmaf(before.squares * less, less, squares)};
     }

@@ -7,7 +7,7 @@
 
 namespace hopper {
 
-__device__ __forceinline__ bool is_irregular(const rfi_cuda_fold &f, int64_t row) {
+__device__ __forceinline__ bool is_irregular(const rfi_cuda_product &f, int64_t row) {
     return f.irregular && f.irregular[row];
 }
 
@@ -51,7 +51,7 @@ template <int TOTALS, int BLOCK> __device__ __forceinline__ void join_some(
 /* Joins states [first, first + count) of a row, of more words than a pair, in their order; two neighbouring lanes do,
  * and both get the result. All loads of a round are on their way at once. */
 template <int TOTALS> __device__ __forceinline__ State<TOTALS> combine_states(
-    const rfi_cuda_fold &f, const State<TOTALS> *states, int first, int count) {
+    const rfi_cuda_visitor &f, const State<TOTALS> *states, int first, int count) {
     constexpr int BLOCK = GROUP / 8;
     const int half = threadIdx.x % 2;
     State<TOTALS> state[1] = {empty_state<TOTALS>(f.chain.reduction)};
