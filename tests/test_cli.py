@@ -328,6 +328,16 @@ def test_run_asks_which_of_several_weights(tmp_path, x):
     refused(cli("run", CHAIN, "--weights", tmp_path / "two.npz", *files), 1, "2 tensors", "--weight", "a, b")
 
 
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
+def test_run_compares_the_sizes_of_the_chain_with_the_weight(tmp_path, x, name):
+    tensors = {"w": np.zeros((N, K), np.float32)}
+    np.savez(tmp_path / name, **tensors) if name.endswith(".npz") else write(tmp_path / name, tensors)
+    files = ["--weights", tmp_path / name, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    done = cli("run", f"linear({K + 1}, {N}) | sum", *files)
+    refused(done, 1, f"has shape ({N}, {K}); expected ({N}, {K + 1})")
+    assert "--in-features" not in done.stderr
+
+
 MEBIBYTE = 1 << 20
 WIDE = 1024
 
@@ -672,7 +682,10 @@ FILES = {
     "old.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch"),
     "w.txt": (b"0.5 1.5 2.5\n" * 9, "text; numpy.loadtxt reads that"),
     "w.npy": (bytes_of(np.zeros(3)), "an array of numpy, an .npy; weights have names"),
-    "w.bin": (b"PK\x03\x04" + bytes(60), "an archive, as numpy.savez writes them; its name must end in .npz"),
+    "w.bin": (
+        b"PK\x03\x04" + bytes(60),
+        "an archive of arrays, as numpy.savez writes them; weights are read from one whose name ends in .npz",
+    ),
     "w.gguf": (b"GGUF\x03\0\0\0" + bytes(60), "a GGUF file"),
     "w.h5": (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file"),
     "w.gz": (b"\x1f\x8b\x08\0" + bytes(60), "compressed by gzip"),

@@ -254,7 +254,7 @@ def test_out_is_checked_and_left_alone(model, rng):
     frozen.flags.writeable = False
     cases = [
         (np.zeros((4, 2), np.float32), ValueError, r"out has shape \(4, 2\); expected \(4, 1\)"),
-        (np.zeros(3, np.float32), ValueError, r"out has shape \(3, 1\); expected \(4, 1\)"),
+        (np.zeros(3, np.float32), ValueError, r"out has shape \(3,\); expected \(4, 1\)"),
         (np.zeros((4, 1)), TypeError, "out has dtype float64; expected float32"),
         (np.zeros((4, 1), np.int32), TypeError, "out has dtype int32"),
         (frozen, ValueError, "out is read-only"),

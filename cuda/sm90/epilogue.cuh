@@ -467,11 +467,11 @@ template <int TOTALS, int BLOCK> __device__ __forceinline__ void join_some(
     with_reduction<TOTALS>(reduction, [&](auto of) { rfi_join_some<decltype(of)>(state, block, count); });
 }
 
-/* Joins states [first, first + count) of a row, in their order; two neighbouring lanes do, and both get the result.
- * All loads of a round are on their way at once. */
+/* Joins states [first, first + count) of a row, of more words than a pair, in their order; two neighbouring lanes do,
+ * and both get the result. All loads of a round are on their way at once. */
 template <int TOTALS> __device__ __forceinline__ State<TOTALS> combine_states(
     const rfi_cuda_fold &f, const State<TOTALS> *states, int first, int count) {
-    constexpr int BLOCK = TOTALS == 1 ? GROUP / 2 : GROUP / 8;
+    constexpr int BLOCK = GROUP / 8;
     const int half = threadIdx.x % 2;
     State<TOTALS> state[1] = {empty_state<TOTALS>(f.chain.reduction)};
 #pragma unroll 1
@@ -479,20 +479,10 @@ template <int TOTALS> __device__ __forceinline__ State<TOTALS> combine_states(
         const int mine = min(max(count - done - half * BLOCK, 0), BLOCK);
         const State<TOTALS> *from = states + first + done + half * BLOCK;
         State<TOTALS> block[BLOCK];
-        if constexpr (TOTALS == 1) {
 #pragma unroll
-            for (int i = 0; i < BLOCK; i += 2) {
-                float4 pair = {};
-                if (i + 1 < mine) pair = __ldcg((const float4 *)(from + i));
-                else if (i < mine) *(float2 *)&pair = __ldcg((const float2 *)(from + i));
-                block[i] = {pair.x, {pair.y}}, block[i + 1] = {pair.z, {pair.w}};
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < BLOCK; i++) {
-                block[i] = {};
-                if (i < mine) block[i] = rfi_read_state<float, TOTALS>(from, i);
-            }
+        for (int i = 0; i < BLOCK; i++) {
+            block[i] = {};
+            if (i < mine) block[i] = rfi_read_state<float, TOTALS>(from, i);
         }
         join_some(f.chain.reduction, state[0], block, mine);
     }
@@ -578,6 +568,199 @@ __device__ __forceinline__ void draw_tickets(const Parameters &p, const Shared<C
     }
 }
 
+/* What finish_states needs of a launch and of 64 rows of it. By value: in memory each of these would be a wait of its
+ * own, and nobody has anything else to do meanwhile. */
+struct Finish {
+    const rfi_cuda_fold *fold;
+    State<1> *states; /* of the first of the rows, and from each to the next: */
+    int64_t ld;
+    const uint8_t *irregular; /* of the first; NULL: none is */
+    unsigned *tickets;
+    uint32_t *last;
+    void *y;
+    int64_t ldy, first_row;
+    float columns;
+    int rows; /* there */
+    int reduction, y_dtype, num_pre, num_post, first, count, groups, group, group_slot, warpgroup;
+};
+
+__device__ __forceinline__ Finish finish_of(
+    const Parameters &p, const Slot &s, int warpgroup, uint32_t *last, bool irregular) {
+    const rfi_cuda_fold &f = p.fold;
+    Finish q;
+    q.fold = &f;
+    q.states = (State<1> *)f.partials + s.first_row * f.num_partials;
+    q.ld = f.num_partials;
+    q.irregular = irregular ? f.irregular + s.first_row : NULL;
+    q.tickets = tickets_of(f, s);
+    q.last = last + 2 * CONSUMERS + warpgroup;
+    q.y = f.y;
+    q.ldy = f.ldy;
+    q.first_row = s.first_row;
+    q.columns = (float)f.out_features;
+    q.rows = (int)min(f.batch - s.first_row, (int64_t)64);
+    q.reduction = f.chain.reduction;
+    q.y_dtype = f.y_dtype;
+    q.num_pre = f.chain.num_pre;
+    q.num_post = f.chain.num_post;
+    q.first = s.first;
+    q.count = s.count;
+    q.groups = s.groups;
+    q.group = s.group;
+    q.group_slot = p.group_slot;
+    q.warpgroup = warpgroup;
+    return q;
+}
+
+/* A pair and the first `count` of COUNT beside it. No branch on what is there, so that their latencies overlap; totals
+ * are added in double, to which a product is brought once: conversions are slow. */
+template <class R, int COUNT>
+__device__ __forceinline__ void join_pairs(State<1> &s, const State<1> (&v)[COUNT], int count) {
+    static_assert(R::adds(0), "totals that are added");
+    float m = s.m, none;
+#pragma unroll
+    for (int c = 0; c < COUNT; c++) m = c < count ? R::peak(m, v[c].m) : m;
+    rfi_carry<R>(s, m);
+    R::empty(0, none);
+    double t = s.t[0];
+#pragma unroll
+    for (int c = 0; c < COUNT; c++) {
+        const float peak = c < count ? v[c].m : m, total[1] = {c < count ? v[c].t[0] : none};
+        t += (double)(R::moved(0, peak, m, total) * R::factor(0, peak, m));
+    }
+    s.t[0] = (float)t;
+}
+
+/* Joins states [first, first + count) of each of ROWS rows, by LANES threads, two neighbouring states a thread in turn;
+ * all get the result. All loads are on their way at once. */
+template <class R, int LANES, int ROWS> __device__ __forceinline__ void combine_rows(
+    State<1> *const (&states)[ROWS], const bool (&there)[ROWS], int first, int count, State<1> (&all)[ROWS]) {
+    constexpr int BLOCK = GROUP / 2, PAIRS = BLOCK / 2;
+    const int lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) rfi_empty_state<R>(all[r]);
+    int done = 0;
+#pragma unroll 1
+    do {
+        const int pairs = max((count - done) / 2 - lane + LANES - 1, 0) / LANES;
+        State<1> block[ROWS][BLOCK];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int i = 0; i < PAIRS; i++) {
+                float4 pair = {};
+                if (there[r] && i < pairs) pair = __ldcg((const float4 *)(states[r] + first + done) + i * LANES + lane);
+                block[r][2 * i] = {pair.x, {pair.y}}, block[r][2 * i + 1] = {pair.z, {pair.w}};
+            }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) join_pairs<R>(all[r], block[r], there[r] ? 2 * pairs : 0);
+        done += LANES * BLOCK;
+    } while (done < count);
+    if (count % 2) { /* the last is no pair */
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            State<1> one[1];
+            rfi_empty_state<R>(one[0]);
+            if (there[r] && lane == 0) one[0] = rfi_read_state<float, 1>(states[r], first + count - 1);
+            join_pairs<R>(all[r], one, there[r] && lane == 0);
+        }
+    }
+    __syncwarp();
+    rfi_join_lanes<R, LANES>(all);
+}
+
+/* The steps behind the reduction, each from a lane of its own, whose loads then overlap. All lanes of a warp. */
+struct Steps {
+    int kind;
+    float a, b;
+    bool slow; /* more than there are lanes, or a step that reads a row input */
+};
+__device__ __forceinline__ Steps load_steps(const Finish &q) {
+    const int lane = threadIdx.x % 32;
+    Steps s = {0, 0, 0, q.num_post > 32};
+    bool reads = false;
+    if (lane < q.num_post) {
+        const rfi_cuda_step &step = q.fold->chain.steps[q.num_pre + lane];
+        s.kind = step.kind, s.a = step.a32, s.b = step.b32, reads = step.row >= 0;
+    }
+    s.slow |= __any_sync(~0u, reads);
+    return s;
+}
+__device__ __forceinline__ float run_steps(const Finish &q, const Steps &s, int64_t row, float v) {
+    if (s.slow) return rfi_run_steps(*q.fold, q.num_pre, q.num_post, min(row, q.fold->batch - 1), v);
+    float saved = 0;
+#pragma unroll 1
+    for (int i = 0; i < q.num_post; i++) {
+        const int kind = __shfl_sync(~0u, s.kind, i);
+        v = rfi_typed<float>::apply(kind, v, __shfl_sync(~0u, s.a, i), __shfl_sync(~0u, s.b, i), saved);
+        if (kind == RF_OP_SAVE) saved = v;
+    }
+    return v;
+}
+
+/* Joins the states of a group of tiles side by side, and those of the groups if this group is the last of them, and
+ * finishes the rows. By a warpgroup, LANES threads a row. Nobody runs this until everybody waits for it, when its
+ * instructions would come from memory, a line after the other: `tries` is for running it on no rows, before there is
+ * anything else to do. Not inlined, so that these are the same instructions. */
+template <int LANES> static __device__ __noinline__ void finish_states(Finish q, bool tries) {
+    constexpr int ROWS = LANES / 2; /* of a thread */
+    const int thread = thread_in_warpgroup();
+    const Steps steps = load_steps(q);
+    int row[ROWS];
+    bool there[ROWS];
+    State<1> *states[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        row[r] = thread / LANES + r * (128 / LANES);
+        there[r] = !tries && row[r] < q.rows && !(q.irregular && q.irregular[row[r]]);
+        states[r] = q.states + row[r] * q.ld;
+    }
+    const int mine = thread % LANES; /* each row by a lane of its own */
+    bool ends = true;
+    float v = 0;
+    with_reduction<1>(q.reduction, [&](auto of) {
+        typedef decltype(of) R;
+        State<1> all[ROWS];
+        int first = q.first, count = q.count;
+#pragma unroll 1
+        for (int left = q.groups > 1 && !tries;; left--) {
+            combine_rows<R, LANES>(states, there, first, count, all);
+            if (!left) break;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (there[r] && mine == 0) rfi_write_state(states[r], q.group_slot + q.group, all[r]);
+            __syncwarp();
+            barrier_sync(own_barrier(q.warpgroup), 128);
+            if (thread == 0) *q.last = draw(q.tickets + q.groups, q.groups);
+            __syncwarp();
+            barrier_sync(own_barrier(q.warpgroup), 128);
+            if (!*q.last) {
+                ends = false;
+                return;
+            }
+            first = q.group_slot, count = q.groups;
+        }
+        State<1> state = all[0];
+#pragma unroll
+        for (int r = 1; r < ROWS; r++)
+            if (mine == r) state = all[r];
+        v = R::finish(state.m, state.t, q.columns, (int32_t)RFI_COLUMN_OUTSIDE);
+    });
+    if (!ends) return;
+    bool stores = there[0] && mine == 0;
+    int at = row[0];
+#pragma unroll
+    for (int r = 1; r < ROWS; r++)
+        if (mine == r) at = row[r], stores = there[r];
+    v = run_steps(q, steps, q.first_row + at, v);
+    if (stores) rfi_store_as<float>(q.y, q.y_dtype, (q.first_row + at) * q.ldy, v);
+}
+
+/* Whether there is time to try it: where x is brought to terms in front, that is done sooner. */
+__device__ __forceinline__ bool has_time(const rfi_cuda_fold &f) {
+    return f.chain.reduction != RF_OP_NONE && !f.x.scale;
+}
+
 /* What is left to do for a tile once its ticket is drawn. `phase` is 0 for the first tile of this consumer, 1 for the
  * second, and so on in turn. */
 template <class C> __device__ __forceinline__ void finish_tile(
@@ -585,6 +768,10 @@ template <class C> __device__ __forceinline__ void finish_tile(
     const rfi_cuda_fold &f = p.fold;
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
+    if constexpr (C::TOTALS == 1) {
+        finish_states<2>(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
+        return;
+    }
     const int thread = thread_in_warpgroup();
     const int64_t row = s.first_row + thread / 2;
     const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row)), mine = there && thread % 2 == 0;

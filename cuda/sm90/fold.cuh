@@ -277,6 +277,11 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Ring ring = {0, 0};
     Walk walk = first_tile<C>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
+    if constexpr (C::TOTALS == 1) {
+        if (has_time(p.fold))
+            finish_states<2>(
+                finish_of(p, slot_of<C>(p, walk.of<C>(at.rank), at.warpgroup), at.warpgroup, sh.last, false), true);
+    }
     rfi_wait_for_previous();
     if (find_irregular<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     find_wide<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);

@@ -19,7 +19,8 @@ namespace hopper {
 namespace halves {
 
 struct Parameters : hopper::Parameters {
-    int32_t part;    /* stages of the first part of K; the others are the second's */
+    int32_t part; /* stages of each part of K: of the second's the last may be all zeros, for if the parts differed the
+                     compiler would no longer know that the stage is the same for a warp: see hopper.md 12 */
     int32_t x_boxes; /* of x_rows rows: in a tile */
     int32_t w_once;  /* W is read by one cluster: it leaves the L2 first */
 };
@@ -87,13 +88,10 @@ __device__ __forceinline__ float4 load_shared(uint32_t from) {
     return v;
 }
 
-__device__ __forceinline__ int first_stage(const Parameters &p, int rank) { return rank ? p.part : 0; }
-__device__ __forceinline__ int num_stages(const Parameters &p, int rank) { return rank ? p.stages - p.part : p.part; }
-
 template <class C> __device__ __forceinline__ void produce_stages(
     const Parameters &p, const Shared<typename C::Folded> &sh, uint32_t ready, int rank) {
     using E = typename C::Folded;
-    const int begin = first_stage(p, rank), count = num_stages(p, rank);
+    const int begin = rank * p.part, count = p.part;
     const uint64_t policy = policy_of(p.w_once);
     const bool in_blocks = p.w_block; /* by address where there is one term, through maps where terms are apart */
     int first_column = 0, w_bytes = 0;
@@ -221,15 +219,15 @@ template <class C, int N> __device__ __forceinline__ void sum_products(float (&t
     }
 }
 
-/* Half of the sums to the other block, to slot `there` of its ring, and its half of ours from the next slot of this
- * one. */
+/* Half of the sums to the other block, to the next slot of its ring, and its half of ours from that of this one, which
+ * has the same number. */
 template <class C, int N, int HALF> __device__ __forceinline__ void exchange(float (&mine)[HALF],
-    const float (&total)[N], const Shared<typename C::Folded> &sh, Ring &ring, int there, uint32_t ready,
-    uint32_t phase, int thread, int rank) {
+    const float (&total)[N], const Shared<typename C::Folded> &sh, Ring &ring, uint32_t ready, uint32_t phase,
+    int thread, int rank) {
     constexpr int NEXT = 2 * 128 * 16; /* from 16 bytes of a thread to its next */
     mbarrier_wait(ready, phase);
-    const uint32_t to = address_in(sh.stages + there * C::STAGE + thread * 16, rank ^ 1),
-                   bar = address_in(sh.full + 8 * there, rank ^ 1);
+    const uint32_t to = address_in(sh.stages + ring.stage * C::STAGE + thread * 16, rank ^ 1),
+                   bar = address_in(sh.full + 8 * ring.stage, rank ^ 1);
 #pragma unroll
     for (int i = 0; i < HALF; i += 4) {
         float v[4];
@@ -252,7 +250,9 @@ template <class C, int N, int HALF> __device__ __forceinline__ void exchange(flo
     ring.advance<C>();
 }
 
-constexpr int JOINED = 64; /* states of a row that are joined at a time */
+constexpr int JOINED = 64; /* states of a row that are joined at a time, by LANES lanes at once */
+constexpr int LANES = 4;
+static_assert(JOINED == LANES * GROUP / 2, "in one round");
 
 /* Where the state of a cluster's tile is among those of its 64 rows: see slot_of of epilogue.cuh. */
 __device__ __forceinline__ Slot place_of(const Parameters &p, Tile first, int warpgroup) {
@@ -285,6 +285,7 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
             if (at.thread % 4 == 0)
                 store_remote(shared_address(&pairs.theirs[at.warpgroup * 64 + at.row + r * 8]), *(uint64_t *)&state[r],
                     pairs.full, 0);
+        barrier_arrive(written_barrier(at.warpgroup), 160);
         return;
     }
     mbarrier_wait(pairs.full, phase);
@@ -300,77 +301,29 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
-/* As draw_tickets of epilogue.cuh, in the first block. */
+/* As draw_tickets of epilogue.cuh, for the first block. The second goes the same way, and draws none: a way of its own
+ * through the loop over tiles would be what hopper.md 12 says. */
 template <class E>
-__device__ __forceinline__ void draw_joined(const Parameters &p, const Shared<E> &sh, int warpgroup) {
+__device__ __forceinline__ void draw_joined(const Parameters &p, const Shared<E> &sh, int rank, int warpgroup) {
     rfi_wait_for_previous();
     for (Walk walk = first_tile<E>(p); walk.is_there(); take_next<E>(sh, walk)) {
         const Slot s = place_of(p, walk.tile, warpgroup);
         barrier_sync(written_barrier(warpgroup), 160);
         if (threadIdx.x % 32 == 0) {
-            sh.last[walk.count % 2 * CONSUMERS + warpgroup] = s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
+            sh.last[walk.count % 2 * CONSUMERS + warpgroup] =
+                rank == 0 && s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
             mbarrier_arrive(sh.drawn + 8 * warpgroup);
         }
         __syncwarp();
     }
 }
 
-/* Joins states [first, first + count) of a row, in their order, by LANES neighbouring lanes; all get the result. */
-template <int LANES>
-__device__ __forceinline__ State<1> combine(const rfi_cuda_fold &f, const State<1> *states, int first, int count) {
-    constexpr int BLOCK = JOINED / LANES;
-    const int lane = threadIdx.x % LANES;
-    State<1> state[1] = {empty_state<1>(f.chain.reduction)};
-#pragma unroll 1
-    for (int done = 0; done < count; done += JOINED) {
-        const int mine = min(max(count - done - lane * BLOCK, 0), BLOCK);
-        const State<1> *from = states + first + done + lane * BLOCK;
-        State<1> block[BLOCK];
-#pragma unroll
-        for (int i = 0; i < BLOCK; i += 2) {
-            float4 pair = {};
-            if (i + 1 < mine) pair = __ldcg((const float4 *)(from + i));
-            else if (i < mine) *(float2 *)&pair = __ldcg((const float2 *)(from + i));
-            block[i] = {pair.x, {pair.y}}, block[i + 1] = {pair.z, {pair.w}};
-        }
-        join_some(f.chain.reduction, state[0], block, mine);
-    }
-    __syncwarp();
-    join_lanes<LANES>(f.chain.reduction, state);
-    return state[0];
-}
-
 /* As finish_tile of epilogue.cuh, in the first block. */
 template <class E> __device__ __forceinline__ void finish_joined(
     const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<E> &sh) {
-    constexpr int LANES = 4;
-    const rfi_cuda_fold &f = p.fold;
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
-    const int thread = thread_in_warpgroup();
-    int first = s.first, count = s.count, left = s.groups > 1;
-#pragma unroll 1
-    for (;; left--) {
-#pragma unroll 1
-        for (int i = thread / LANES; i < 64; i += 128 / LANES) {
-            const int64_t row = s.first_row + i;
-            const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row));
-            State<1> *states = (State<1> *)f.partials + row * f.num_partials;
-            const State<1> all = combine<LANES>(f, states, first, there ? count : 0);
-            if (!there || thread % LANES) continue;
-            if (left) rfi_write_state(states, p.group_slot + s.group, all);
-            else finish_row(f, row, all);
-        }
-        if (!left) return;
-        __syncwarp();
-        barrier_sync(own_barrier(at.warpgroup), 128);
-        uint32_t *last = sh.last + 2 * CONSUMERS + at.warpgroup;
-        if (thread == 0) *last = draw(tickets_of(f, s) + s.groups, s.groups);
-        __syncwarp();
-        barrier_sync(own_barrier(at.warpgroup), 128);
-        if (!*last) return;
-        first = p.group_slot, count = s.groups;
-    }
+    finish_states<LANES>(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
 }
 
 template <class C> __device__ __forceinline__ void consume(
@@ -378,12 +331,13 @@ template <class C> __device__ __forceinline__ void consume(
     using E = typename C::Folded;
     const uint64_t a = wgmma_descriptor<C::X_ROW>(sh.stages + at.warpgroup * 64 * C::X_ROW);
     const uint64_t b = wgmma_descriptor<C::W_ROW>(sh.stages + C::X_BYTES);
-    const int count = __shfl_sync(~0u, num_stages(p, at.rank), 0), their_count = num_stages(p, at.rank ^ 1);
+    const int count = p.part;
     const bool reduces = p.fold.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
     Ring ring = {0, 0};
-    int there = 0; /* the other block's stage */
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
+    if (joins && has_time(p.fold))
+        finish_states<LANES>(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
     rfi_wait_for_previous();
     if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     find_wide<E>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
@@ -397,9 +351,7 @@ template <class C> __device__ __forceinline__ void consume(
             float total[C::SUMS];
             const bool wide = __shfl_sync(~0u, is_wide<E>(sh, walk.tile.m), 0);
             sum_products<C>(total, p, sh, ring, a, b, count, wide, first_row_of<E>(walk.tile, at.warpgroup));
-            there = (there + their_count * (wide ? 2 : 1)) % C::STAGES;
-            exchange<C>(mine, total, sh, ring, there, ready, walk.count % 2, at.warpgroup * 128 + at.thread, at.rank);
-            there = (there + 1) % C::STAGES;
+            exchange<C>(mine, total, sh, ring, ready, walk.count % 2, at.warpgroup * 128 + at.thread, at.rank);
         }
         const Tile tile = walk.of<E>(at.rank);
         const uint32_t buffer = walk.count % 2; /* of the columns */
@@ -409,13 +361,12 @@ template <class C> __device__ __forceinline__ void consume(
         fold_sums<E>(p.fold, mine, row, column, sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces) {
-            if (joins && walk.count)
-                finish_joined<E>(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+            if (walk.count) finish_joined(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
             join_and_write<C>(p, at, place_of(p, walk.tile, at.warpgroup), state, sh, pairs, walk.count % 2);
             previous = walk.tile;
         }
     }
-    if (walk.count && joins) finish_joined<E>(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if (walk.count && reduces) finish_joined(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
@@ -439,7 +390,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
         tiles, (float *)behind, last, &irregular, wide, nullptr, shared_address(&wide_known)};
     const uint32_t ready = shared_address(&ready_barrier);
     const Pairs pairs = {theirs, shared_address(&theirs_barrier)};
-    const int rank = cluster_rank();
+    const int rank = __shfl_sync(~0u, cluster_rank(), 0);
     rfi_release_next();
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
@@ -458,8 +409,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
         for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
         for (int i = 0; i < HANDED_OUT; i++) {
             mbarrier_init(sh.tile_full + 8 * i, 1);
-            mbarrier_init(sh.tile_empty + 8 * i,
-                2 * (4 * CONSUMERS + 1) + (p.fold.chain.reduction == RF_OP_NONE ? 0 : CONSUMERS) + 1);
+            mbarrier_init(sh.tile_empty + 8 * i, 2 * tile_readers(p) + 1);
         }
         mbarrier_init_fence();
         prefetch_map(&p.x[0]);
@@ -477,7 +427,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             if (elect_lane()) produce_stages<C>(p, sh, ready, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
-        else if (p.fold.chain.reduction != RF_OP_NONE && rank == 0) draw_joined<E>(p, sh, warp - 2);
+        else if (p.fold.chain.reduction != RF_OP_NONE) draw_joined<E>(p, sh, rank, warp - 2);
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;
