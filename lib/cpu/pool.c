@@ -159,8 +159,8 @@ static int shares_processor(int number) {
 
 /* A busy machine may wake a thread on the processor of the one that woke it, or of another of the pool, and leave it
  * there for as long as calls are short: its work, and even its waiting, is then time of the other's. Setting the
- * processors on which a thread may run moves it at once, and it stays there when it may run on all again. With
- * pool.lock held, which is let go meanwhile. */
+ * processors on which a thread may run moves it at once, and it stays there when it may run on all again: on all of
+ * now, not on those that the process may be given later. With pool.lock held, which is let go meanwhile. */
 static void move_away(int number) {
     cpu_set_t allowed, others;
     CPU_ZERO(&others);
