@@ -540,7 +540,7 @@ class Model:
                 f"keepdims is {keepdims!r}, but the result has {self._y_tail[0]} columns; it drops the one column of a "
                 "reduction"
             )
-        # What numpy users call with most goes by the shortest way: no struct, no strides.
+        # What numpy users call with most goes by the shortest way: no strides but those of a matrix's rows.
         if (
             self._plain
             and not row_inputs
@@ -550,11 +550,17 @@ class Model:
             and (x.shape[-1:] == self._x_tail)
         ):
             flags = x.flags
-            if flags.c_contiguous and flags.aligned:
+            ld = 0 if flags.c_contiguous else self._rows_apart(x)
+            if ld is not None and flags.aligned:
                 lead = x.shape[:-1]
                 y = arrays.new_array(lead + self._y_tail, self._y_numpy) if out is None else out
                 if out is None or self._is_plain_output(out, x):
-                    self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
+                    if ld:
+                        size = ctypes.sizeof(_lib.ForwardArgs)
+                        args = _lib.ForwardArgs(size, x.ctypes.data, y.ctypes.data, prod(lead), ld)
+                        handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+                    else:
+                        self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y if keepdims or out is not None else y[..., 0]
         calls = self._calls
         if calls is not None and not row_inputs and rows is None:
@@ -717,6 +723,13 @@ class Model:
         # One that does not fit stays as it is, for the error to name its shape. How many rows are wanted is seen later.
         fits = shape == lead if rows is None else len(shape) == 1
         return out[..., None] if self._y_tail == (1,) and fits else out
+
+    def _rows_apart(self, x: np.ndarray[Any, Any]) -> int | None:
+        """Elements from one row of a matrix to the next, where rows of unit stride lie apart in their order."""
+        item = x.itemsize
+        if x.ndim != 2 or x.strides[1] != item or x.strides[0] < self._in_features * item or x.strides[0] % item:
+            return None
+        return x.strides[0] // item
 
     def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
         return (

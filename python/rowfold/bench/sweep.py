@@ -48,7 +48,7 @@ SLOWER = 1.1
 SHOWN = 20
 SAMPLE_SECONDS = 2e-3  # a sample lasts at least so long, by repeating the call
 SETTLE_SECONDS = 12e-3  # OpenMP's threads wait awake for 300,000 pauses after a call, 8 ms on an Intel Xeon
-REST_SECONDS = 1e-3  # rowfold's for 50 us
+REST_SECONDS = 1e-3  # rowfold's, which come before, for 50 us
 AGAIN = 2  # times as many turns more for a case slower than SLOWER
 COLUMNS = ("x as long", "dtype", "rows", "inputs", "columns", "gap", "chain", "rowfold", "other", "error", "its error")
 SUMMARY = (
@@ -192,7 +192,7 @@ class CpuJudge:
         turns += [(contender, itself, calls) for contender, result, calls in running if result is other]
         for _ in range(self.repeat):
             for contender, seconds, calls in turns:
-                time.sleep(SETTLE_SECONDS if seconds is ours.seconds else REST_SECONDS)
+                time.sleep(REST_SECONDS if seconds is other.seconds else SETTLE_SECONDS)
                 contender.run()  # wakes its threads
                 seconds.append(_seconds(contender.run, calls))
         return Outcome(case, ours, other, tuple(itself))
