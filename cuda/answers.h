@@ -48,13 +48,14 @@ typedef struct rfi_cuda_diagonal {
 
 /* The columns that rows ask for, of x and W in 16 bits as they are stored, where the kernel of the pass sums up
  * RFI_SM90_PART values of K at a time: sm90/asked.cu. `fold` is of these alone, out_features 64: a row's column is its
- * own of the 64 rows around it. Its bounds are written, as by rfi_cuda_bound with top 0; `fold.picked` is their values.
+ * own of the 64 rows around it. Its bounds are written, as by rfi_cuda_bound with top 0; `fold.visitor.picked` is their
+ * values.
  */
 typedef struct rfi_cuda_asked {
     rfi_cuda_fold fold;
     const int64_t *asked;
     int64_t columns_there; /* of W */
-    int64_t *own;          /* (batch), for fold.columns; scratch */
+    int64_t *own;          /* (batch), for fold.visitor.columns; scratch */
     float *parts;          /* (parts of K, batch); likewise */
     int32_t *columns;
     unsigned *counts;
@@ -79,7 +80,7 @@ typedef struct rfi_cuda_spread {
     int32_t dtype;
 } rfi_cuda_spread;
 
-/* Columns of x W^T + b behind the steps of fold.chain, each a dot product of its own: y (batch, columns). */
+/* Columns of x W^T + b behind the steps of fold.visitor.chain, each a dot product of its own: y (batch, columns). */
 typedef struct rfi_cuda_gather {
     rfi_cuda_fold fold;
     const void *asked; /* RF_INT64 or RF_INT32, rows `ld` apart */

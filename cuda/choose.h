@@ -81,6 +81,7 @@ typedef struct rfi_cuda_choice {
                        added in float32; RFI_CUDA_SUMMED_ALL: all of them; 0: nothing is left to tensor cores for long */
     int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
     int wide;       /* computes in double */
+    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int grouped;    /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
     int uses_terms; /* reads x in terms: it must be prepared */
     int aligned_x;  /* reads x as it is stored, in 16-byte pieces */

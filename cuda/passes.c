@@ -192,9 +192,11 @@ int rfi_cuda_state_words(const rfi_cuda_pass *pass) {
     return pass->reduction == RFI_CUDA_ANSWERS ? 4 : rfi_reduction_words(pass->reduction);
 }
 
-int rfi_cuda_extra_step(const rfi_cuda_pass *pass, rfi_step *step) {
-    *step = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = -1};
-    return pass->turned;
+void rfi_cuda_pre_steps(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_pass *pass, rfi_steps *pre) {
+    *pre = plan->trunk;
+    for (int i = 0; i < branch->pre.count; i++) pre->at[pre->count++] = branch->pre.at[i];
+    if (pass && pass->turned)
+        pre->at[pre->count++] = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = -1, .source = -1};
 }
 
 int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]) {

@@ -75,7 +75,8 @@ int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass);
 enum { RFI_CUDA_LOWERED = 2 };
 int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]);
 
-/* The step before a reduction that a pass has beside the plan's: 0 or 1. */
-int rfi_cuda_extra_step(const rfi_cuda_pass *pass, rfi_step *step);
+/* The steps on logits: the trunk's, the branch's before its reduction and, where it is of a `pass` that turns the sign,
+ * that one, which no operator of the chain is. `pass` may be NULL. */
+void rfi_cuda_pre_steps(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_pass *pass, rfi_steps *pre);
 
 #endif

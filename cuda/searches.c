@@ -87,10 +87,10 @@ static rf_status store_found(const rfi_cuda_running *r, int pass, const rfi_cuda
 /* A launch of a pass without results. */
 static rfi_cuda_fold without_results(const rfi_cuda_fold *fold) {
     rfi_cuda_fold without = *fold;
-    without.num_results = 0;
-    without.columns = NULL;
-    without.before[0] = without.before[1] = (rfi_cuda_before){0};
-    without.first_column = without.end_column = 0;
+    without.visitor.num_results = 0;
+    without.visitor.columns = NULL;
+    without.visitor.before[0] = without.visitor.before[1] = (rfi_cuda_before){0};
+    without.schedule.first_column = without.schedule.end_column = 0;
     return without;
 }
 
@@ -98,9 +98,9 @@ static rfi_cuda_fold without_results(const rfi_cuda_fold *fold) {
 static rfi_cuda_fold fold_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold, int64_t columns) {
     const rfi_cuda_choice *choice = &r->l->passes[pass].choice;
     rfi_cuda_fold ahead = without_results(fold);
-    ahead.out_features = columns;
-    ahead.fold_columns = choice->ahead_columns;
-    ahead.groups = rfi_cuda_groups(choice, columns);
+    ahead.product.out_features = ahead.visitor.out_features = columns;
+    ahead.visitor.fold_columns = choice->ahead_columns;
+    ahead.schedule.groups = rfi_cuda_groups(choice, columns);
     return ahead;
 }
 
@@ -110,7 +110,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     const int64_t *asked, const rfi_cuda_fold *fold) {
     const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
     const rfi_cuda_rows *w = &r->p->w;
-    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->in_features;
+    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->product.in_features;
     const size_t number = rfi_dtype_size(r->spec->compute_dtype);
     char *const place = r->workspace + at->w;
     const int64_t depth = (k * item + 15) / 16 * 16 / item;
@@ -120,7 +120,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
         .asked = asked + first,
         .rows = part->rows,
         .in_features = k,
-        .out_features = fold->out_features,
+        .out_features = fold->product.out_features,
         .from = *w,
         .to = {.data = place,
             .low = w->low ? place + apart : NULL,
@@ -129,24 +129,24 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
             .ld = w->panel ? (part->rows + RFI_BLOCK_ROWS - 1) / RFI_BLOCK_ROWS * RFI_BLOCK_ROWS : depth,
             .dtype = w->dtype,
             .panel = w->panel},
-        .bias = fold->bias,
-        .vectors = fold->vectors,
+        .bias = fold->visitor.bias,
+        .vectors = fold->visitor.vectors,
         .to_bias = r->workspace + at->bias,
         .to_vectors = r->workspace + at->vectors,
         .columns = (int64_t *)(r->workspace + at->columns),
-        .num_vectors = fold->num_vectors,
+        .num_vectors = fold->visitor.num_vectors,
         .dtype = r->spec->compute_dtype,
     };
     rfi_cuda_fold ahead = fold_ahead(r, pass, fold, part->rows);
-    ahead.batch = part->rows;
-    ahead.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
-    ahead.w = diagonal.to;
-    ahead.w_borrowed = 1; /* a kernel in front writes it */
-    ahead.bias = diagonal.to_bias;
-    ahead.vectors = diagonal.to_vectors;
-    ahead.columns = diagonal.columns;
-    ahead.picked = r->workspace + at->picked + (size_t)first * number;
-    ahead.keeps_states = 0;
+    ahead.product.batch = ahead.visitor.batch = part->rows;
+    ahead.product.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
+    ahead.product.w = diagonal.to;
+    ahead.schedule.w_borrowed = 1; /* a kernel in front writes it */
+    ahead.visitor.bias = diagonal.to_bias;
+    ahead.visitor.vectors = diagonal.to_vectors;
+    ahead.visitor.columns = diagonal.columns;
+    ahead.visitor.picked = r->workspace + at->picked + (size_t)first * number;
+    ahead.visitor.keeps_states = 0;
     rf_status status =
         rfi_cuda_status(rfi_cuda_launch_diagonal(&diagonal, r->call->stream), "taking the rows of W asked for");
     if (!status) status = rfi_cuda_make_ready(r, pass, part, &ahead);
@@ -183,15 +183,15 @@ static rf_status ask_alone(
     rfi_cuda_asked asked = {
         .fold = without_results(fold),
         .asked = asked_in(r, branch, piece),
-        .columns_there = fold->out_features,
+        .columns_there = fold->product.out_features,
         .own = (int64_t *)scratch,
         .parts = (float *)(scratch + (size_t)piece->rows * sizeof(int64_t)),
         .columns = (int32_t *)(r->workspace + at->columns),
         .counts = (unsigned *)(r->workspace + at->counts),
     };
-    asked.fold.out_features = RFI_BLOCK_ROWS;
-    asked.fold.columns = asked.own;
-    asked.fold.picked = r->workspace + at->values;
+    asked.fold.product.out_features = asked.fold.visitor.out_features = RFI_BLOCK_ROWS;
+    asked.fold.visitor.columns = asked.own;
+    asked.fold.visitor.picked = r->workspace + at->values;
 #ifdef RFI_BUILD_SM90
     return rfi_cuda_status(rfi_cuda_launch_asked(&asked, r->call->stream), "computing the columns asked for");
 #else
@@ -207,12 +207,12 @@ static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cud
     const size_t item = rfi_dtype_size(r->spec->compute_dtype), width = (size_t)sample * item;
     rfi_cuda_fold ahead = fold_ahead(r, pass, fold, sample);
     rf_status status = RF_OK;
-    ahead.keeps_states = 1;
-    if (fold->num_vectors > 1) {
-        ahead.vectors = r->workspace + at->sample_vectors;
-        status = rfi_cuda_status(cudaMemcpy2DAsync(r->workspace + at->sample_vectors, width, fold->vectors,
-                                     (size_t)fold->out_features * item, width, (size_t)fold->num_vectors,
-                                     cudaMemcpyDeviceToDevice, r->call->stream),
+    ahead.visitor.keeps_states = 1;
+    if (fold->visitor.num_vectors > 1) {
+        ahead.visitor.vectors = r->workspace + at->sample_vectors;
+        status = rfi_cuda_status(cudaMemcpy2DAsync(r->workspace + at->sample_vectors, width, fold->visitor.vectors,
+                                     (size_t)fold->product.out_features * item, width,
+                                     (size_t)fold->visitor.num_vectors, cudaMemcpyDeviceToDevice, r->call->stream),
             "copying the vectors of some columns");
     }
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &ahead);
@@ -234,10 +234,10 @@ static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_c
         }
         if (!top) status = pick_all_ahead(r, pass, asked_in(r, branch, piece), piece, fold);
         else if (!sampled++) status = sample_ahead(r, pass, piece, fold);
-        if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->out_features, NULL);
+        if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->product.out_features, NULL);
     }
     for (int i = 0; i < search->num_branches; i++)
-        if (is_ahead(r, pass, search->branches[i])) fold->before[i] = before_of(r, search->branches[i]);
+        if (is_ahead(r, pass, search->branches[i])) fold->visitor.before[i] = before_of(r, search->branches[i]);
     return status;
 }
 
@@ -248,10 +248,10 @@ static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_p
     char *const stored = r->workspace + r->l->aheads[pass].stored;
     rfi_cuda_fold opening = *fold;
     int lists = 0;
-    opening.end_column = fold->first_column = (int32_t)columns;
+    opening.schedule.end_column = fold->schedule.first_column = (int32_t)columns;
     for (int i = 0; i < search->num_branches; i++)
         if (r->spec->plan.branches[search->branches[i]].top)
-            opening.before[i] =
+            opening.visitor.before[i] =
                 lists++ ? (rfi_cuda_before){0} : (rfi_cuda_before){.values = stored, .found = stored, .room = columns};
     rf_status status = rfi_cuda_launch_fold(r, pass, &opening);
     for (int i = 0; i < search->num_branches && !status; i++) {
@@ -273,7 +273,7 @@ static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_p
         if (bound.top)
             status = rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding the first bound");
     }
-    fold->next_tile = opening.next_tile + 2; /* behind irregular_ticket */
+    fold->schedule.next_tile = opening.schedule.next_tile + 2; /* behind irregular_ticket */
     return status;
 }
 
@@ -292,10 +292,10 @@ static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cud
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], ahead = is_ahead(r, pass, branch);
         if (ahead && !r->spec->plan.branches[branch].top) continue;
-        again.before[i] = before_of(r, branch);
-        status = find_bound(r, pass, branch, piece, fold->out_features, ahead ? wanted : NULL);
+        again.visitor.before[i] = before_of(r, branch);
+        status = find_bound(r, pass, branch, piece, fold->product.out_features, ahead ? wanted : NULL);
     }
-    again.wanted = behind ? NULL : wanted;
+    again.schedule.wanted = behind ? NULL : wanted;
     if (!status) status = rfi_cuda_clear_again(r, pass, &again);
     return status ? status : rfi_cuda_launch_fold(r, pass, &again);
 }

@@ -59,6 +59,7 @@ noinst_HEADERS += \
 	lib/cpu/fold_typed.h \
 	lib/cpu/forward.h \
 	lib/cpu/inner_typed.h \
+	lib/cpu/join.h \
 	lib/cpu/kernel.h \
 	lib/cpu/kernel_typed.h \
 	lib/cpu/multiply_typed.h \
@@ -66,7 +67,6 @@ noinst_HEADERS += \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
 	lib/cpu/rows_typed.h \
-	lib/cpu/states_typed.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \

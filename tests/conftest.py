@@ -171,7 +171,29 @@ def _alone(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _grad_mode() -> None:
-    """Every test starts in PyTorch's own mode, whatever one before it left."""
-    if "torch" in sys.modules:
+def _torch_modes() -> Iterator[None]:
+    """PyTorch's modes are the process's. A test that leaves one switched fails, and not one behind it."""
+    before = _modes_of_torch()
+    yield
+    after = _modes_of_torch()
+    if not before and after:  # the test imported it
+        before = {**after, "gradients": True, "inference": False}
+    if after != before:
         sys.modules["torch"].set_grad_enabled(True)
+        sys.modules["torch"].set_num_threads(before["threads"])
+        pytest.fail(f"PyTorch's modes were {before}; it left {after}")
+
+
+def _modes_of_torch() -> dict[str, object]:
+    """Of this thread, by name; none before PyTorch is imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {
+        "gradients": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "dtype": torch.get_default_dtype(),
+        "precision": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }

@@ -28,6 +28,7 @@ internal_programs = \
 	tests/c/test_explain \
 	tests/c/test_passes \
 	tests/c/test_plan \
+	tests/c/test_pool \
 	tests/c/test_vmath
 # Of the library's own objects, whose calls to the CUDA runtime the linker leads through the program.
 if HAVE_CUDA
@@ -68,7 +69,7 @@ EXTRA_DIST += tests/c/test_nccl.c
 tests_c_test_nccl_LDADD = lib/nccl/librowfold_nccl.la lib/librowfold.la -ldl $(PTHREAD_LIBS)
 LDADD = lib/librowfold.la
 tests_c_test_affine_SOURCES = tests/c/test_affine.c cuda/affine.c
-tests_c_test_affine_LDADD =
+tests_c_test_affine_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_blocking_SOURCES = tests/c/test_blocking.c lib/cpu/blocking.c
 tests_c_test_blocking_CFLAGS = $(AM_CFLAGS) -ftrapv
 tests_c_test_blocking_LDADD = lib/libplan.la $(JANSSON_LIBS)
@@ -80,6 +81,8 @@ tests_c_test_explain_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_passes_SOURCES = tests/c/test_passes.c cuda/passes.c
 tests_c_test_passes_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_plan_LDADD = lib/libplan.la $(JANSSON_LIBS)
+tests_c_test_pool_SOURCES = tests/c/test_pool.c lib/cpu/pool.c
+tests_c_test_pool_LDADD =
 tests_c_test_vmath_LDADD =
 # Compiled as the kernels are, but for the instruction sets: it chooses those itself.
 $(tests_c_test_vmath_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS)

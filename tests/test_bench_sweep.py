@@ -77,6 +77,42 @@ def test_what_counts_as_wrong_and_as_less_exact() -> None:
     assert outcome(1e-7, 0.0).ratio == 1.5
 
 
+def test_a_slow_case_is_measured_again_and_all_samples_count() -> None:
+    class Judge:
+        other = "other"
+        ours = iter([3.0, 1.0, 2.0, 2.0])
+
+        def measure(self, case: Case) -> sweep.Outcome:
+            return sweep.Outcome(case, Result("rowfold", [next(self.ours)]), Result("other", [2.0]), (2.3,))
+
+    cases = [Case("c", sweep.CHAIN, 3, 4, 5)] * 2
+    slow, quick = sweep.run(cases, Judge())
+    assert slow.ours.seconds == [3.0, 1.0, 2.0]
+    assert slow.ratio == 1.0
+    assert slow.itself == (2.3,) * 3
+    assert quick.ours.seconds == [2.0]
+    assert (quick.noise, outcome(1e-7, 0.0).noise) == (1.15, None)
+    assert sweep.summary([slow, quick])[0]["slower_by_itself"] == 2
+    assert sweep.summary([outcome(1e-7, 0.0)])[0]["slower_by_itself"] is None
+
+
+def test_the_other_has_two_samples_of_a_turn_and_inputs_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Case.inputs
+    calls: list[Case] = []
+
+    def count(self: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        calls.append(self)
+        return drawn(self)
+
+    monkeypatch.setattr(Case, "inputs", count)
+    case = Case("c", sweep.CHAIN, 37, 21, 50)
+    found = sweep.CpuJudge(1, 3, {"simplify": "none", "backend": None}, ["numpy"]).measure(case)
+    assert len(calls) == 1
+    assert (len(found.ours.seconds), len(found.other.seconds), len(found.itself)) == (3, 3, 3)
+    assert found.case is case
+    assert found.as_dict()["noise"] == found.noise
+
+
 def test_a_gpu_gets_the_same_gaps() -> None:
     """What a GPU is given, on the host: rows apart, NaN between them, and what float64 makes of the rows."""
     pytest.importorskip("torch")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rowfold
-from rowfold.commands import output
+from rowfold.__main__ import main
+from rowfold.commands import output, streaming
 from test_python_files import write
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
@@ -328,6 +330,16 @@ def test_run_asks_which_of_several_weights(tmp_path, x):
     refused(cli("run", CHAIN, "--weights", tmp_path / "two.npz", *files), 1, "2 tensors", "--weight", "a, b")
 
 
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
+def test_run_compares_the_sizes_of_the_chain_with_the_weight(tmp_path, x, name):
+    tensors = {"w": np.zeros((N, K), np.float32)}
+    np.savez(tmp_path / name, **tensors) if name.endswith(".npz") else write(tmp_path / name, tensors)
+    files = ["--weights", tmp_path / name, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    done = cli("run", f"linear({K + 1}, {N}) | sum", *files)
+    refused(done, 1, f"has shape ({N}, {K}); expected ({N}, {K + 1})")
+    assert "--in-features" not in done.stderr
+
+
 MEBIBYTE = 1 << 20
 WIDE = 1024
 
@@ -432,6 +444,42 @@ def test_an_interrupt_right_behind_the_creation_leaves_no_half_file(tmp_path, mo
     with pytest.raises(KeyboardInterrupt), output.complete_or_absent(tmp_path / "y.npy"):
         pytest.fail("there is no file to write to")
     assert not list(tmp_path.iterdir())
+
+
+class Dropped:
+    """Python drops what is raised where this goes, as it does behind imports."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # the signal's handler runs between two of these
+            pass
+
+
+def test_a_signal_that_python_drops_is_heeded_nevertheless(tmp_path, monkeypatch, capsys):
+    np.savez(tmp_path / "w.npz", w=np.ones((3, 2), np.float32))
+    np.save(tmp_path / "x.npy", np.ones((5, 2), np.float32))
+    before = set(tmp_path.iterdir())
+
+    def progress(total, quiet):
+        dropped = Dropped()
+        del dropped
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(streaming, "_progress", progress)
+    monkeypatch.setattr(streaming.Stream, "_some", lambda *_: pytest.fail("it went on"))
+    files = ["--weights", tmp_path / "w.npz", "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    assert main(["run", CHAIN, *map(str, files)]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == ""
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_signal_that_python_drops_at_the_end_replaces_nothing(tmp_path):
+    (tmp_path / "y.npy").write_bytes(b"old")
+    with pytest.raises(output.Stopped), output.interruptible(), output.complete_or_absent(tmp_path / "y.npy"):
+        dropped = Dropped()
+        del dropped
+    assert (tmp_path / "y.npy").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(large):
@@ -672,7 +720,10 @@ FILES = {
     "old.pth": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch"),
     "w.txt": (b"0.5 1.5 2.5\n" * 9, "text; numpy.loadtxt reads that"),
     "w.npy": (bytes_of(np.zeros(3)), "an array of numpy, an .npy; weights have names"),
-    "w.bin": (b"PK\x03\x04" + bytes(60), "an archive, as numpy.savez writes them; its name must end in .npz"),
+    "w.bin": (
+        b"PK\x03\x04" + bytes(60),
+        "an archive of arrays, as numpy.savez writes them; weights are read from one whose name ends in .npz",
+    ),
     "w.gguf": (b"GGUF\x03\0\0\0" + bytes(60), "a GGUF file"),
     "w.h5": (b"\x89HDF\r\n\x1a\n" + bytes(60), "an HDF5 file"),
     "w.gz": (b"\x1f\x8b\x08\0" + bytes(60), "compressed by gzip"),

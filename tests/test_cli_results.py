@@ -280,7 +280,9 @@ def test_score_stays_within_its_memory(large):
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_score_leaves_nothing(large, signal_number):
-    more = ["--output", large / "y.npz", "--max-memory", "64K", "--threads", "1", "--device", "cpu"]
+    wide = np.random.default_rng(7).standard_normal((4096, WIDE), np.float32)
+    np.savez(large / "w.npz", w=wide)  # seconds of work: it does not end by itself before it is interrupted
+    more = ["--output", large / "y.npz", "--max-memory", "1M", "--threads", "1", "--device", "cpu"]
     command = [sys.executable, "-m", "rowfold", *map(str, [*files_of(large), *more])]
     before = set(large.iterdir())
 
@@ -294,7 +296,7 @@ def test_an_interrupted_score_leaves_nothing(large, signal_number):
         assert process.poll() is None, "it ended before it could be interrupted"
         process.send_signal(signal_number)
         _, error = process.communicate()
-    assert process.returncode == 128 + signal_number
+    assert process.returncode == 128 + signal_number, error
     assert b"Traceback" not in error
     assert set(large.iterdir()) == before
 

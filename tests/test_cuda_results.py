@@ -16,6 +16,7 @@ from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
 from stored import widen
+from torch_devices import captured
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -142,13 +143,7 @@ def test_a_graph_reads_row_inputs_anew() -> None:
     with case.model("cuda", simplify="none") as model:
         x, heat = torch.tensor(case.x, device="cuda"), torch.tensor(case.rows["heat"], device="cuda")
         target = torch.tensor(ids, device="cuda")
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            model(x, target=target, heat=heat)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = model(x, target=target, heat=heat)
+        graph, y = captured(lambda: model(x, target=target, heat=heat))
         for turn in range(3):
             target.copy_(torch.tensor(np.roll(ids, turn)))
             graph.replay()

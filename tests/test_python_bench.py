@@ -76,12 +76,12 @@ SEVERAL = (
 
 def test_several_results_mean_the_same_to_all():
     """numpy, PyTorch, all rows at once or some at a time, and rowfold."""
-    pytest.importorskip("torch")
-    case = Case("several", SEVERAL, 300, 5, 40, "float64")
+    torch = pytest.importorskip("torch")
+    case, threads = Case("several", SEVERAL, 300, 5, 40, "float64"), torch.get_num_threads()
     made = []
     for name, options in (("numpy", {}), ("torch", {}), ("torch", {"chunk": 128}), ("rowfold", {"simplify": "none"})):
         contender = contenders.CONTENDERS[name]()
-        contender.setup(case, 1, options)
+        contender.setup(case, threads, options)
         contender.run()
         made.append(contender.result())
     assert [y.shape for y in made[0]] == [(300, width) for width in (1, 1, 1, 1, 3, 3, 20, 1)]

@@ -292,6 +292,12 @@ def test_dir_has_what_is_for_users(module):
     assert {"linear", "logsumexp", "operators", "Chain"} <= set(dir(rowfold.ops))
 
 
+def test_dir_of_a_model_has_what_is_for_users():
+    shown = dir(Model("linear(2, 3) | sum"))
+    assert not [name for name in shown if name.startswith("_") and not name.endswith("__")]
+    assert {"load_weights", "explain", "info", "states", "__call__"} <= set(shown)
+
+
 def test_an_import_loads_no_library():
     """The build writes completions before there is one."""
     code = "import rowfold, rowfold.ops, rowfold.__main__ as m; m.parser(); from rowfold.ops import Chain"

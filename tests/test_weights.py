@@ -107,6 +107,10 @@ def test_a_mapping_without_the_name():
     ]:
         with pytest.raises(rowfold.InvalidArgumentError, match=f"{argument}, which is not among the 4"):
             rowfold.Model.from_state_dict(state(), CHAIN, **keywords)
+    with pytest.raises(rowfold.InvalidArgumentError, match=r"is 'haed.weight', .*; did you mean 'head.weight'\?$"):
+        rowfold.Model.from_state_dict(state(), CHAIN, weight="haed.weight")
+    with pytest.raises(rowfold.InvalidArgumentError, match=r"is 'tail', .*; there are head.weight, .*head.bias"):
+        rowfold.Model.from_state_dict(state(), CHAIN, weight="tail")
     with pytest.raises(rowfold.InvalidArgumentError, match=r"'head.bias' has shape \(4,\); expected"):
         rowfold.Model.from_state_dict(state(), CHAIN, weight="head.bias")
     with pytest.raises(rowfold.ArgumentTypeError, match="state_dict is a int; expected a mapping"):

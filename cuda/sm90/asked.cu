@@ -16,7 +16,7 @@ static_assert(
     "as the callers lay it out");
 
 __device__ __forceinline__ int64_t asked_by(const rfi_cuda_asked &a, int64_t row) {
-    const int64_t asked = row < a.fold.batch ? a.asked[row] : -1;
+    const int64_t asked = row < a.fold.product.batch ? a.asked[row] : -1;
     return asked >= 0 && asked < a.columns_there ? asked : -1;
 }
 
@@ -47,14 +47,15 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
 #pragma unroll
     for (int i = thread; i < ROWS * PIECES; i += ASKED_THREADS) {
         const int row = i / PIECES, piece = i % PIECES;
-        const int64_t k = start + piece * 8, from = min(first + row, f.batch - 1),
+        const int64_t k = start + piece * 8, from = min(first + row, f.product.batch - 1),
                       asked = max(asked_by(a, from), (int64_t)0);
         const int to = piece / STAGE_PIECES * TILE + row * C::ROW + (piece % STAGE_PIECES ^ row % 8) * 16;
-        *(uint4 *)(x_tiles + to) = load_eight(f.x.data, from * f.x.ld + k, k, f.in_features);
-        const int64_t at = f.w.panel ? rfi_place(f.w.panel, f.w.ld, asked, k) : asked * f.w.ld + k;
-        *(uint4 *)(w_tiles + to) = load_eight(f.w.data, at, k, f.in_features);
+        *(uint4 *)(x_tiles + to) = load_eight(f.product.x.data, from * f.product.x.ld + k, k, f.product.in_features);
+        const int64_t at =
+            f.product.w.panel ? rfi_place(f.product.w.panel, f.product.w.ld, asked, k) : asked * f.product.w.ld + k;
+        *(uint4 *)(w_tiles + to) = load_eight(f.product.w.data, at, k, f.product.in_features);
     }
-    if (blockIdx.y == 0 && thread < ROWS && first + thread < f.batch)
+    if (blockIdx.y == 0 && thread < ROWS && first + thread < f.product.batch)
         a.own[first + thread] = asked_by(a, first + thread) < 0 ? -1 : thread;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
@@ -75,8 +76,8 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
         for (int r = 0; r < 2; r++) {
             const int at = (2 * w + r) * 4 + 2 * r;
             const int64_t row = first + w * 16 + 8 * r + lane / 4;
-            if (thread / 32 == w && row < f.batch)
-                a.parts[blockIdx.y * f.batch + row] = lane / 4 % 2 ? part[at + 1] : part[at];
+            if (thread / 32 == w && row < f.product.batch)
+                a.parts[blockIdx.y * f.product.batch + row] = lane / 4 % 2 ? part[at + 1] : part[at];
         }
 }
 
@@ -94,25 +95,25 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
     if (thread < ROWS) {
         const int64_t row = first + thread, asked = asked_by(a, row), from = max(asked, (int64_t)0);
         table[thread] = 1;
-        table[C::BN + thread] = ((const float *)f.bias)[from];
-        for (int v = 0; v < f.num_vectors; v++)
-            table[(2 + v) * C::BN + thread] = ((const float *)f.vectors)[v * a.columns_there + from];
-        if (row < f.batch) {
+        table[C::BN + thread] = ((const float *)f.visitor.bias)[from];
+        for (int v = 0; v < f.visitor.num_vectors; v++)
+            table[(2 + v) * C::BN + thread] = ((const float *)f.visitor.vectors)[v * a.columns_there + from];
+        if (row < f.product.batch) {
             a.columns[row] = (int32_t)asked;
             a.counts[row] = 0;
-            if (asked < 0) ((float *)f.picked)[row] = NAN;
+            if (asked < 0) ((float *)f.visitor.picked)[row] = NAN;
         }
     }
     __syncthreads();
     const int64_t row = first + thread / 32 * 16 + lane / 4;
-    const int parts = (int)((f.in_features + C::DEPTH * C::K - 1) / (C::DEPTH * C::K));
+    const int parts = (int)((f.product.in_features + C::DEPTH * C::K - 1) / (C::DEPTH * C::K));
     float total[C::NT / 2] = {};
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float sum = 0;
-        if (lane % 4 == lane / 8 && row + 8 * r < f.batch) {
+        if (lane % 4 == lane / 8 && row + 8 * r < f.product.batch) {
 #pragma unroll 8
-            for (int i = 0; i < parts; i++) sum += __ldcg(a.parts + i * f.batch + row + 8 * r);
+            for (int i = 0; i < parts; i++) sum += __ldcg(a.parts + i * f.product.batch + row + 8 * r);
         }
 #pragma unroll
         for (int w = 0; w < 4; w++) {
@@ -126,18 +127,21 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
 
 template <bool BF16> cudaError_t launch_asked(const rfi_cuda_asked &a, cudaStream_t stream) {
     typedef Asked<BF16> C;
-    const int64_t blocks = rfi_tiles(a.fold.batch, ROWS), parts = rfi_tiles(a.fold.in_features, C::DEPTH * C::K);
+    const int64_t blocks = rfi_tiles(a.fold.product.batch, ROWS),
+                  parts = rfi_tiles(a.fold.product.in_features, C::DEPTH * C::K);
     if (blocks > INT32_MAX || parts > 65535) return cudaErrorInvalidConfiguration;
     const dim3 grid((unsigned)blocks, (unsigned)parts);
-    cudaError_t error = rfi_launch(multiply_asked<BF16>, &a, grid, ASKED_THREADS, 0, stream, a.fold.overlaps != 0);
+    cudaError_t error =
+        rfi_launch(multiply_asked<BF16>, &a, grid, ASKED_THREADS, 0, stream, a.fold.schedule.overlaps != 0);
     if (error) return error;
-    return rfi_launch(finish_asked<BF16>, &a, dim3((unsigned)blocks), ASKED_THREADS, 0, stream, a.fold.overlaps != 0);
+    return rfi_launch(
+        finish_asked<BF16>, &a, dim3((unsigned)blocks), ASKED_THREADS, 0, stream, a.fold.schedule.overlaps != 0);
 }
 
 } // namespace
 } // namespace hopper
 
 cudaError_t rfi_cuda_launch_asked(const rfi_cuda_asked *asked, cudaStream_t stream) {
-    return asked->fold.w.dtype == RF_BFLOAT16 ? hopper::launch_asked<true>(*asked, stream)
-                                              : hopper::launch_asked<false>(*asked, stream);
+    return asked->fold.product.w.dtype == RF_BFLOAT16 ? hopper::launch_asked<true>(*asked, stream)
+                                                      : hopper::launch_asked<false>(*asked, stream);
 }

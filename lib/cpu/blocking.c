@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/blocking.h"
 
+#include <math.h>
+
 #include "dtype.h"
 #include "error.h"
 #include "sizes.h"
@@ -8,7 +10,7 @@
 #include "top.h"
 
 enum {
-    BLOCK_UNITS = 8,       /* of a block of columns: packing x is paid once for so many columns; a power of two */
+    BLOCK_UNITS = 8,       /* of a block of columns, at most: packing x is paid once for so many columns */
     TASKS_PER_THREAD = 8,  /* of a narrow layer, so that threads finish together */
     ROUNDS = 16,           /* tasks a thread, above which it does not matter how many they are */
     SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every block, */
@@ -17,9 +19,9 @@ enum {
 };
 
 /* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
- * cache, which goes on beside the arithmetic of a block but for a part of it. In tasks: by how much some thread is late
- * at the end (doc/kernels/cpu.md 11). */
-static const double PACK = 16, STEP = 40, READ = 3, READ_BESIDES = 1, LATE = 0.25;
+ * cache, which goes on beside the arithmetic of a block but for a part of it, or once by all threads from memory. In
+ * tasks: by how much some thread is late at the end (doc/kernels/cpu.md 11). */
+static const double PACK = 16, STEP = 40, READ = 3, READ_BESIDES = 1, MEMORY = 15, LATE = 0.25;
 
 /* What is left of the time, at most, where the inputs are split. */
 static const double SPLIT_GAIN = 0.8;
@@ -71,16 +73,29 @@ static cut cut_into(int64_t batch, int64_t units, int64_t row_blocks, int64_t bl
     return (cut){most(1, ceil_div(batch, rows)), rows, most(1, ceil_div(units, block_units)), block_units, 1, 1};
 }
 
-/* Until the last of the threads is done, in multiply-adds for each input. Tasks are handed out one by one. */
-static double time_of_columns(const cut *c, int64_t all, int threads, double weight_bytes, double rate) {
-    const double columns = (double)all, rows = (double)c->rows / rate;
-    const double column = (rows > READ * weight_bytes ? rows : READ * weight_bytes) + READ_BESIDES * weight_bytes;
-    const double task = column * columns + PACK * (double)c->rows;
-    return ((double)ceil_div(product(c->row_blocks, c->column_blocks), threads) + LATE) * task;
+/* A block of rows times so many columns, in multiply-adds for each input. */
+static double time_of_task(double columns, double rows, double weight_bytes, double rate) {
+    const double products = rows / rate, read = READ * weight_bytes;
+    return ((products > read ? products : read) + READ_BESIDES * weight_bytes) * columns + PACK * rows;
 }
 
-static double time_of(const cut *c, int threads, double weight_bytes, double rate) {
-    return time_of_columns(c, c->block_units * RFI_CPU_UNIT, threads, weight_bytes, rate);
+/* A thread that has nothing to do reads nothing of W either. */
+static double time_of_memory(int64_t columns, int64_t tasks, int threads, double weight_bytes) {
+    return MEMORY * weight_bytes * (double)columns / (double)least(tasks, threads);
+}
+
+/* Until the last of the threads is done. Tasks are handed out one by one, those of the last block of columns at the
+ * end: they may be smaller, and then several of them fit in beside a last larger one. */
+static double time_of(const cut *c, int64_t columns, int threads, double weight_bytes, double rate) {
+    const int64_t width = c->block_units * RFI_CPU_UNIT, rest = columns - width * (c->column_blocks - 1),
+                  large = product(c->row_blocks, c->column_blocks - (rest < width)), rounds = ceil_div(large, threads),
+                  beside = (threads - large % threads) % threads;
+    const double large_time = time_of_task((double)width, (double)c->rows, weight_bytes, rate),
+                 small_time = time_of_task((double)rest, (double)c->rows, weight_bytes, rate);
+    const double memory = time_of_memory(columns, product(c->row_blocks, c->column_blocks), threads, weight_bytes);
+    if (c->column_blocks == 1) return memory + ((double)ceil_div(c->row_blocks, threads) + LATE) * small_time;
+    const double left = rest < width ? (double)c->row_blocks - (double)beside * floor(large_time / small_time) : 0;
+    return memory + ((double)rounds + LATE) * large_time + (left > 0 ? ceil(left / threads) * small_time : 0);
 }
 
 /* The layer as far as a split is concerned. */
@@ -91,11 +106,11 @@ typedef struct layer {
 
 /* The same for all rows times a part of the columns and of the inputs. */
 static double time_split(const layer *l, int threads, int64_t column_parts, int64_t splits) {
-    const double rows = (double)l->batch, read = READ * l->weight_bytes;
-    const double column = (rows > read ? rows : read) + READ_BESIDES * l->weight_bytes;
     const double columns = (double)(ceil_div(l->panels, column_parts) * l->panel);
     const double share = (double)ceil_div(l->chunks, splits) / (double)l->chunks;
-    return ((double)ceil_div(column_parts * splits, threads) + LATE) * share * (column * columns + PACK * rows);
+    return time_of_memory(l->panels * l->panel, column_parts * splits, threads, l->weight_bytes) +
+        ((double)ceil_div(column_parts * splits, threads) + LATE) * share *
+        time_of_task(columns, (double)l->batch, l->weight_bytes, 1);
 }
 
 /* Few rows and few columns are too few tasks, so that some threads have nothing to do or every one reads all of W. Then
@@ -104,8 +119,7 @@ static double time_split(const layer *l, int threads, int64_t column_parts, int6
 static cut split_columns_and_inputs(cut c, const layer *l, int threads) {
     const int64_t tasks = (int64_t)threads * SPLIT_TASKS;
     if (threads == 1 || l->batch > SPLIT_ROWS || l->units > tasks) return c;
-    double least_time = SPLIT_GAIN *
-        time_of_columns(&c, least(c.block_units * RFI_CPU_UNIT, l->panels * l->panel), threads, l->weight_bytes, 1);
+    double least_time = SPLIT_GAIN * time_of(&c, l->panels * l->panel, threads, l->weight_bytes, 1);
     cut best = c;
     for (int64_t parts = 1; parts <= l->panels && parts <= tasks; parts++)
         for (int64_t splits = 1; splits <= l->chunks && splits * parts <= tasks; splits++) {
@@ -121,23 +135,27 @@ static cut split_columns_and_inputs(cut c, const layer *l, int threads) {
 
 /* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
  * the batch. One thread has the widest and highest. */
-static cut cut_evenly(int64_t batch, int64_t units, int threads, double weight_bytes, int64_t block_rows, double rate) {
-    const int64_t fewest = most(1, ceil_div(batch, block_rows));
-    int64_t block_units = BLOCK_UNITS;
-    while (block_units / 2 >= units && block_units > 1) block_units /= 2;
-    cut best = cut_into(batch, units, fewest, block_units);
-    if (threads == 1) return best;
-    double least_time = time_of(&best, threads, weight_bytes, rate);
-    for (; block_units; block_units /= 2)
+static cut cut_evenly(
+    int64_t batch, int64_t columns, int threads, double weight_bytes, int64_t block_rows, double rate) {
+    const int64_t fewest = most(1, ceil_div(batch, block_rows)), units = ceil_div(columns, RFI_CPU_UNIT);
+    cut best = {0};
+    double least_time = 0;
+    for (int64_t widest = most(1, least(BLOCK_UNITS, units)); widest; widest--) {
+        const int64_t column_blocks = most(1, ceil_div(units, widest)),
+                      block_units = most(1, ceil_div(units, column_blocks));
+        if (block_units < widest) continue; /* no fewer blocks than with fewer units */
         for (int64_t rounds = 0; rounds <= ROUNDS; rounds++) {
-            const int64_t row_blocks = rounds * threads / most(1, ceil_div(units, block_units));
+            const int64_t row_blocks = rounds * threads / column_blocks;
             if (rounds && row_blocks <= fewest) continue;
+            if (row_blocks > batch) break;
             const cut c = cut_into(batch, units, most(row_blocks, fewest), block_units);
-            const double time = time_of(&c, threads, weight_bytes, rate);
-            if (time >= least_time) continue;
+            const double time = time_of(&c, columns, threads, weight_bytes, rate);
+            if (best.rows && time >= least_time) continue;
             least_time = time;
             best = c;
+            if (threads == 1) return best;
         }
+    }
     return best;
 }
 
@@ -148,7 +166,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     b->units = ceil_div(padded, RFI_CPU_UNIT);
     const rfi_cpu_pairs *pairs = rfi_cpu_in_pairs(spec, kernel) ? kernel->pairs : NULL;
     const double bytes = (double)rfi_dtype_size(spec->weight_dtype), rate = pairs ? pairs->rate : 1;
-    cut c = cut_evenly(batch, b->units, b->threads, bytes, pairs ? pairs->block_rows : RFI_CPU_ROWS, rate);
+    cut c = cut_evenly(batch, padded, b->threads, bytes, pairs ? pairs->block_rows : RFI_CPU_ROWS, rate);
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
     const int64_t sums = ceil_div(RFI_CPU_DEPTH, rfi_cpu_block_depth(RFI_CPU_DEPTH, value)) * chunks;
     const layer l = {batch, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};

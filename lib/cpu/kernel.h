@@ -154,8 +154,8 @@ typedef struct rfi_cpu_kernel {
     void (*join)(
         int reduction, const void *states, int words, int64_t stride, int64_t count, int rows, double *out, int64_t ld);
     /* (rows, groups) such states in double that begin with those of the reduction, `words` apart and `stride` from one
-     * row to the next, to (rows) results over `count` columns (less a correction), written up to whole panels; indices
-     * and numbers of columns are WORDs. q: (rows), or NULL. */
+     * row to the next, to (rows) results over `count` columns (less a correction), written up to whole panels of
+     * floats; indices and numbers of columns are WORDs. q: (rows), or NULL. */
     void (*merge)(int reduction, const double *states, int words, int64_t stride, int64_t groups, double count,
         int rows, const int64_t *q, void *out);
     /* Of n values of the compute type with float64 weights: see dot_typed.h. */

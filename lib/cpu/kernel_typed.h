@@ -60,7 +60,6 @@ typedef vd vd_aligned __attribute__((may_alias));
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #include "cpu/rows_typed.h"
-#include "cpu/states_typed.h"
 #undef NAME
 #undef W
 #undef LOAD_W
@@ -151,9 +150,9 @@ static inline vf load_part_bf16(const uint16_t *p, int n) {
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #include "cpu/rows_typed.h"
-#include "cpu/states_typed.h"
 
 /* From here on names are not typed. */
+#include "cpu/join.h"
 
 static void widen_f32(void *to, const void *from, rf_dtype dtype, int64_t n) {
     float *restrict out = to;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
+#define _GNU_SOURCE
 #include "cpu/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -45,12 +47,13 @@ typedef struct worker {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t done;      /* some job lost its last helper */
-    job *jobs;                /* newest first */
-    worker *asleep;           /* by number */
-    int threads, spinning;    /* spinning: those that look for a job without sleeping */
-    int may_spin;             /* no more threads than processors */
-    _Atomic unsigned changes; /* jobs added so far */
+    pthread_cond_t done;                       /* some job lost its last helper */
+    job *jobs;                                 /* newest first */
+    worker *asleep;                            /* by number */
+    int threads, spinning;                     /* spinning: those that look for a job without sleeping */
+    int may_spin;                              /* no more threads than processors */
+    int processor_of[RFI_CPU_MAX_THREADS + 1]; /* where each thread worked last, or -1; that of number 0 called */
+    _Atomic unsigned changes;                  /* jobs added so far */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 /* fork copies the pool's memory but not its threads. The lock is held across it, so the child sees a consistent pool,
@@ -146,16 +149,46 @@ static void sleep_until_called(worker *w) {
     while (!w->called) pthread_cond_wait(&w->call, &pool.lock);
 }
 
+/* With pool.lock held. */
+static int shares_processor(int number) {
+    pool.processor_of[number] = sched_getcpu();
+    for (int i = 0; i < number; i++)
+        if (pool.processor_of[i] == pool.processor_of[number]) return 1;
+    return 0;
+}
+
+/* A busy machine may wake a thread on the processor of the one that woke it, or of another of the pool, and leave it
+ * there for as long as calls are short: its work, and even its waiting, is then time of the other's. Setting the
+ * processors on which a thread may run moves it at once, and it stays there when it may run on all again: on all of
+ * now, not on those that the process may be given later. With pool.lock held, which is let go meanwhile. */
+static void move_away(int number) {
+    cpu_set_t allowed, others;
+    CPU_ZERO(&others);
+    for (int i = 0; i <= pool.threads; i++)
+        if (pool.processor_of[i] >= 0 && pool.processor_of[i] < CPU_SETSIZE) CPU_SET(pool.processor_of[i], &others);
+    pthread_mutex_unlock(&pool.lock);
+    if (!sched_getaffinity(0, sizeof allowed, &allowed)) {
+        CPU_AND(&others, &others, &allowed);
+        CPU_XOR(&others, &others, &allowed);
+        if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+            sched_setaffinity(0, sizeof allowed, &allowed);
+    }
+    pthread_mutex_lock(&pool.lock);
+    pool.processor_of[number] = sched_getcpu();
+}
+
 static void *thread_main(void *number) {
     worker w = {.number = (int)(intptr_t)number, .call = PTHREAD_COND_INITIALIZER};
-    int worked = 0;
+    int worked = 0, placed = 0;
     pthread_mutex_lock(&pool.lock);
     for (;;) {
+        if (!placed && pool.may_spin && shares_processor(w.number)) move_away(w.number);
+        placed = 1;
         job *j = find_job();
         if (!j) {
             if (worked && pool.may_spin) spin_for_job();
             else sleep_until_called(&w);
-            worked = 0;
+            worked = placed = 0;
             continue;
         }
         int slot = j->taken_slots++;
@@ -192,7 +225,7 @@ static void start_threads(int wanted) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, thread_main, (void *)(intptr_t)(pool.threads + 1))) break;
         pthread_detach(thread);
-        pool.threads++;
+        pool.processor_of[++pool.threads] = -1;
     }
     pool.may_spin = pool.threads < rfi_cpu_cores();
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -214,6 +247,7 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
     if (pool.threads < slots - 1) start_threads(slots - 1);
     j.below = pool.jobs;
     pool.jobs = &j;
+    pool.processor_of[0] = sched_getcpu();
     atomic_fetch_add_explicit(&pool.changes, 1, memory_order_relaxed);
     call_threads(slots - 1 - pool.spinning);
     pthread_mutex_unlock(&pool.lock);

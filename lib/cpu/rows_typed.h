@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 /* Columns in ascending order; the result is finished in double. Unrolled, the loops over GROUP rows would be taken
  * apart into scalars. */
 #define ROLLED _Pragma("GCC unroll 1")
-/* A number of columns may be larger than T counts. Of states_typed.h, too. */
+/* A number of columns may be larger than T counts. */
 #define RESULT(flags, v) ((flags) & RFI_RF_COUNT ? OP(rfi_word)((COLUMN)(v)) : (T)(v))
 #define PUSH(id, i)                                       \
     if (i < rfi_totals_##id)                              \
@@ -92,6 +92,7 @@ static inline __attribute__((always_inline)) void NAME(find_columns)(
 #include "reductions.def"
 #undef RFI_REDUCTION
 #undef PUSH
+#undef RESULT
 #undef ROLLED
 
 static void NAME(fold_rows)(int reduction, const void *values, int64_t ld, int columns, double count, int rows,

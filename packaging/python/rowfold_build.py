@@ -25,7 +25,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from hatchling import build as hatchling
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.builders.wheel import WheelBuilder
 
@@ -123,7 +122,7 @@ class NativeLibrary(BuildHookInterface[Any]):
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     """PEP 517."""
     _adopt(config_settings)
-    return hatchling.build_wheel(wheel_directory, None, metadata_directory)
+    return _build(wheel_directory, "standard")
 
 
 def build_editable(
@@ -131,11 +130,24 @@ def build_editable(
 ) -> str:
     """PEP 660."""
     _adopt(config_settings)
-    return hatchling.build_editable(wheel_directory, None, metadata_directory)
+    return _build(wheel_directory, "editable")
+
+
+def _builder() -> WheelBuilder:
+    builder = WheelBuilder(str(ROOT))
+    # In an unpacked sdist hatchling takes the version from PKG-INFO, where there is no label.
+    described = builder.metadata.core_raw_metadata
+    if "version" in described:
+        described["version"] = version()
+    return builder
+
+
+def _build(directory: str, kind: str) -> str:
+    return Path(next(_builder().build(directory=directory, versions=[kind]))).name
 
 
 def _metadata() -> str:
-    builder = WheelBuilder(str(ROOT))
+    builder = _builder()
     metadata: str = builder.config.core_metadata_constructor(builder.metadata)
     return metadata
 

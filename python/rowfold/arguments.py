@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from .errors import ArgumentTypeError, InvalidArgumentError
+from .filetype import nearest
 from .ops import Chain, Op, Operator
 
 _E = TypeVar("_E", bound=IntEnum)
@@ -66,8 +67,10 @@ def says_sizes(chain: str | Chain) -> bool:
     return len(ops) == 0 or bool(ops[0].params)
 
 
-def say_sizes(keywords: dict[str, Any], shape: tuple[int, ...]) -> None:
+def say_sizes(keywords: dict[str, Any], chain: Any, shape: tuple[int, ...]) -> None:
     """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
+    if isinstance(chain, (str, Chain)) and says_sizes(chain):
+        return  # load_weights compares, and names what differs
     if keywords.get("total_columns") is not None:
         if keywords.get("out_features") is None:
             raise InvalidArgumentError("out_features is not given; a shard's columns are for the caller to say")
@@ -99,6 +102,7 @@ def entry(state_dict: Mapping[str, Any], name: str, argument: str) -> Any:
     try:
         return state_dict[name]
     except KeyError:
+        hint = nearest(name, [key for key in state_dict if isinstance(key, str)])
         raise InvalidArgumentError(
-            f"{argument} is {name!r}, which is not among the {len(state_dict)} arrays given"
+            f"{argument} is {name!r}, which is not among the {len(state_dict)} arrays given{hint}"
         ) from None

@@ -21,7 +21,7 @@ def what_is(path: str | os.PathLike[str]) -> str:
     if head.startswith(b"PK") and b"data.pkl" in head:
         return _CHECKPOINT
     if head.startswith(b"PK"):
-        return "an archive, as numpy.savez writes them; its name must end in .npz"
+        return "an archive of arrays, as numpy.savez writes them; weights are read from one whose name ends in .npz"
     if len(head) > 8 and head[8:9] == b"{":
         return "a safetensors file; its name must end in .safetensors, and a tensor is FILE.safetensors:TENSOR"
     if head and not head.translate(None, _PRINTABLE):

@@ -418,7 +418,7 @@ class Model:
                 raise InvalidArgumentError(
                     f"{tensor.path}: tensor {weight!r} has shape {shape}; expected (out_features, in_features)"
                 )
-            arguments.say_sizes(keywords, tensor.shape)
+            arguments.say_sizes(keywords, chain, tensor.shape)
             if tensor.dtype is not None:
                 keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
             model = cls(chain, **keywords)
@@ -474,7 +474,7 @@ class Model:
             raise InvalidArgumentError(
                 f"{weight!r} has shape {arrays.shape_text(shape)}; expected (out_features, in_features)"
             )
-        arguments.say_sizes(keywords, shape)
+        arguments.say_sizes(keywords, chain, shape)
         if hasattr(matrix, "dtype") and "dtype" not in keywords:
             keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
         row = None if bias is None else arguments.entry(state_dict, bias, "bias")
@@ -540,7 +540,7 @@ class Model:
                 f"keepdims is {keepdims!r}, but the result has {self._y_tail[0]} columns; it drops the one column of a "
                 "reduction"
             )
-        # What numpy users call with most goes by the shortest way: no struct, no strides.
+        # What numpy users call with most goes by the shortest way: no strides but those of a matrix's rows.
         if (
             self._plain
             and not row_inputs
@@ -550,11 +550,17 @@ class Model:
             and (x.shape[-1:] == self._x_tail)
         ):
             flags = x.flags
-            if flags.c_contiguous and flags.aligned:
+            ld = 0 if flags.c_contiguous else self._rows_apart(x)
+            if ld is not None and flags.aligned:
                 lead = x.shape[:-1]
                 y = arrays.new_array(lead + self._y_tail, self._y_numpy) if out is None else out
                 if out is None or self._is_plain_output(out, x):
-                    self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
+                    if ld:
+                        size = ctypes.sizeof(_lib.ForwardArgs)
+                        args = _lib.ForwardArgs(size, x.ctypes.data, y.ctypes.data, prod(lead), ld)
+                        handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+                    else:
+                        self._forward(handle.pointer, x.ctypes.data, prod(lead), y.ctypes.data)
                     return y if keepdims or out is not None else y[..., 0]
         calls = self._calls
         if calls is not None and not row_inputs and rows is None:
@@ -566,9 +572,7 @@ class Model:
         if out is not None:
             if not self._plain:
                 return self._together(self._call(handle, x, out, row_inputs, rows))
-            self._call(
-                handle, x, self._with_column(out, len(getattr(x, "shape", ())) if rows is None else 2), row_inputs, rows
-            )
+            self._call(handle, x, self._with_column(out, x, rows), row_inputs, rows)
             return out
         made = self._call(handle, x, None, row_inputs, rows)
         if not keepdims:
@@ -713,9 +717,19 @@ class Model:
             results.append(TopK(made[place], made[place + 1]) if pair else made[place])
         return results[0] if len(results) == 1 else self._tuple(*results)
 
-    def _with_column(self, out: Any, dims: int) -> Any:
+    def _with_column(self, out: Any, x: Any, rows: Any) -> Any:
         """A view of the caller's ``out`` with the one column of a reduction, where it has no dimension for it."""
-        return out[..., None] if self._y_tail == (1,) and len(getattr(out, "shape", ())) == dims - 1 else out
+        shape, lead = tuple(getattr(out, "shape", ())), tuple(getattr(x, "shape", ()))[:-1]
+        # One that does not fit stays as it is, for the error to name its shape. How many rows are wanted is seen later.
+        fits = shape == lead if rows is None else len(shape) == 1
+        return out[..., None] if self._y_tail == (1,) and fits else out
+
+    def _rows_apart(self, x: np.ndarray[Any, Any]) -> int | None:
+        """Elements from one row of a matrix to the next, where rows of unit stride lie apart in their order."""
+        item = x.itemsize
+        if x.ndim != 2 or x.strides[1] != item or x.strides[0] < self._in_features * item or x.strides[0] % item:
+            return None
+        return x.strides[0] // item
 
     def _is_plain_output(self, out: Any, x: np.ndarray[Any, Any]) -> bool:
         return (
@@ -952,6 +966,9 @@ class Model:
                 )
             return self._remake[0], self._remake[1:]
         return _made_of_arrays, (type(self), self._arguments, None, None, {})
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_") or name.endswith("__")]
 
     def __repr__(self) -> str:
         if self._open_config is not None:

@@ -57,7 +57,7 @@ static double modelled(
         const double rows = (double)least(b->rows, batch - row);
         const double columns = (double)(parts > 1
                 ? (panels * (column_part + 1) / b->column_parts - panels * column_part / b->column_parts) * PANEL
-                : least(least(b->block_units, b->units - unit) * RFI_CPU_UNIT, panels * PANEL));
+                : least(b->block_units * RFI_CPU_UNIT, panels * PANEL - unit * RFI_CPU_UNIT));
         const double slivers = (double)ceil_div((int64_t)rows, SLIVER);
         const double arithmetic =
             tiles ? (double)round_up((int64_t)rows, tiles->rows_step) / tiles->rate : rows + sliver_load * slivers;
@@ -146,8 +146,17 @@ int main(void) {
     const rfi_cpu_kernel with_tiles = {.max_rows = 14, .panel = 32, .pairs = &tiles};
     balanced(&with_tiles, 1024, 8192, RF_BFLOAT16, 0.95, 0.99);
     balanced(&with_tiles, 1024, 1000, RF_BFLOAT16, 0.95, 0.99);
-    /* To read W takes as long as to multiply it with 64 rows, so blocks of fewer rows would gain nothing. */
-    balanced(&with_tiles, 64, 8192, RF_BFLOAT16, 0.5, 0.77);
+    /* To read W takes as long as to multiply it with 64 rows, so that all threads have to. */
+    balanced(&with_tiles, 64, 8192, RF_BFLOAT16, 0.84, 0.98);
+    /* Many rows of few columns: x is packed once. */
+    for (int64_t n = 520; n <= 2048; n += 40) {
+        rfi_spec spec = spec_of(512, n, RF_OP_SUM, 4);
+        rfi_cpu_blocking b;
+        spec.weight_dtype = RF_FLOAT32;
+        CHECK(!rfi_cpu_block(&spec, &kernel, 16384, &b), "%lld columns: refused", (long long)n);
+        CHECK(b.column_blocks == 1 && b.rows > 100, "%lld columns: blocks of %lld x %lld", (long long)n,
+            (long long)b.rows, (long long)(b.block_units * RFI_CPU_UNIT));
+    }
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;
 }

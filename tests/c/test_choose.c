@@ -198,8 +198,8 @@ static void test_few_rows(void) {
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
         rfi_cuda_choice c = choose(&p, &hopper, -1);
-        CHECK(is(&c, expected[i].f32) && !c.grouped == (expected[i].batch <= 64), "float32, batch %d: %s",
-            expected[i].batch, c.name);
+        CHECK(is(&c, expected[i].f32) && !c.grouped == (expected[i].batch <= 64) && c.affine == c.grouped,
+            "float32, batch %d: %s", expected[i].batch, c.name);
         p = problem_of(expected[i].batch, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, expected[i].bf16) && c.aligned_x, "bfloat16, batch %d: %s", expected[i].batch, c.name);

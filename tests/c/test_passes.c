@@ -124,10 +124,13 @@ int main(void) {
     ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
     CHECK(!ahead.chunk && !ahead.sample && ahead.behind == 2, "few columns");
     CHECK(!rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 300).opening, "nor is there an opening");
-    rfi_step step;
+    rfi_steps pre;
     take("linear | argmin, argmax");
-    CHECK(rfi_cuda_extra_step(&passes.at[0], &step) && step.kind == RF_OP_MUL && step.a == -1, "a sign that is turned");
-    CHECK(!rfi_cuda_extra_step(&passes.at[1], &step), "and one that is not");
+    rfi_cuda_pre_steps(&plan, &plan.branches[passes.at[0].like], &passes.at[0], &pre);
+    CHECK(pre.count == 1 && pre.at[0].kind == RF_OP_MUL && pre.at[0].a == -1 && pre.at[0].source < 0,
+        "a sign that is turned");
+    rfi_cuda_pre_steps(&plan, &plan.branches[passes.at[1].like], &passes.at[1], &pre);
+    CHECK(!pre.count, "and one that is not");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 1 && !rfi_cuda_num_steps(&plan, &passes.at[1]), "steps");
     take("linear | max | norm | var(0) | std");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 5, "%d steps", rfi_cuda_num_steps(&plan, &passes.at[0]));
@@ -143,5 +146,7 @@ int main(void) {
     take("linear | gelu | (abs | max | exp), min");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 3 && rfi_cuda_num_steps(&plan, &passes.at[1]) == 1,
         "steps %d and %d", rfi_cuda_num_steps(&plan, &passes.at[0]), rfi_cuda_num_steps(&plan, &passes.at[1]));
+    rfi_cuda_pre_steps(&plan, &plan.branches[0], NULL, &pre);
+    CHECK(pre.count == 2 && pre.at[0].kind == RF_OP_GELU && pre.at[1].kind == RF_OP_ABS, "trunk, then branch");
     return failures != 0;
 }

@@ -168,7 +168,10 @@ class OpenBLAS:
 
 
 class Torch:
-    """PyTorch; options: compile, and chunk: rows at a time, as those do who have no room for all logits."""
+    """PyTorch; options: compile, and chunk: rows at a time, as those do who have no room for all logits.
+
+    No tensor requires gradients, so that nothing is recorded: the grad mode, which is the process's, is left alone.
+    """
 
     def setup(self, case: Case, threads: int, options: Mapping[str, Any]) -> None:
         """Draws the inputs; compiles when asked to."""
@@ -178,7 +181,6 @@ class Torch:
             raise Unavailable("PyTorch is not installed") from None
         torch = self.torch
         torch.set_num_threads(threads)
-        torch.set_grad_enabled(False)
         self.x, weight, bias = (self._tensor(values) for values in case.inputs())
         vectors = {name: self._tensor(values).to(self.x.dtype) for name, values in case.vectors().items()}
         rows = {name: self._tensor(values) for name, values in case.rows().items()}

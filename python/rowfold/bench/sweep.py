@@ -3,13 +3,15 @@
 
 Sizes are log-uniform, half of them multiples of ALIGNED, a quarter of the x with gaps between its rows, and all dtypes
 alike. A shape beyond the bounds is drawn again, so that a thousand cases take minutes. On a CPU both contenders live in
-this process and take turns, with a pause in which the other's threads come to rest; on a GPU see gpu.py. Where PyTorch
-is not installed, numpy stands in for it.
+this process and take turns, with a pause in which the other's threads come to rest, and the other has a second sample
+in each turn: how often it is slower than itself says what the machine's noise makes of a ratio. On a GPU see gpu.py. A
+case slower than SLOWER is measured again, and all samples count. Without PyTorch, numpy stands in for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import math
@@ -17,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Protocol
 
@@ -30,6 +32,7 @@ from ..ops import Chain
 from . import gpu
 from .cases import Case
 from .contenders import CONTENDERS, Contender, Unavailable
+from .data import Array
 from .report import about, seconds_text, show_table
 from .runner import Result
 from .unfused import errors_of, references, sampled_rows
@@ -45,8 +48,20 @@ SLOWER = 1.1
 SHOWN = 20
 SAMPLE_SECONDS = 2e-3  # a sample lasts at least so long, by repeating the call
 SETTLE_SECONDS = 12e-3  # OpenMP's threads wait awake for 300,000 pauses after a call, 8 ms on an Intel Xeon
+REST_SECONDS = 1e-3  # rowfold's, which come before, for 50 us
+AGAIN = 2  # times as many turns more for a case slower than SLOWER
 COLUMNS = ("x as long", "dtype", "rows", "inputs", "columns", "gap", "chain", "rowfold", "other", "error", "its error")
-SUMMARY = ("dtype", "cases", "compared", "median", "worst", f"over {SLOWER}", "largest error", "less exact")
+SUMMARY = (
+    "dtype",
+    "cases",
+    "compared",
+    "median",
+    "worst",
+    f"over {SLOWER}",
+    "other by itself",
+    "largest error",
+    "less exact",
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +71,20 @@ class Outcome:
     case: Case
     ours: Result
     other: Result
+    itself: tuple[float, ...] = ()  # the other's second samples
+
+    def joined(self, more: Outcome) -> Outcome:
+        """With the samples of another measurement of the case behind its own."""
+        ours, other = (
+            replace(mine, seconds=mine.seconds + theirs.seconds)
+            for mine, theirs in ((self.ours, more.ours), (self.other, more.other))
+        )
+        return Outcome(self.case, ours, other, self.itself + more.itself)
+
+    @property
+    def noise(self) -> float | None:
+        """The median of the other's second samples over that of its first; None where there are none."""
+        return statistics.median(self.itself) / self.other.median if self.itself and self.other.seconds else None
 
     @property
     def ratio(self) -> float | None:
@@ -78,7 +107,13 @@ class Outcome:
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         results = [{**vars(result), "error": result.json_error} for result in (self.ours, self.other)]
-        return {"case": self.case.as_dict(), "ratio": self.ratio, "less_exact": self.less_exact, "results": results}
+        return {
+            "case": self.case.as_dict(),
+            "ratio": self.ratio,
+            "noise": self.noise,
+            "less_exact": self.less_exact,
+            "results": results,
+        }
 
 
 def draw(count: int, seed: int, chains: Sequence[str], dtypes: Sequence[str], data: str, work: float) -> list[Case]:
@@ -93,6 +128,17 @@ def draw(count: int, seed: int, chains: Sequence[str], dtypes: Sequence[str], da
             continue
         cases.append(Case(chain, chain, batch, k, n, dtype, data, seed + len(cases), k + gap if gap else 0))
     return cases
+
+
+class _Drawn(Case):
+    """A case whose inputs are drawn once for all that want them."""
+
+    def inputs(self) -> tuple[Array, Array, Array]:
+        return self._inputs
+
+    @functools.cached_property
+    def _inputs(self) -> tuple[Array, Array, Array]:
+        return super().inputs()
 
 
 class Judge(Protocol):
@@ -119,7 +165,7 @@ class CpuJudge:
     def measure(self, case: Case) -> Outcome:
         """Times in turns; errors of a sample of the rows."""
         with watched(f"{case.label}, seed {case.seed}", self.limit):
-            return self._measure(case)
+            return replace(self._measure(_Drawn(**vars(case))), case=case)
 
     def _measure(self, case: Case) -> Outcome:
         x, weight, bias = case.inputs()
@@ -141,12 +187,15 @@ class CpuJudge:
             values = contender.result()
             result.error = None if values is None else errors_of([one[rows] for one in values], expected)
             running.append((contender, result, max(1, round(SAMPLE_SECONDS / _seconds(contender.run, 1)))))
+        itself: list[float] = []
+        turns = [(contender, result.seconds, calls) for contender, result, calls in running]
+        turns += [(contender, itself, calls) for contender, result, calls in running if result is other]
         for _ in range(self.repeat):
-            for contender, result, calls in running:
-                time.sleep(SETTLE_SECONDS)
+            for contender, seconds, calls in turns:
+                time.sleep(REST_SECONDS if seconds is other.seconds else SETTLE_SECONDS)
                 contender.run()  # wakes its threads
-                result.seconds.append(_seconds(contender.run, calls))
-        return Outcome(case, ours, other)
+                seconds.append(_seconds(contender.run, calls))
+        return Outcome(case, ours, other, tuple(itself))
 
 
 class GpuJudge:
@@ -163,7 +212,8 @@ class GpuJudge:
         """As `rowfold bench --device cuda` does."""
         full = gpu.GpuCase(**vars(case), math=self.math if case.dtype == "float32" else "f32")
         result = self.runner.measure(full, [self.options["simplify"]], ["torch"], self.options["backend"])
-        return Outcome(full, *result.results)
+        ours, other = result.results
+        return Outcome(full, ours, other)
 
 
 def _seconds(run: Callable[[], Any], calls: int) -> float:
@@ -179,7 +229,10 @@ def run(cases: Sequence[Case], judge: Judge) -> list[Outcome]:
     outcomes = []
     with _progress(len(cases)) as step:
         for case in cases:
-            outcomes.append(judge.measure(case))
+            outcome = judge.measure(case)
+            for _ in range(AGAIN if (outcome.ratio or 0) > SLOWER else 0):
+                outcome = outcome.joined(judge.measure(case))
+            outcomes.append(outcome)
             step(len(outcomes))
     return outcomes
 
@@ -212,6 +265,7 @@ def summary(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 def _summary(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     ratios = [o.ratio for o in outcomes if o.ratio is not None]
+    noises = [o.noise for o in outcomes if o.noise is not None]
     errors = [o.ours.error for o in outcomes if o.ours.error is not None]
     largest = max(errors, default=None)
     return {
@@ -221,6 +275,7 @@ def _summary(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "median_ratio": statistics.median(ratios) if ratios else None,
         "worst_ratio": max(ratios, default=None),
         "slower": sum(ratio > SLOWER for ratio in ratios),
+        "slower_by_itself": sum(noise > SLOWER for noise in noises) if noises else None,
         "largest_error": "inf" if largest == math.inf else largest,
         "less_exact": sum(o.less_exact for o in outcomes),
         "wrong": sum(o.wrong for o in outcomes),
@@ -245,6 +300,7 @@ def show(outcomes: Sequence[Outcome], other: str) -> None:
             _ratio(line["median_ratio"]),
             _ratio(line["worst_ratio"]),
             str(line["slower"]),
+            "" if line["slower_by_itself"] is None else str(line["slower_by_itself"]),
             _error(line["largest_error"]),
             str(line["less_exact"]),
         )
