@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -18,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rowfold
-from rowfold.commands import output
+from rowfold.__main__ import main
+from rowfold.commands import output, streaming
 from test_python_files import write
 
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
@@ -442,6 +444,42 @@ def test_an_interrupt_right_behind_the_creation_leaves_no_half_file(tmp_path, mo
     with pytest.raises(KeyboardInterrupt), output.complete_or_absent(tmp_path / "y.npy"):
         pytest.fail("there is no file to write to")
     assert not list(tmp_path.iterdir())
+
+
+class Dropped:
+    """Python drops what is raised where this goes, as it does behind imports."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # the signal's handler runs between two of these
+            pass
+
+
+def test_a_signal_that_python_drops_is_heeded_nevertheless(tmp_path, monkeypatch, capsys):
+    np.savez(tmp_path / "w.npz", w=np.ones((3, 2), np.float32))
+    np.save(tmp_path / "x.npy", np.ones((5, 2), np.float32))
+    before = set(tmp_path.iterdir())
+
+    def progress(total, quiet):
+        dropped = Dropped()
+        del dropped
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(streaming, "_progress", progress)
+    monkeypatch.setattr(streaming.Stream, "_some", lambda *_: pytest.fail("it went on"))
+    files = ["--weights", tmp_path / "w.npz", "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy"]
+    assert main(["run", CHAIN, *map(str, files)]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == ""
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_signal_that_python_drops_at_the_end_replaces_nothing(tmp_path):
+    (tmp_path / "y.npy").write_bytes(b"old")
+    with pytest.raises(output.Stopped), output.interruptible(), output.complete_or_absent(tmp_path / "y.npy"):
+        dropped = Dropped()
+        del dropped
+    assert (tmp_path / "y.npy").read_bytes() == b"old"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(large):

@@ -296,7 +296,7 @@ def test_an_interrupted_score_leaves_nothing(large, signal_number):
         assert process.poll() is None, "it ended before it could be interrupted"
         process.send_signal(signal_number)
         _, error = process.communicate()
-    assert process.returncode == 128 + signal_number
+    assert process.returncode == 128 + signal_number, error
     assert b"Traceback" not in error
     assert set(large.iterdir()) == before
 

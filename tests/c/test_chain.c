@@ -197,6 +197,9 @@ static void bad_text(void) {
     for (int i = 1; i < RF_MAX_OPS; i++) strcat(text, "|relu");
     size_t n;
     CHECK(rf_chain_parse(text, NULL, 0, &n) == RF_BUFFER_TOO_SMALL && n == RF_MAX_OPS, "%s", rf_last_error());
+    static const char names[] = "there are logsumexp_gelu, sum_pool, scale_clamp_mish";
+    rf_chain_parse("preset:nope", NULL, 0, &n);
+    CHECK(!strcmp(rf_last_error() + strlen(rf_last_error()) - strlen(names), names), "%s", rf_last_error());
     strcat(text, "|relu");
     CHECK(rf_chain_parse(text, NULL, 0, &n) == RF_INVALID_CHAIN && strstr(rf_last_error(), "more than 64 operators"),
         "%s", rf_last_error());

@@ -305,8 +305,30 @@ static void longest(void) {
     }
 }
 
+/* As many elements of W as 8 bytes each can be addressed, and no more, whether or not their number overflows. */
+static void sizes(void) {
+    static const struct {
+        int64_t k, n;
+        int fits;
+    } cases[] = {
+        {INT64_C(1) << 30, (INT64_C(1) << 30) - 1, 1},
+        {INT64_C(1) << 30, INT64_C(1) << 30, 0},
+        {INT64_C(1) << 32, INT64_C(1) << 32, 0}, /* 0 in 64 bits */
+        {INT64_C(1) << 40, INT64_C(1) << 40, 0},
+        {INT64_C(1) << 40, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rfi_chain chain;
+        rf_status status = rfi_chain_from_text("linear | sum", &chain);
+        if (!status) status = rfi_chain_set_size(&chain, cases[i].k, cases[i].n);
+        CHECK(status == (cases[i].fits ? RF_OK : RF_INVALID_ARGUMENT), "case %zu: status %d", i, (int)status);
+        CHECK(!status || strstr(rf_last_error(), "more than memory can address"), "%s", rf_last_error());
+    }
+}
+
 int main(int argc, char **argv) {
     int scale = argc > 1 ? atoi(argv[1]) : 1;
+    sizes();
     exact_rewrites();
     collapses();
     constants();

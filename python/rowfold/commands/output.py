@@ -14,6 +14,7 @@ import re
 import secrets
 import signal
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -75,6 +76,7 @@ def complete_or_absent(path: Path) -> Iterator[BinaryIO]:
                     os.fchown(file.fileno(), old.st_uid, old.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode) & 0o777)
             yield file
+            stop_if_asked()
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
@@ -107,30 +109,46 @@ def stream_or_complete(path: Path) -> Iterator[BinaryIO]:
         raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
+_asked: Stopped | None = None  # by the first signal, within ``interruptible``
+
+
+def stop_if_asked() -> None:
+    """Raises Stopped once more where it was lost: Python drops what is raised in finalizers, and when it imports."""
+    if _asked is not None:
+        raise _asked
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Makes the signals that end a program leave through the code that tidies up.
 
     The first raises Stopped; those that follow are ignored, since one of them would interrupt the tidying.
     """
-    stopped = False
 
     def stop(number: int, _: object) -> None:
-        nonlocal stopped
-        if not stopped:
-            stopped = True
-            raise Stopped(number)
+        global _asked  # noqa: PLW0603 - signals are the process's
+        if _asked is None:
+            _asked = Stopped(number)
+            raise _asked
 
+    def dropped(what: Any) -> None:
+        if what.exc_type is not Stopped:  # which is said in time
+            tell(what)
+
+    global _asked  # noqa: PLW0603
     # One that is ignored, as nohup has it, stays so.
     before = {number: signal.getsignal(number) for number in SIGNALS}
     heeded = [number for number in SIGNALS if before[number] is not signal.SIG_IGN]
+    tell, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         for number in heeded:
             signal.signal(number, stop)
         yield
+        stop_if_asked()
     finally:
         for number in heeded:
             signal.signal(number, before[number])
+        sys.unraisablehook, _asked = tell, None
 
 
 def _state(path: Path) -> os.stat_result | None:

@@ -23,7 +23,7 @@ from ..files import tensors
 from ..model import Model
 from . import options, shards
 from .columns import Columns
-from .output import interruptible, require_place
+from .output import interruptible, require_place, stop_if_asked
 from .rows import Array, Rows, Same, is_stream, open_rows, tensor_of
 from .writers import Named, Nothing, Writer, ending, require_ending, share, writer
 
@@ -208,6 +208,7 @@ class Stream:
         outs = [np.empty((batch, r.features), np.dtype(r.dtype)) for r in model.info.results]
         with _progress(span[1] - span[0], quiet) as bar:
             for first in range(*span, batch):
+                stop_if_asked()
                 count = min(batch, span[1] - first)
                 self._some(model, first, count, outs, file, part)
                 if bar is not None:
