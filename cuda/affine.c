@@ -2,8 +2,12 @@
 #include "affine.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 
-#include "steps.h"
+#include "number.h"
+#include "plan.h"
 
 static const rfi_cuda_affine IDENTITY =
     {.a = 1, .b = -0.0f, .low = -INFINITY, .high = INFINITY, .a_vector = -1, .b_vector = -1};
@@ -77,39 +81,92 @@ static int grows(const rfi_cuda_affine *step) {
 }
 
 /* Such products side by side become one. The number of steps left. */
-static int merge_growth(rfi_cuda_affine *steps, int count) {
+static int merge_growth(rfi_cuda_affine *steps, rfi_cuda_span *spans, int count) {
     int used = 0;
     for (int i = 0; i < count; i++) {
         rfi_cuda_affine one = steps[i];
+        rfi_cuda_span span = spans[i];
         const rfi_cuda_affine *before = used ? &steps[used - 1] : NULL;
         if (before && grows(before) && !before->clamps && !before->saves && grows(&one) &&
             isfinite(before->a * one.a)) {
             one.a *= before->a;
-            used--;
+            span.first = spans[--used].first;
         }
+        spans[used] = span;
         steps[used++] = one;
     }
     return used;
 }
 
-int rfi_cuda_affine_steps(const rfi_step *steps, int count, rfi_cuda_affine *out) {
+int rfi_cuda_affine_steps(const rfi_steps *steps, rfi_cuda_affine *out, rfi_cuda_span *spans) {
     int used = 0, current = 0; /* whether the value is the one last saved */
     part last = MEMORY;        /* nothing fits behind what is not there */
-    for (int i = 0; i < count; i++) {
+    rfi_cuda_span own[RF_MAX_OPS];
+    if (!spans) spans = own;
+    for (int i = 0; i < steps->count; i++) {
         rfi_cuda_affine one;
         part at;
-        if (steps[i].row || !affine_of(&steps[i], &one, &at)) return 0;
+        if (steps->at[i].row || !affine_of(&steps->at[i], &one, &at)) return 0;
         if (current && one.addend == RFI_CUDA_ADDS_SAVED) one = IDENTITY, one.a = 2; /* v + v */
         current = at == MEMORY;
         if (!used || at <= last) {
+            spans[used].first = i;
             out[used++] = one;
         } else {
             rfi_cuda_affine *to = &out[used - 1];
             if (at == BOUNDS) to->low = one.low, to->high = one.high, to->clamps = 1;
             else to->saves = 1;
         }
+        spans[used - 1].last = i;
         last = at;
     }
     drop_dead_saves(out, used);
-    return merge_growth(out, used);
+    return merge_growth(out, spans, used);
+}
+
+/* Text behind what is there, as far as there is room. */
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+/* "v * 4 + saved, at least -10, at most 10, saved" */
+static void describe(const rfi_plan *plan, const rfi_cuda_affine *step, char *text, size_t size) {
+    char number[RFI_NUMBER_TEXT];
+    snprintf(text, size, "v");
+    if (step->a_vector >= 0) append(text, size, " * @%.40s", plan->vectors[step->a_vector]);
+    else if (step->a != 1) append(text, size, " * %s", rfi_number_format(step->a, number));
+    if (step->addend == RFI_CUDA_ADDS_SAVED) append(text, size, " + saved");
+    else if (step->b_vector >= 0) append(text, size, " + @%.40s", plan->vectors[step->b_vector]);
+    else if (step->b != 0 || !signbit(step->b)) append(text, size, " + %s", rfi_number_format(step->b, number));
+    if (step->clamps && step->low != -INFINITY)
+        append(text, size, ", at least %s", rfi_number_format(step->low, number));
+    if (step->clamps && step->high != INFINITY)
+        append(text, size, ", at most %s", rfi_number_format(step->high, number));
+    if (step->saves) append(text, size, ", saved");
+}
+
+static int knows(const rfi_rewrites *log, const rfi_rewrite *entry) {
+    for (int i = 0; i < log->count; i++)
+        if (log->at[i].first == entry->first && log->at[i].last == entry->last && !strcmp(log->at[i].text, entry->text))
+            return 1;
+    return 0;
+}
+
+void rfi_cuda_affine_tell(const rfi_plan *plan, const rfi_steps *steps, rfi_rewrites *log) {
+    rfi_cuda_affine affine[RF_MAX_OPS];
+    rfi_cuda_span spans[RF_MAX_OPS];
+    const int count = rfi_cuda_affine_steps(steps, affine, spans);
+    for (int i = 0; i < count && log->count < RFI_MAX_REWRITES; i++) {
+        const int last = spans[i].last - (steps->at[spans[i].last].source < 0); /* a pass's own step is no operator */
+        if (last < spans[i].first) continue;
+        rfi_rewrite *entry = &log->at[log->count];
+        *entry = (rfi_rewrite){
+            .rule = "multiply_add", .first = steps->at[spans[i].first].source, .last = steps->at[last].source};
+        describe(plan, &affine[i], entry->text, sizeof entry->text);
+        log->count += !knows(log, entry);
+    }
 }

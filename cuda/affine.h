@@ -23,10 +23,20 @@ typedef struct rfi_cuda_affine {
     int8_t clamps, saves;
 } rfi_cuda_affine;
 
-/* `steps` as such operators, no more than there are steps. Their number, or 0 if one of the steps is of another kind.
- */
-struct rfi_step;
-int rfi_cuda_affine_steps(const struct rfi_step *steps, int count, rfi_cuda_affine *out);
+/* Which of the steps an operator is made of: indices. */
+typedef struct rfi_cuda_span {
+    int first, last;
+} rfi_cuda_span;
+
+/* `steps` as such operators, no more than there are steps, and the span of each unless `spans` is NULL. Their number,
+ * or 0 if one of the steps is of another kind. */
+struct rfi_steps;
+int rfi_cuda_affine_steps(const struct rfi_steps *steps, rfi_cuda_affine *out, rfi_cuda_span *spans);
+
+/* Adds such operators to a log of what became of a plan's steps, for explain; those that are there already once. */
+struct rfi_plan;
+struct rfi_rewrites;
+void rfi_cuda_affine_tell(const struct rfi_plan *plan, const struct rfi_steps *steps, struct rfi_rewrites *log);
 
 #ifdef __cplusplus
 }

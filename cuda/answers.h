@@ -27,7 +27,12 @@ typedef struct rfi_cuda_bound {
     unsigned *counts; /* set to 0 */
     int64_t room; /* where a search has been made with a bound from few columns: rows that found less than k, or more
                      than this, get another bound, and all others none */
-    unsigned *wanted; /* set to 1 if there are such rows; NULL: no search has been made */
+    unsigned *wanted;   /* set to 1 if there are such rows; NULL: no search has been made. With
+                           `stored` set to 0 */
+    const void *stored; /* (batch, out_features) of the compute type, the first columns of all: the k best of these
+                           are the bound, and what is found so far; NULL: by partial states */
+    void *found;        /* (batch, room), as in rfi_cuda_before: written with `stored` alone */
+    int32_t *found_columns;
 } rfi_cuda_bound;
 
 /* The rows of W that rows of a batch ask for, in W's own form, and what belongs to them. */
@@ -40,6 +45,21 @@ typedef struct rfi_cuda_diagonal {
     int64_t *columns;           /* (rows): which of these each row asks for: its own, or -1 */
     int32_t num_vectors, dtype;
 } rfi_cuda_diagonal;
+
+/* The columns that rows ask for, of x and W in 16 bits as they are stored, where the kernel of the pass sums up
+ * RFI_SM90_PART values of K at a time: sm90/asked.cu. `fold` is of these alone, out_features 64: a row's column is its
+ * own of the 64 rows around it. Its bounds are written, as by rfi_cuda_bound with top 0; `fold.visitor.picked` is their
+ * values.
+ */
+typedef struct rfi_cuda_asked {
+    rfi_cuda_fold fold;
+    const int64_t *asked;
+    int64_t columns_there; /* of W */
+    int64_t *own;          /* (batch), for fold.visitor.columns; scratch */
+    float *parts;          /* (parts of K, batch); likewise */
+    int32_t *columns;
+    unsigned *counts;
+} rfi_cuda_asked;
 
 /* What a search found, as a result. */
 typedef struct rfi_cuda_found {
@@ -60,7 +80,7 @@ typedef struct rfi_cuda_spread {
     int32_t dtype;
 } rfi_cuda_spread;
 
-/* Columns of x W^T + b behind the steps of fold.chain, each a dot product of its own: y (batch, columns). */
+/* Columns of x W^T + b behind the steps of fold.visitor.chain, each a dot product of its own: y (batch, columns). */
 typedef struct rfi_cuda_gather {
     rfi_cuda_fold fold;
     const void *asked; /* RF_INT64 or RF_INT32, rows `ld` apart */
@@ -81,6 +101,7 @@ typedef struct rfi_cuda_take {
 
 cudaError_t rfi_cuda_launch_bound(const rfi_cuda_bound *bound, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_diagonal(const rfi_cuda_diagonal *diagonal, cudaStream_t stream);
+cudaError_t rfi_cuda_launch_asked(const rfi_cuda_asked *asked, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_found(const rfi_cuda_found *found, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_spread(const rfi_cuda_spread *spread, cudaStream_t stream);
 cudaError_t rfi_cuda_launch_gather(const rfi_cuda_gather *gather, cudaStream_t stream);

@@ -91,8 +91,6 @@ static rf_status supports(const rfi_spec *spec) {
         if (!status) status = check_steps(&spec->plan.branches[b].post);
     }
     if (status) return status;
-    if (rfi_plan_is_shard(&spec->plan)) status = rfi_cuda_check_states(&spec->plan);
-    if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
     for (int i = 0; i < passes.count; i++) {
@@ -157,6 +155,44 @@ static int plan_gathers(const rfi_plan *plan) {
     return 0;
 }
 
+/* The kernel of a pass. Weights that are not there yet: as they will be loaded, unless they are lent. */
+static void choose_kernel(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_passes *passes, int pass,
+    int64_t batch, const rfi_cuda_figures *figures, rfi_cuda_choice *choice) {
+    const int forced = p ? p->forced : -1;
+    rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes->at[pass], batch, spec->x_dtype);
+    if (!p) {
+        const rfi_cuda_problem hardest =
+            rfi_cuda_problem_of(spec, p, rfi_cuda_hardest_pass(passes), batch, spec->x_dtype);
+        problem.w_panel = rfi_cuda_weight_panel(&hardest, figures, forced);
+    }
+    rfi_cuda_choose(&problem, figures, forced, choice);
+    if (problem.out_features == spec->plan.out_features) return;
+    problem.out_features = spec->plan.out_features;
+    rfi_cuda_choose(&problem, figures, (int)choice->kernel, choice);
+}
+
+/* Which steps on logits each pass computes as multiply-adds: nothing of rows of columns alone, or of results that are
+ * stored. */
+static rf_status lower(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_rewrites *log) {
+    const rfi_cuda_prepared *p = prepared;
+    if (p ? p->collapsed : spec->plan.collapsible) return RF_OK;
+    rfi_cuda_figures figures;
+    rf_status status = rfi_cuda_get_figures(spec->device, &figures);
+    if (status) return status;
+    rfi_cuda_passes passes;
+    rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
+    for (int i = 0; i < passes.count; i++) {
+        const rfi_cuda_pass *pass = &passes.at[i];
+        rfi_cuda_choice choice;
+        rfi_steps steps;
+        choose_kernel(spec, p, &passes, i, batch, &figures, &choice);
+        if (!choice.affine || pass->reduction == RF_OP_NONE) continue;
+        rfi_cuda_pre_steps(&spec->plan, &spec->plan.branches[pass->like], pass, &steps);
+        rfi_cuda_affine_tell(&spec->plan, &steps, log);
+    }
+    return RF_OK;
+}
+
 static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *out) {
     const rfi_cuda_prepared *p = prepared;
     rfi_cuda_figures figures;
@@ -164,32 +200,19 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     if (status) return status;
     rfi_cuda_passes passes;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &passes);
-    const int forced = p ? p->forced : -1;
-    /* As they will be loaded, unless they are lent. */
-    int panel = 0;
-    if (!p) {
-        const rfi_cuda_problem hardest =
-            rfi_cuda_problem_of(spec, p, rfi_cuda_hardest_pass(&passes), batch, spec->x_dtype);
-        panel = rfi_cuda_weight_panel(&hardest, &figures, forced);
-    }
     rfi_cuda_choice c = {0}, one;
     int count = 0; /* of passes over all of W */
     int64_t columns = 0;
     for (int i = passes.count ? passes.count - 1 : 0; i >= 0; i--) {
-        rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes.at[i], batch, spec->x_dtype);
-        if (!p) problem.w_panel = panel;
-        rfi_cuda_choose(&problem, &figures, forced, &one);
-        if (problem.out_features != spec->plan.out_features) {
-            problem.out_features = spec->plan.out_features;
-            rfi_cuda_choose(&problem, &figures, (int)one.kernel, &one);
-        }
+        choose_kernel(spec, p, &passes, i, batch, &figures, &one);
         rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
             ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, &one, batch);
+        if (one.opens) ahead.chunk = 0; /* of each row one column alone */
         columns += ahead.sample + ahead.chunk;
         count += ahead.behind > 0;
         const double part =
-            (double)(ahead.sample + ahead.chunk) / (double)(problem.out_features + 1) + (ahead.behind > 0);
+            (double)(ahead.sample + ahead.chunk) / (double)(spec->plan.out_features + 1) + (ahead.behind > 0);
         one.seconds *= part, one.flops *= part, one.bytes *= part;
         one.seconds += c.seconds, one.flops += c.flops, one.bytes += c.bytes;
         c = one; /* of the first pass, but for the sums */
@@ -258,4 +281,5 @@ const rfi_backend rfi_backend_cuda = {
     .give_back = rfi_cuda_give_back,
     .count_ways = rfi_cuda_count_ways,
     .estimate = estimate,
+    .lower = lower,
 };

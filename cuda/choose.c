@@ -27,9 +27,10 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
-/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, up to as
- * many as there are groups for: measured on 9.0. */
+/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, one for
+ * so many columns whatever the kernel's own have, up to as many as are combined by one block: measured on 9.0. */
 static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.12e-6;
+enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
 
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
@@ -114,6 +115,7 @@ typedef struct family {
     int terms;      /* multiplies values of 16 bits, and terms */
     int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
     int groups;     /* merges the states of a row a group at a time */
+    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
     int halves;     /* two blocks share out K of a tile */
     int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
@@ -160,6 +162,16 @@ static rfi_cuda_kernel_id ahead_of(int kernel) {
     if (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256) return RFI_CUDA_HOPPER_SEARCHES_64X128;
 #endif
     return (rfi_cuda_kernel_id)kernel;
+}
+
+/* See rfi_cuda_choice.opens. */
+static int opens(const rfi_cuda_problem *p, int kernel) {
+#ifdef RFI_BUILD_SM90
+    return (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256 || kernel == RFI_CUDA_HOPPER_SEARCHES_64X128) && !p->x_terms &&
+        !p->w_terms && is_16_bit(p->w_dtype) && p->x_dtype == p->w_dtype;
+#else
+    return (void)p, (void)kernel, 0;
+#endif
 }
 
 static size_t item(rf_dtype dtype) { return dtype == RF_FLOAT64 ? 8 : dtype == RF_FLOAT32 ? 4 : 2; }
@@ -238,8 +250,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .fold_columns = k->fold_columns,
         .ahead = ahead_of(kernel),
         .ahead_columns = kernels[ahead_of(kernel)].fold_columns,
+        .opens = opens(p, kernel),
+        .multiprocessors = f->multiprocessors,
         .irregular = shared->irregular,
         .wide = p->compute_dtype == RF_FLOAT64,
+        .affine = shared->affine,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
@@ -283,8 +298,9 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
             : copies  ? batch * COPIED_ROW
                       : 0);
     const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
-    const double states = tiles(p->out_features, 64);
-    const double folds = larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < 64 ? states : 64) * STATE_SECONDS;
+    const double states = tiles(p->out_features, STATE_COLUMNS);
+    const double folds =
+        larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < MOST_STATES ? states : MOST_STATES) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
         launches * LAUNCH_SECONDS + shared->start + (splits > 1 ? SPLIT_SECONDS : 0);
 }

@@ -15,6 +15,9 @@
 /* Multiprocessors of a device of sm_90a at most, so that the kernel for few rows has no more blocks. */
 #define RFI_SM90_BLOCKS 144
 
+/* Values of K that tensor cores add up in the kernels of several results, of one product of 16 bits. */
+#define RFI_SM90_PART 128
+
 /* Values of K in a stage of sm90/halves.cuh. */
 #define RFI_HALVES_DEPTH 64
 
@@ -71,10 +74,14 @@ typedef struct rfi_cuda_choice {
     int tile_rows, tile_columns, fold_columns;
     rfi_cuda_kernel_id ahead; /* one that gives the same bits, for what is known ahead of a pass: few columns */
     int ahead_columns;        /* its fold_columns */
+    int opens;      /* x and W are 16-bit values as they are stored, in tiles of a kernel that searches: what is known
+                       ahead is a part of the pass, or takes a kernel of its own (see rfi_cuda_asked) */
+    int multiprocessors;
     int summed;     /* columns of one product of 16-bit values that tensor cores add up, and truncate, before they are
                        added in float32; RFI_CUDA_SUMMED_ALL: all of them; 0: nothing is left to tensor cores for long */
     int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
     int wide;       /* computes in double */
+    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int grouped;    /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
     int uses_terms; /* reads x in terms: it must be prepared */
     int aligned_x;  /* reads x as it is stored, in 16-byte pieces */

@@ -106,7 +106,7 @@ rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, 
 rf_status rfi_cuda_collapse_launch(const rfi_cuda_prepared *p, const rfi_cuda_fold *fold, cudaStream_t stream) {
     rfi_cuda_collapse call = p->collapse;
     call.fold = *fold;
-    call.aligned =
-        (uintptr_t)fold->x.data % 16 == 0 && (size_t)fold->x.ld * rfi_dtype_size((rf_dtype)fold->x.dtype) % 16 == 0;
+    call.aligned = (uintptr_t)fold->product.x.data % 16 == 0 &&
+        (size_t)fold->product.x.ld * rfi_dtype_size((rf_dtype)fold->product.x.dtype) % 16 == 0;
     return rfi_cuda_status(rfi_cuda_launch_collapse(&call, stream), "launching the collapsed sum");
 }

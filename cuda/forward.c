@@ -256,8 +256,7 @@ static void release(void *block, const rfi_forward *call, rf_status *status) {
 rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi_forward *call) {
     const rfi_cuda_prepared *p = prepared;
     int before;
-    rf_status status = call->states ? rfi_cuda_check_states(&spec->plan) : RF_OK;
-    if (!status) status = rfi_cuda_enter(p->device, &before);
+    rf_status status = rfi_cuda_enter(p->device, &before);
     if (status) return status;
     rfi_cuda_call_layout l;
     rfi_cuda_lay_out(spec, p, call, &l);
@@ -284,20 +283,21 @@ static rf_status count_piece(const rfi_cuda_running *r, const rfi_cuda_piece *pi
     const int tile_rows = r->l->passes[0].choice.tile_rows;
     const size_t rows = (size_t)piece->rows;
     cudaStream_t stream = r->call->stream;
-    rfi_cuda_fold fold = {.x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype}};
+    rfi_cuda_fold fold = {.product = {.x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype}}};
     rf_status status = rfi_cuda_bring_to_terms(r, 0, piece, &clear, &fold);
     if (!status)
+        status = rfi_cuda_status(cudaMemcpyAsync(flags, fold.product.irregular, rows, cudaMemcpyDeviceToHost, stream),
+            "reading the rows' flags");
+    if (!status && fold.product.levels.wide)
         status = rfi_cuda_status(
-            cudaMemcpyAsync(flags, fold.irregular, rows, cudaMemcpyDeviceToHost, stream), "reading the rows' flags");
-    if (!status && fold.levels.wide)
-        status = rfi_cuda_status(cudaMemcpyAsync(flags + rows, fold.levels.wide, rows, cudaMemcpyDeviceToHost, stream),
+            cudaMemcpyAsync(flags + rows, fold.product.levels.wide, rows, cudaMemcpyDeviceToHost, stream),
             "reading the rows' levels");
     rf_status drained = rfi_cuda_status(cudaStreamSynchronize(stream), "preparing x");
     if (status || drained) return status ? status : drained;
     int64_t last = -1;
     for (int64_t i = 0; i < piece->rows; i++) {
         ways->irregular_rows += flags[i];
-        if (!fold.levels.wide || !flags[piece->rows + i]) continue;
+        if (!fold.product.levels.wide || !flags[piece->rows + i]) continue;
         ways->two_level_rows++;
         if (i / tile_rows != last) ways->two_level_tiles++;
         last = i / tile_rows;

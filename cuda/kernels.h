@@ -118,7 +118,8 @@ typedef struct rfi_cuda_result {
 /* The columns of a row that come before a bound in a stable descending sort with NaN first: a value and a column. */
 typedef struct rfi_cuda_before {
     const void *values;     /* (batch) of the compute type; NULL: nobody asks */
-    const int32_t *columns; /* (batch). NaN and 0: no column comes before */
+    const int32_t *columns; /* (batch). NaN and 0: no column comes before. NULL: no bound, and all columns that the
+                               launch folds, the first of all, are stored in `found` as they lie */
     unsigned *counts;       /* (batch) how many come before: added to */
     void *found;            /* (batch, room) of the compute type: what comes before, in any order; NULL: it is counted
                                alone. What has no room any more is, too */
@@ -138,17 +139,21 @@ typedef struct rfi_cuda_squares {
 
 #define RFI_CUDA_SQUARE_WORDS 4
 
-/* One forward, as every fold kernel gets it.
- *
- * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
- * `fold_columns` columns to a partial state of the compute type (common/states.cuh). The last block of a row of tiles,
- * known by the ticket it draws, merges the partial states of its rows in column order and writes y: the result does not
- * depend on which block comes last. */
-typedef struct rfi_cuda_fold {
+/* What is multiplied: rows of x with rows of W. */
+typedef struct rfi_cuda_product {
     rfi_cuda_rows x, w;
     int64_t batch, in_features, out_features;
-    const void *bias;    /* (N) of the compute type */
-    const void *vectors; /* (num_vectors, N) of the compute type */
+    rfi_cuda_levels levels;   /* of x */
+    const uint8_t *irregular; /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
+    rfi_cuda_rows x_stored;   /* x as it came, from which flagged rows are computed: a kernel of sm_90a does so itself
+                                 once it has computed the others */
+} rfi_cuda_product;
+
+/* What becomes of a tile of sums: the bias, the steps, and results or the states of rows. */
+typedef struct rfi_cuda_visitor {
+    int64_t batch, out_features; /* as the product's: rows and columns of what it sees */
+    const void *bias;            /* (N) of the compute type */
+    const void *vectors;         /* (num_vectors, N) of the compute type */
     int32_t num_vectors;
     void *y;
     int64_t ldy;
@@ -158,21 +163,29 @@ typedef struct rfi_cuda_fold {
         *partials; /* (batch, num_partials) states. The state of features j * fold_columns and on is the j-th of its
                       row. Irregular rows that a kernel of sm_90a leaves out have states of RFI_FOLD_COLUMNS features */
     int64_t num_partials;
-    const void *row_inputs;   /* (number, batch) of the compute type: what steps with `row` read */
-    const int64_t *columns;   /* (batch): the column that each row asks for, or any other number; NULL: none is asked
-                                 for */
-    void *picked;             /* (batch) of the compute type: the logit there, written where there is such a column */
+    const void *row_inputs; /* (number, batch) of the compute type: what steps with `row` read */
+    const int64_t *columns; /* (batch): the column that each row asks for, or any other number; NULL: none is asked
+                               for */
+    void *picked;           /* (batch) of the compute type: the logit there, written where there is such a column */
+    int32_t keeps_states;   /* partial states of all columns are read behind the launch */
+    rfi_cuda_chain chain;
+    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by that for few rows and by
+     * those that are made for it. */
+    rfi_cuda_before before[2];
+    rfi_cuda_squares squares;
+    int32_t num_results; /* of RFI_CUDA_ANSWERS; y is then none of them */
+    rfi_cuda_result results[RF_MAX_RESULTS];
+} rfi_cuda_visitor;
+
+/* Who does it when. */
+typedef struct rfi_cuda_schedule {
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;        /* for each row of tiles one, and one for each group; zero before the launch; NULL without
                                  a reduction */
     int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
     unsigned *next_tile; /* counts the tiles that the kernels of sm_90a have drawn, zero before the launch; NULL: each
                             block has a fixed share of them */
-    rfi_cuda_levels levels;     /* of x */
-    const uint8_t *irregular;   /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
-    rfi_cuda_rows x_stored;     /* x as it came, from which flagged rows are computed: a kernel of sm_90a does so itself
-                                   once it has computed the others */
-    unsigned *irregular_ticket; /* for that, if there is a reduction; zero before the launch */
+    unsigned *irregular_ticket; /* for irregular rows, if there is a reduction; zero before the launch */
     int32_t splits;             /* parts of K, a block each, of the kernels of sm80/few_tiles.cu; of others 1 */
     int64_t split_depth;        /* values of K in a part but for the last */
     void *split_sums;           /* (tiles, splits, values of a tile) of the compute type, if there are parts */
@@ -181,15 +194,21 @@ typedef struct rfi_cuda_fold {
                            rfi_cuda_overlaps */
     int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
                            and does not change */
-    int32_t keeps_states; /* partial states of all columns are read behind the launch */
-    rfi_cuda_chain chain;
-    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by that for few rows and by
-     * those that are made for it. */
-    rfi_cuda_before before[2];
-    rfi_cuda_squares squares;
-    const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
-    int32_t num_results;    /* of RFI_CUDA_ANSWERS; y is then none of them */
-    rfi_cuda_result results[RF_MAX_RESULTS];
+    const unsigned *wanted;           /* 0 there: the launch is to do nothing; NULL: it is wanted */
+    int32_t first_column, end_column; /* of the kernels of tiles of sm_90a: a launch folds those of whole clusters,
+                                         others in other launches with the same tickets; 0 and 0: all */
+} rfi_cuda_schedule;
+
+/* One forward, as every fold kernel gets it.
+ *
+ * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
+ * `fold_columns` columns to a partial state of the compute type (common/states.cuh). The last block of a row of tiles,
+ * known by the ticket it draws, merges the partial states of its rows in column order and writes y: the result does not
+ * depend on which block comes last. */
+typedef struct rfi_cuda_fold {
+    rfi_cuda_product product;
+    rfi_cuda_schedule schedule;
+    rfi_cuda_visitor visitor; /* the last: its results are seldom read */
 } rfi_cuda_fold;
 
 /* Words that a kernel in front of a fold clears for it, and when either may begin. */
@@ -212,10 +231,12 @@ typedef struct rfi_cuda_split {
     int32_t panel;  /* as in rfi_cuda_rows; then `high` is the first row's first block, and the other terms lie in it */
     int32_t strict; /* no value may be lost, see doc/kernels/accuracy.md; 0: a few may */
     int32_t dense;  /* no value of W is far below its row's largest: what two levels leave is not missed */
-    int32_t w_infinite; /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
-                           infinity is irregular */
-    int32_t w_several;  /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
-                           of W itself, such a row has a term for each. 0: its logits are NaN */
+    const uint8_t *thin; /* (columns): where W has such a value, 1; a row whose largest values are elsewhere does not
+                            miss what two levels leave either. NULL: that is not known */
+    int32_t w_infinite;  /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
+                            infinity is irregular */
+    int32_t w_several;   /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
+                            of W itself, such a row has a term for each. 0: its logits are NaN */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
@@ -245,6 +266,7 @@ typedef struct rfi_cuda_survey {
     int32_t dtype, terms; /* how many of binary16 would be made; 0: that is not asked */
     rfi_cuda_findings *findings;
     unsigned *lost; /* (columns): how many rows would lose the value there */
+    uint8_t *thin;  /* (columns): set where a row has a value far below its largest, or zero */
 } rfi_cuda_survey;
 
 /* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last
@@ -311,7 +333,7 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Few tiles: see sm80/few_tiles.cu. Those of 8 columns are for as many features at most. */
+/* Few tiles: see sm80/few_tiles.cu, and sm80/few_f64.cu. Those of 8 columns are for as many features at most. */
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);

@@ -172,6 +172,7 @@ static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_
     place->columns = take(total, ahead.chunk, sizeof(int64_t));
     place->picked = take(total, ahead.chunk ? rows : 0, item);
     place->sample_vectors = take(total, ahead.sample, vectors * item);
+    place->stored = take(total, ahead.opening ? rows : 0, ahead.opening * item);
     place->wanted = take(total, 1, sizeof(unsigned));
 }
 
@@ -182,6 +183,7 @@ static int64_t rows_at_once(
     int64_t bytes = 0;
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
+        bytes += rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, batch).opening * item;
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
             bytes +=
                 rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;

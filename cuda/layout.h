@@ -44,7 +44,7 @@ typedef struct rfi_cuda_spread_place {
 /* And of a pass that knows ahead: rfi_cuda_diagonal. */
 typedef struct rfi_cuda_ahead_place {
     rfi_cuda_ahead ahead;
-    size_t w, scale, bias, vectors, columns, picked, sample_vectors, wanted;
+    size_t w, scale, bias, vectors, columns, picked, sample_vectors, stored, wanted;
 } rfi_cuda_ahead_place;
 
 /* A whole call: its passes one behind the other in the same place, and behind that what all of them see. */
@@ -68,7 +68,9 @@ typedef struct rfi_cuda_stage {
     size_t total;
 } rfi_cuda_stage;
 
-enum { RFI_CUDA_COUNTERS = 2 /* behind the tickets: next_tile and irregular_ticket */ };
+enum {
+    RFI_CUDA_COUNTERS = 3 /* behind the tickets: next_tile, irregular_ticket and the next_tile of a second launch */
+};
 
 /* Layouts of the latest shapes. Nothing in it is allocated when a call is made, and no call waits for another one. */
 typedef struct rfi_cuda_layouts rfi_cuda_layouts;

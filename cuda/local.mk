@@ -13,6 +13,7 @@ cuda_cu = \
 	cuda/common/convert.cu \
 	cuda/common/prepare.cu \
 	cuda/common/shards.cu \
+	cuda/sm80/few_f64.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/fma.cu \
 	cuda/sm80/irregular.cu \
@@ -23,6 +24,7 @@ cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
+	cuda/sm90/asked.cu \
 	cuda/sm90/fold_128x128.cu \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
@@ -44,11 +46,13 @@ cuda_h = \
 	cuda/run.h \
 	cuda/shards.h \
 	cuda/common/epilogue.cuh \
+	cuda/common/irregular_plain.cuh \
 	cuda/common/irregular_tile.cuh \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \
 	cuda/common/primitives.cuh \
 	cuda/common/ptx.cuh \
+	cuda/common/squares.cuh \
 	cuda/common/states.cuh \
 	cuda/common/typed.cuh \
 	cuda/sm80/splits.cuh \
@@ -56,6 +60,7 @@ cuda_h = \
 	cuda/sm90/family.h \
 	cuda/sm90/config.cuh \
 	cuda/sm90/epilogue.cuh \
+	cuda/sm90/finish.cuh \
 	cuda/sm90/fold.cuh \
 	cuda/sm90/halves.cuh \
 	cuda/sm90/halves_launch.cuh \
@@ -63,8 +68,10 @@ cuda_h = \
 	cuda/sm90/kernels.def \
 	cuda/sm90/launch.cuh \
 	cuda/sm90/ptx.cuh \
+	cuda/sm90/searches.cuh \
 	cuda/sm90/small.cuh \
 	cuda/sm90/small_launch.cuh \
+	cuda/sm90/states.cuh \
 	cuda/sm90/wgmma.cuh
 cuda_stub = cuda/stub.c
 

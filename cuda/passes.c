@@ -43,8 +43,10 @@ enum {
     SAMPLE_PART = 4, /* likewise */
     LEAST_BLOCKS = 8,
     SAMPLE_UNIT = 256, /* columns of whole tiles */
-    ROOM_FOR_ONE = 32  /* times the samples that all columns are: the best of one sample has 62 columns before it in the
-                          mean, seldom ten times that */
+    OPENING = 8192,    /* columns: of one wave of tiles each as many as it has room for */
+    LEAST_OPENING = 4096,
+    ROOM_FOR_ONE = 32 /* times the samples that all columns are: the best of one sample has 62 columns before it in the
+                         mean, seldom ten times that */
 };
 
 /* Is the column that it asks for known ahead, whatever the batch? */
@@ -157,6 +159,17 @@ int64_t rfi_cuda_room_of(const rfi_plan *plan, int k, const rfi_cuda_choice *cho
     return k ? least(blocks > sampled ? blocks : sampled, plan->out_features) : 0;
 }
 
+/* Columns of whole waves of tiles, a quarter of all at most. */
+static int64_t opening_of(const rfi_plan *plan, const rfi_cuda_choice *choice, int64_t batch) {
+    if (!choice->opens) return 0;
+    const int64_t rows = round_up(ceil_div(batch, choice->tile_rows), 2), across = OPENING / choice->tile_columns,
+                  waves = ceil_div(rows * across, choice->multiprocessors),
+                  columns = waves * choice->multiprocessors / rows * choice->tile_columns,
+                  most_columns = plan->out_features / SAMPLE_PART,
+                  whole = least(columns, most_columns) / SAMPLE_UNIT * SAMPLE_UNIT;
+    return whole < LEAST_OPENING ? 0 : whole;
+}
+
 rfi_cuda_ahead rfi_cuda_ahead_of(
     const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, const rfi_cuda_choice *choice, int64_t batch) {
     rfi_cuda_ahead ahead = {0};
@@ -166,7 +179,8 @@ rfi_cuda_ahead rfi_cuda_ahead_of(
         const int rows = reads_rows(&plan->trunk) || reads_rows(&branch->pre);
         const int64_t chunk = rows ? batch : least(batch, CHUNK),
                       sample = rfi_cuda_sample_of(plan, branch->top, choice);
-        if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
+        if (branch->top && opening_of(plan, choice, batch)) ahead.opening = opening_of(plan, choice, batch);
+        else if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
             ahead.behind++;
         else if (!branch->top) ahead.chunk = chunk;
         else if (ahead.sample < sample) ahead.sample = sample;
@@ -178,9 +192,11 @@ int rfi_cuda_state_words(const rfi_cuda_pass *pass) {
     return pass->reduction == RFI_CUDA_ANSWERS ? 4 : rfi_reduction_words(pass->reduction);
 }
 
-int rfi_cuda_extra_step(const rfi_cuda_pass *pass, rfi_step *step) {
-    *step = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = -1};
-    return pass->turned;
+void rfi_cuda_pre_steps(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_pass *pass, rfi_steps *pre) {
+    *pre = plan->trunk;
+    for (int i = 0; i < branch->pre.count; i++) pre->at[pre->count++] = branch->pre.at[i];
+    if (pass && pass->turned)
+        pre->at[pre->count++] = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = -1, .source = -1};
 }
 
 int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]) {

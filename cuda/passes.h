@@ -46,11 +46,13 @@ const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes);
 int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass);
 
 /* What is known ahead of a pass, so that its searches are a part of it: with many columns it is little work.
+ *   opening   first columns of W that a launch of its own folds and stores, and what is largest of them bounds the k
+ *             best of the others, which the next one folds: they are no further work
  *   sample    first columns of W that are folded: the k-th largest of their blocks bounds the k best of all
  *   chunk     rows at a time whose column asked for is computed, among those of the other rows
  *   behind    branches of which it would be much, and which are searched for in a second pass */
 typedef struct rfi_cuda_ahead {
-    int64_t sample, chunk; /* 0: none */
+    int64_t opening, sample, chunk; /* 0: none */
     int behind;
 } rfi_cuda_ahead;
 
@@ -73,7 +75,8 @@ int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass);
 enum { RFI_CUDA_LOWERED = 2 };
 int rfi_cuda_lower_step(const rfi_step *step, rfi_step lowered[RFI_CUDA_LOWERED]);
 
-/* The step before a reduction that a pass has beside the plan's: 0 or 1. */
-int rfi_cuda_extra_step(const rfi_cuda_pass *pass, rfi_step *step);
+/* The steps on logits: the trunk's, the branch's before its reduction and, where it is of a `pass` that turns the sign,
+ * that one, which no operator of the chain is. `pass` may be NULL. */
+void rfi_cuda_pre_steps(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_pass *pass, rfi_steps *pre);
 
 #endif

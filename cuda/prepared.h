@@ -17,20 +17,21 @@ typedef struct rfi_cuda_program {
 typedef struct rfi_cuda_prepared {
     int device;
     rfi_cuda_figures figures;
-    int32_t overlaps;  /* see rfi_cuda_overlaps */
-    int forced;        /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
-    int w_terms;       /* 0 if W is kept as it is stored */
-    int w_nonfinite;   /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
-                          infinity is NaN */
-    int w_infinite;    /* W is in terms, of which some stand for infinities */
-    int w_several;     /* and of these some rows have several: all of x goes the way of irregular rows */
-    int w_tf32;        /* W is kept as it is stored, but rounded to TF32, and x is brought to the same */
-    int strict, dense; /* what of x may be lost: see rfi_cuda_split */
+    int32_t overlaps;    /* see rfi_cuda_overlaps */
+    int forced;          /* index of the kernel asked for by ROWFOLD_CUDA_KERNEL, or -1 */
+    int w_terms;         /* 0 if W is kept as it is stored */
+    int w_nonfinite;     /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
+                            infinity is NaN */
+    int w_infinite;      /* W is in terms, of which some stand for infinities */
+    int w_several;       /* and of these some rows have several: all of x goes the way of irregular rows */
+    int w_tf32;          /* W is kept as it is stored, but rounded to TF32, and x is brought to the same */
+    int strict, dense;   /* what of x may be lost: see rfi_cuda_split */
+    const uint8_t *thin; /* likewise, in `columns` or NULL */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;
     size_t weight_bytes, columns_bytes, sums_bytes; /* of what is owned */
     void *weight;  /* owned: W in either form, with its scales; NULL if W is borrowed */
-    void *columns; /* owned: bias, then the vectors */
+    void *columns; /* owned: bias, then the vectors, then what is known of the columns of W */
     void *vectors; /* within columns */
     rfi_cuda_passes passes;
     rfi_cuda_program *programs; /* owned: of each pass, then of each branch that gathers, up to its reduction */
@@ -61,8 +62,6 @@ rf_status rfi_cuda_write_states(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream);
 /* Whether a pass has the state of any fold. */
 int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass);
-/* Whether all results of a plan have states here. */
-rf_status rfi_cuda_check_states(const rfi_plan *plan);
 rf_status rfi_cuda_merge(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts);
 rf_status rfi_cuda_take_memory(const rfi_spec *spec, size_t bytes, void *stream, void **memory);
 void rfi_cuda_give_back(const rfi_spec *spec, void *stream, void *memory);

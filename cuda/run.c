@@ -18,8 +18,8 @@ static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 static rfi_cuda_clear clear_of(const rfi_cuda_layout *l, char *workspace, const rfi_cuda_fold *fold) {
     return (rfi_cuda_clear){.words = (unsigned *)(workspace + l->tickets),
         .count = l->num_tickets,
-        .overlaps = fold->overlaps,
-        .w_borrowed = fold->w_borrowed};
+        .overlaps = fold->schedule.overlaps,
+        .w_borrowed = fold->schedule.w_borrowed};
 }
 
 /* x in terms, which becomes the fold's, and words cleared. */
@@ -43,6 +43,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         .depth = l->depth,
         .strict = r->p->strict,
         .dense = r->p->dense,
+        .thin = r->p->thin,
         .w_infinite = r->p->w_infinite,
         .w_several = r->p->w_several,
         .scale = (float *)(workspace + l->scale),
@@ -51,10 +52,10 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
     };
     if (l->levels == 2)
         split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
-    fold->irregular = split.irregular;
-    fold->levels = split.levels;
-    fold->x_stored = fold->x;
-    fold->x = (rfi_cuda_rows){.data = split.high,
+    fold->product.irregular = split.irregular;
+    fold->product.levels = split.levels;
+    fold->product.x_stored = fold->product.x;
+    fold->product.x = (rfi_cuda_rows){.data = split.high,
         .low = split.low,
         .least = split.least,
         .scale = split.term_dtype == RF_FLOAT32 ? NULL : split.scale,
@@ -83,8 +84,8 @@ rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cud
             .ld_to = l->depth,
             .item = (int32_t)item,
         };
-        fold->x.data = copy.to;
-        fold->x.ld = copy.ld_to;
+        fold->product.x.data = copy.to;
+        fold->product.x.ld = copy.ld_to;
         status = rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
     }
     return status;
@@ -117,41 +118,41 @@ rf_status rfi_cuda_clear_again(const rfi_cuda_running *r, int pass, const rfi_cu
 /* What all launches of a piece are told. */
 static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *piece, const rfi_cuda_chain *chain) {
     const rfi_cuda_prepared *p = r->p;
-    return (rfi_cuda_fold){
-        .x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype},
-        .w = p->w,
-        .batch = piece->rows,
-        .in_features = r->spec->plan.in_features,
-        .out_features = r->spec->plan.out_features,
-        .bias = p->columns,
-        .vectors = p->vectors,
-        .num_vectors = r->spec->plan.num_vectors,
-        .row_inputs = r->workspace + r->l->row_numbers,
-        .shared_per_block = (int32_t)p->figures.shared_per_block,
-        .overlaps = p->overlaps,
-        .w_borrowed = !p->weight,
-        .chain = *chain,
-    };
+    return (rfi_cuda_fold){.product = {.x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype},
+                               .w = p->w,
+                               .batch = piece->rows,
+                               .in_features = r->spec->plan.in_features,
+                               .out_features = r->spec->plan.out_features},
+        .visitor = {.batch = piece->rows,
+            .out_features = r->spec->plan.out_features,
+            .bias = p->columns,
+            .vectors = p->vectors,
+            .num_vectors = r->spec->plan.num_vectors,
+            .row_inputs = r->workspace + r->l->row_numbers,
+            .chain = *chain},
+        .schedule = {.shared_per_block = (int32_t)p->figures.shared_per_block,
+            .overlaps = p->overlaps,
+            .w_borrowed = !p->weight}};
 }
 
 /* Where results of a pass go. */
 static void give_results(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_pass *what = &r->p->passes.at[pass];
-    fold->num_results = what->num_branches;
+    fold->visitor.num_results = what->num_branches;
     for (int i = 0; i < what->num_branches; i++) {
         const rfi_output *out = &piece->outputs[r->spec->plan.branches[what->branches[i]].output];
-        fold->results[i] = r->p->programs[pass].results[i];
-        fold->results[i].y = out->data;
-        fold->results[i].ldy = out->ld;
-        fold->results[i].y_dtype = out->dtype;
+        fold->visitor.results[i] = r->p->programs[pass].results[i];
+        fold->visitor.results[i].y = out->data;
+        fold->visitor.results[i].ldy = out->ld;
+        fold->visitor.results[i].y_dtype = out->dtype;
     }
 }
 
 static void give_y(const rfi_cuda_running *r, int branch, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_output *y = &piece->outputs[r->spec->plan.branches[branch].output];
-    fold->y = y->data;
-    fold->ldy = y->ld;
-    fold->y_dtype = y->dtype;
+    fold->visitor.y = y->data;
+    fold->visitor.ldy = y->ld;
+    fold->visitor.y_dtype = y->dtype;
 }
 
 static rfi_cuda_spread spread_of(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
@@ -164,25 +165,25 @@ static rfi_cuda_spread spread_of(const rfi_cuda_running *r, int pass, const rfi_
 /* Before a pass for squares: room for them. */
 static rf_status begin_spread(const rfi_cuda_running *r, int pass, rfi_cuda_fold *fold) {
     const rfi_cuda_spread_place *at = &r->l->spreads[pass];
-    const size_t words = (size_t)(fold->batch * at->units) * RFI_CUDA_SQUARE_WORDS;
-    fold->squares = (rfi_cuda_squares){
+    const size_t words = (size_t)(fold->product.batch * at->units) * RFI_CUDA_SQUARE_WORDS;
+    fold->visitor.squares = (rfi_cuda_squares){
         .sums = r->workspace + at->sums,
         .units = at->units,
         .magnitudes = r->spec->plan.branches[r->p->passes.at[pass].like].reduction == RF_OP_NORM,
     };
     return rfi_cuda_status(
-        cudaMemsetAsync(fold->squares.sums, 0, words * rfi_dtype_size(r->spec->compute_dtype), r->call->stream),
+        cudaMemsetAsync(fold->visitor.squares.sums, 0, words * rfi_dtype_size(r->spec->compute_dtype), r->call->stream),
         "clearing the squares' place");
 }
 
 /* The kernel merges the states of its rows as always, which is little beside the fold, but nobody reads the results. */
 static void want_states(const rfi_cuda_running *r, const rfi_cuda_layout *l, rfi_cuda_fold *fold) {
-    fold->y = r->workspace + l->unread;
-    fold->ldy = 1;
-    fold->y_dtype = r->spec->compute_dtype;
-    fold->chain.num_post = 0;
-    fold->num_results = 0;
-    fold->keeps_states = 1;
+    fold->visitor.y = r->workspace + l->unread;
+    fold->visitor.ldy = 1;
+    fold->visitor.y_dtype = r->spec->compute_dtype;
+    fold->visitor.chain.num_post = 0;
+    fold->visitor.num_results = 0;
+    fold->visitor.keeps_states = 1;
 }
 
 static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
@@ -194,32 +195,33 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     rf_status status = RF_OK;
     if (what->role == RFI_CUDA_SEARCHES) return RF_OK; /* the pass before has done it */
     rfi_cuda_fold fold = fold_of(r, piece, &p->programs[pass].chain);
-    fold.fold_columns = l->choice.fold_columns;
-    fold.partials = workspace + l->partials;
-    fold.num_partials = l->num_partials;
-    fold.picked = workspace + l->picked;
-    fold.tickets = l->split_tickets ? (unsigned *)(workspace + l->tickets) : NULL;
-    fold.groups = l->groups;
-    fold.splits = l->choice.splits;
-    fold.split_depth = l->choice.split_depth;
-    fold.split_sums = workspace + l->split_sums;
-    fold.split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets;
-    fold.keeps_states = what->keeps_states;
-    if (what->column >= 0) fold.columns = (const int64_t *)(workspace + r->l->row_columns) + what->column * piece->rows;
+    fold.visitor.fold_columns = l->choice.fold_columns;
+    fold.visitor.partials = workspace + l->partials;
+    fold.visitor.num_partials = l->num_partials;
+    fold.visitor.picked = workspace + l->picked;
+    fold.schedule.tickets = l->split_tickets ? (unsigned *)(workspace + l->tickets) : NULL;
+    fold.schedule.groups = l->groups;
+    fold.schedule.splits = l->choice.splits;
+    fold.schedule.split_depth = l->choice.split_depth;
+    fold.schedule.split_sums = workspace + l->split_sums;
+    fold.schedule.split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets;
+    fold.visitor.keeps_states = what->keeps_states;
+    if (what->column >= 0)
+        fold.visitor.columns = (const int64_t *)(workspace + r->l->row_columns) + what->column * piece->rows;
     if (what->reduction != RFI_CUDA_ANSWERS) give_y(r, what->branches[0], piece, &fold);
     else if (what->role == RFI_CUDA_GIVES) give_results(r, pass, piece, &fold);
     if (piece->states) want_states(r, l, &fold);
     else if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (what->role == RFI_CUDA_SPREADS) status = begin_spread(r, pass, &fold);
-    if (fold.tickets) {
-        fold.next_tile = fold.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
-        fold.irregular_ticket = fold.next_tile + 1;
+    if (fold.schedule.tickets) {
+        fold.schedule.next_tile = fold.schedule.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
+        fold.schedule.irregular_ticket = fold.schedule.next_tile + 1;
     }
     if (what->searched) return rfi_cuda_run_with_searches(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, &fold);
     if (!status && piece->states) status = rfi_cuda_write_states(r->spec, what, &fold, piece->states, stream);
-    if (status) return status;
+    if (status || piece->states) return status;
     if (what->role == RFI_CUDA_SPREADS) {
         give_results(r, pass, piece, &fold);
         const rfi_cuda_spread spread = spread_of(r, pass, &fold);

@@ -32,7 +32,7 @@ static int is_ahead(const rfi_cuda_running *r, int pass, int branch) {
     const rfi_cuda_ahead *ahead = &r->l->aheads[pass].ahead;
     const int top = r->spec->plan.branches[branch].top;
     /* A sample is as large as the largest k wants it that has one. */
-    return top ? ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, &r->l->passes[pass].choice)
+    return top ? ahead->opening || ahead->sample >= rfi_cuda_sample_of(&r->spec->plan, top, &r->l->passes[pass].choice)
                : ahead->chunk > 0;
 }
 
@@ -87,9 +87,10 @@ static rf_status store_found(const rfi_cuda_running *r, int pass, const rfi_cuda
 /* A launch of a pass without results. */
 static rfi_cuda_fold without_results(const rfi_cuda_fold *fold) {
     rfi_cuda_fold without = *fold;
-    without.num_results = 0;
-    without.columns = NULL;
-    without.before[0] = without.before[1] = (rfi_cuda_before){0};
+    without.visitor.num_results = 0;
+    without.visitor.columns = NULL;
+    without.visitor.before[0] = without.visitor.before[1] = (rfi_cuda_before){0};
+    without.schedule.first_column = without.schedule.end_column = 0;
     return without;
 }
 
@@ -97,9 +98,9 @@ static rfi_cuda_fold without_results(const rfi_cuda_fold *fold) {
 static rfi_cuda_fold fold_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold, int64_t columns) {
     const rfi_cuda_choice *choice = &r->l->passes[pass].choice;
     rfi_cuda_fold ahead = without_results(fold);
-    ahead.out_features = columns;
-    ahead.fold_columns = choice->ahead_columns;
-    ahead.groups = rfi_cuda_groups(choice, columns);
+    ahead.product.out_features = ahead.visitor.out_features = columns;
+    ahead.visitor.fold_columns = choice->ahead_columns;
+    ahead.schedule.groups = rfi_cuda_groups(choice, columns);
     return ahead;
 }
 
@@ -109,7 +110,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     const int64_t *asked, const rfi_cuda_fold *fold) {
     const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
     const rfi_cuda_rows *w = &r->p->w;
-    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->in_features;
+    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->product.in_features;
     const size_t number = rfi_dtype_size(r->spec->compute_dtype);
     char *const place = r->workspace + at->w;
     const int64_t depth = (k * item + 15) / 16 * 16 / item;
@@ -119,7 +120,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
         .asked = asked + first,
         .rows = part->rows,
         .in_features = k,
-        .out_features = fold->out_features,
+        .out_features = fold->product.out_features,
         .from = *w,
         .to = {.data = place,
             .low = w->low ? place + apart : NULL,
@@ -128,24 +129,24 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
             .ld = w->panel ? (part->rows + RFI_BLOCK_ROWS - 1) / RFI_BLOCK_ROWS * RFI_BLOCK_ROWS : depth,
             .dtype = w->dtype,
             .panel = w->panel},
-        .bias = fold->bias,
-        .vectors = fold->vectors,
+        .bias = fold->visitor.bias,
+        .vectors = fold->visitor.vectors,
         .to_bias = r->workspace + at->bias,
         .to_vectors = r->workspace + at->vectors,
         .columns = (int64_t *)(r->workspace + at->columns),
-        .num_vectors = fold->num_vectors,
+        .num_vectors = fold->visitor.num_vectors,
         .dtype = r->spec->compute_dtype,
     };
     rfi_cuda_fold ahead = fold_ahead(r, pass, fold, part->rows);
-    ahead.batch = part->rows;
-    ahead.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
-    ahead.w = diagonal.to;
-    ahead.w_borrowed = 1; /* a kernel in front writes it */
-    ahead.bias = diagonal.to_bias;
-    ahead.vectors = diagonal.to_vectors;
-    ahead.columns = diagonal.columns;
-    ahead.picked = r->workspace + at->picked + (size_t)first * number;
-    ahead.keeps_states = 0;
+    ahead.product.batch = ahead.visitor.batch = part->rows;
+    ahead.product.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
+    ahead.product.w = diagonal.to;
+    ahead.schedule.w_borrowed = 1; /* a kernel in front writes it */
+    ahead.visitor.bias = diagonal.to_bias;
+    ahead.visitor.vectors = diagonal.to_vectors;
+    ahead.visitor.columns = diagonal.columns;
+    ahead.visitor.picked = r->workspace + at->picked + (size_t)first * number;
+    ahead.visitor.keeps_states = 0;
     rf_status status =
         rfi_cuda_status(rfi_cuda_launch_diagonal(&diagonal, r->call->stream), "taking the rows of W asked for");
     if (!status) status = rfi_cuda_make_ready(r, pass, part, &ahead);
@@ -165,6 +166,35 @@ static rf_status pick_all_ahead(
     return status;
 }
 
+/* The same by a kernel of its own, for all rows of a piece at once, and the bounds with them. 0: it cannot be used. Its
+ * scratch lies where the rows of W would. */
+static int can_ask_alone(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    const int64_t k = l->problem.in_features, parts = (k + RFI_SM90_PART - 1) / RFI_SM90_PART;
+    const size_t item = rfi_dtype_size(l->problem.x_dtype), room = r->l->aheads[pass].scale - r->l->aheads[pass].w;
+    return l->choice.opens && parts <= 65535 && rfi_cuda_in_pieces(piece->x, piece->ldx, k, item, piece->padded) &&
+        (size_t)piece->rows * (sizeof(int64_t) + (size_t)parts * sizeof(float)) <= room;
+}
+
+static rf_status ask_alone(
+    const rfi_cuda_running *r, int pass, int branch, const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
+    const rfi_cuda_search_place *at = &r->l->searches[branch];
+    char *const scratch = r->workspace + r->l->aheads[pass].w;
+    rfi_cuda_asked asked = {
+        .fold = without_results(fold),
+        .asked = asked_in(r, branch, piece),
+        .columns_there = fold->product.out_features,
+        .own = (int64_t *)scratch,
+        .parts = (float *)(scratch + (size_t)piece->rows * sizeof(int64_t)),
+        .columns = (int32_t *)(r->workspace + at->columns),
+        .counts = (unsigned *)(r->workspace + at->counts),
+    };
+    asked.fold.product.out_features = asked.fold.visitor.out_features = RFI_BLOCK_ROWS;
+    asked.fold.visitor.columns = asked.own;
+    asked.fold.visitor.picked = r->workspace + at->values;
+    return rfi_cuda_status(rfi_cuda_launch_asked(&asked, r->call->stream), "computing the columns asked for");
+}
+
 /* States of some columns, in which the best k of all have their bound. */
 static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
@@ -172,12 +202,12 @@ static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cud
     const size_t item = rfi_dtype_size(r->spec->compute_dtype), width = (size_t)sample * item;
     rfi_cuda_fold ahead = fold_ahead(r, pass, fold, sample);
     rf_status status = RF_OK;
-    ahead.keeps_states = 1;
-    if (fold->num_vectors > 1) {
-        ahead.vectors = r->workspace + at->sample_vectors;
-        status = rfi_cuda_status(cudaMemcpy2DAsync(r->workspace + at->sample_vectors, width, fold->vectors,
-                                     (size_t)fold->out_features * item, width, (size_t)fold->num_vectors,
-                                     cudaMemcpyDeviceToDevice, r->call->stream),
+    ahead.visitor.keeps_states = 1;
+    if (fold->visitor.num_vectors > 1) {
+        ahead.visitor.vectors = r->workspace + at->sample_vectors;
+        status = rfi_cuda_status(cudaMemcpy2DAsync(r->workspace + at->sample_vectors, width, fold->visitor.vectors,
+                                     (size_t)fold->product.out_features * item, width,
+                                     (size_t)fold->visitor.num_vectors, cudaMemcpyDeviceToDevice, r->call->stream),
             "copying the vectors of some columns");
     }
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &ahead);
@@ -192,13 +222,53 @@ static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_c
     int sampled = 0;
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], top = r->spec->plan.branches[branch].top;
-        if (!is_ahead(r, pass, branch)) continue;
+        if (!is_ahead(r, pass, branch) || (top && r->l->aheads[pass].ahead.opening)) continue;
+        if (!top && can_ask_alone(r, pass, piece)) {
+            status = ask_alone(r, pass, branch, piece, fold);
+            continue;
+        }
         if (!top) status = pick_all_ahead(r, pass, asked_in(r, branch, piece), piece, fold);
         else if (!sampled++) status = sample_ahead(r, pass, piece, fold);
-        if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->out_features, NULL);
+        if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->product.out_features, NULL);
     }
     for (int i = 0; i < search->num_branches; i++)
-        if (is_ahead(r, pass, search->branches[i])) fold->before[i] = before_of(r, search->branches[i]);
+        if (is_ahead(r, pass, search->branches[i])) fold->visitor.before[i] = before_of(r, search->branches[i]);
+    return status;
+}
+
+/* The first columns of the pass, and bounds from these for the others, which `fold` is left with. */
+static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
+    const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
+    const int64_t columns = r->l->aheads[pass].ahead.opening;
+    char *const stored = r->workspace + r->l->aheads[pass].stored;
+    rfi_cuda_fold opening = *fold;
+    int lists = 0;
+    opening.schedule.end_column = fold->schedule.first_column = (int32_t)columns;
+    for (int i = 0; i < search->num_branches; i++)
+        if (r->spec->plan.branches[search->branches[i]].top)
+            opening.visitor.before[i] =
+                lists++ ? (rfi_cuda_before){0} : (rfi_cuda_before){.values = stored, .found = stored, .room = columns};
+    rf_status status = rfi_cuda_launch_fold(r, pass, &opening);
+    for (int i = 0; i < search->num_branches && !status; i++) {
+        const rfi_cuda_search_place *at = &r->l->searches[search->branches[i]];
+        const rfi_cuda_bound bound = {
+            .batch = piece->rows,
+            .out_features = columns,
+            .dtype = r->spec->compute_dtype,
+            .top = r->spec->plan.branches[search->branches[i]].top,
+            .values = r->workspace + at->values,
+            .columns = (int32_t *)(r->workspace + at->columns),
+            .counts = (unsigned *)(r->workspace + at->counts),
+            .room = at->room,
+            .stored = stored,
+            .found = r->workspace + at->found,
+            .found_columns = (int32_t *)(r->workspace + at->found_columns),
+            .wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted),
+        };
+        if (bound.top)
+            status = rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding the first bound");
+    }
+    fold->schedule.next_tile = opening.schedule.next_tile + 2; /* behind irregular_ticket */
     return status;
 }
 
@@ -210,15 +280,17 @@ static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cud
     unsigned *const wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted);
     const int behind = r->l->aheads[pass].ahead.behind;
     rfi_cuda_fold again = without_results(fold);
-    rf_status status =
-        rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
+    rf_status status = RF_OK;
+    if (!r->l->aheads[pass].ahead.opening)
+        status =
+            rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], ahead = is_ahead(r, pass, branch);
         if (ahead && !r->spec->plan.branches[branch].top) continue;
-        again.before[i] = before_of(r, branch);
-        status = find_bound(r, pass, branch, piece, fold->out_features, ahead ? wanted : NULL);
+        again.visitor.before[i] = before_of(r, branch);
+        status = find_bound(r, pass, branch, piece, fold->product.out_features, ahead ? wanted : NULL);
     }
-    again.wanted = behind ? NULL : wanted;
+    again.schedule.wanted = behind ? NULL : wanted;
     if (!status) status = rfi_cuda_clear_again(r, pass, &again);
     return status ? status : rfi_cuda_launch_fold(r, pass, &again);
 }
@@ -230,7 +302,9 @@ rf_status rfi_cuda_run_with_searches(
     const rfi_cuda_pass *search = &r->p->passes.at[searches];
     rf_status status = begin_searches(r, pass, search, piece, fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, fold);
+    if (!status && ahead->opening) status = open_pass(r, pass, search, piece, fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, fold);
-    if (!status && (ahead->sample || ahead->behind)) status = search_again(r, pass, search, piece, fold);
+    if (!status && (ahead->opening || ahead->sample || ahead->behind))
+        status = search_again(r, pass, search, piece, fold);
     return status ? status : store_found(r, searches, piece);
 }

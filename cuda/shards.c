@@ -23,36 +23,23 @@ int rfi_cuda_has_folds(const rfi_plan *plan, const rfi_cuda_pass *pass) {
     return 0;
 }
 
-/* What takes a pass of its own, or none, has no state that could be joined. */
-rf_status rfi_cuda_check_states(const rfi_plan *plan) {
-    rfi_cuda_passes passes;
-    int without = -1;
-    rfi_cuda_passes_of(plan, RF_FLOAT32, &passes); /* whose roles depend on no type */
-    for (int i = 0; i < passes.count; i++)
-        if (passes.at[i].role != RFI_CUDA_GIVES && passes.at[i].num_branches) without = passes.at[i].branches[0];
-    for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].gathers) without = b;
-    return without < 0 ? RF_OK
-                       : rfi_error(RF_UNSUPPORTED, "no CUDA kernel writes partial states of %s; device \"cpu\" does",
-                             plan->branches[without].name);
-}
-
 rf_status rfi_cuda_write_states(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_fold *fold, double *states, cudaStream_t stream) {
     const rfi_plan *plan = &spec->plan;
     rfi_cuda_grouping g = {
-        .partials = fold->partials,
-        .num_partials = fold->num_partials,
-        .irregular = fold->irregular,
-        .columns = fold->columns,
-        .picked = fold->picked,
+        .partials = fold->visitor.partials,
+        .num_partials = fold->visitor.num_partials,
+        .irregular = fold->product.irregular,
+        .columns = fold->visitor.columns,
+        .picked = fold->visitor.picked,
+        .squares = fold->visitor.squares,
         .states = states,
-        .batch = fold->batch,
+        .batch = fold->product.batch,
         .out_features = plan->out_features,
         .first_column = plan->columns.first,
         .groups = (int32_t)rfi_shard_groups(&plan->columns),
         .words = rfi_plan_words(plan),
-        .unit = fold->fold_columns,
+        .unit = fold->visitor.fold_columns,
         .reduction = pass->reduction,
         .wide = spec->compute_dtype == RF_FLOAT64,
     };
@@ -114,17 +101,36 @@ static size_t item_of_row(const rfi_spec *spec, const rfi_forward *call, int row
 
 static size_t item_of_output(const rfi_output *out) { return rfi_dtype_size(out->dtype) + rfi_index_size(out->dtype); }
 
-/* States of many parts, or of the host's, are gathered first. */
-static rf_status plan_room(
-    const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts, room *r) {
-    int64_t groups = 0, there = 0, host = 0;
+/* Whether all states are where the kernel can read them: then `m` says where. Those that one all_gather has brought lie
+ * at even distances, and are few runs however many parts there are: of parts that are smaller than a group only those
+ * across one of its borders have another number of groups than their neighbours. */
+static int find_runs(const rfi_part *parts, size_t num_parts, rfi_cuda_merging *m) {
+    rfi_cuda_run *last = NULL;
+    m->num_runs = 0;
     for (size_t i = 0; i < num_parts; i++) {
-        groups += parts[i].groups;
-        there += parts[i].groups > 0;
-        host |= parts[i].groups > 0 && parts[i].memory == RF_MEMORY_HOST;
+        if (!parts[i].groups) continue;
+        if (parts[i].memory == RF_MEMORY_HOST) return 0;
+        const intptr_t word = sizeof(double);
+        const int64_t away = last ? ((intptr_t)parts[i].states - (intptr_t)last->states) / word : 0;
+        if (last && last->groups == parts[i].groups && last->count < INT32_MAX &&
+            (last->count == 1 || away == last->count * last->stride)) {
+            if (last->count++ == 1) last->stride = away;
+            continue;
+        }
+        if (m->num_runs == RFI_CUDA_MERGED_RUNS) return 0;
+        last = &m->runs[m->num_runs++];
+        *last = (rfi_cuda_run){.states = parts[i].states, .groups = (int32_t)parts[i].groups, .count = 1};
     }
+    return 1;
+}
+
+/* States of the host, or of many parts that lie anywhere, are gathered first. */
+static rf_status plan_room(
+    const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts, int gathers, room *r) {
+    int64_t groups = 0;
+    for (size_t i = 0; i < num_parts; i++) groups += parts[i].groups;
     rf_status status = RF_OK;
-    if (host || there > RFI_CUDA_MERGED_PARTS) {
+    if (gathers) {
         r->row_bytes = groups * rfi_plan_words(&spec->plan) * (int64_t)sizeof(double);
         status = take(r, call->batch, r->row_bytes, &r->states);
     }
@@ -139,14 +145,6 @@ static rf_status plan_room(
 
 static rf_status bring_parts(const rfi_spec *spec, const rfi_forward *call, const rfi_part *parts, size_t num_parts,
     const room *r, char *own, rfi_cuda_merging *m) {
-    if (!r->row_bytes) {
-        for (size_t i = 0; i < num_parts; i++) {
-            if (!parts[i].groups) continue;
-            m->parts[m->num_parts].states = parts[i].states;
-            m->parts[m->num_parts++].groups = parts[i].groups;
-        }
-        return RF_OK;
-    }
     rf_status status = RF_OK;
     const size_t word = sizeof(double), group = (size_t)rfi_plan_words(&spec->plan) * word, all = (size_t)r->row_bytes;
     size_t at = 0;
@@ -159,9 +157,9 @@ static rf_status bring_parts(const rfi_spec *spec, const rfi_forward *call, cons
             "gathering states");
         at += width;
     }
-    m->num_parts = 1;
-    m->parts[0].states = (const double *)(own + r->states);
-    m->parts[0].groups = (int64_t)(all / group);
+    m->num_runs = 1;
+    m->runs[0] =
+        (rfi_cuda_run){.states = (const double *)(own + r->states), .groups = (int32_t)(all / group), .count = 1};
     return status;
 }
 
@@ -239,12 +237,13 @@ rf_status rfi_cuda_merge(const rfi_spec *spec, const rfi_forward *call, const rf
     room r = {0};
     void *own = NULL;
     int before, host;
-    rf_status status = plan_room(spec, call, parts, num_parts, &r);
+    const int gathers = !find_runs(parts, num_parts, &m);
+    rf_status status = plan_room(spec, call, parts, num_parts, gathers, &r);
     if (!status) status = rfi_cuda_enter(spec->device, &before);
     if (status) return status;
     status = check_pointers(spec, call, parts, num_parts, &host);
     const int taken = !status && r.total && !(status = rfi_cuda_take_memory(spec, r.total, call->stream, &own));
-    if (!status) status = bring_parts(spec, call, parts, num_parts, &r, own, &m);
+    if (!status && gathers) status = bring_parts(spec, call, parts, num_parts, &r, own, &m);
     if (!status) status = bring_rows(spec, call, &r, own, &m);
     for (int b = 0; b < spec->plan.num_branches && !status; b++)
         status = merge_branch(

@@ -24,7 +24,8 @@ typedef struct rfi_cuda_grouping {
     const uint8_t *irregular; /* as in rfi_cuda_fold: rows whose units are RFI_FOLD_COLUMNS columns; or NULL */
     const int64_t *columns;   /* (batch) as the pass got them, or NULL */
     const void *picked;
-    double *states; /* (batch, groups, words) */
+    rfi_cuda_squares squares; /* instead of partial states, where the pass is for them */
+    double *states;           /* (batch, groups, words) */
     int64_t batch, out_features, first_column;
     int64_t borders[RFI_MOST_GROUPS + 1]; /* columns of the model, the last out_features */
     int32_t groups, words;
@@ -48,7 +49,14 @@ typedef struct rfi_cuda_number_step {
     int16_t kind, row; /* row: index into `rows` of what replaces a, or -1 */
 } rfi_cuda_number_step;
 
-#define RFI_CUDA_MERGED_PARTS 32 /* at a time */
+/* Neighbouring parts that have as many groups each, and lie at even distances. */
+typedef struct rfi_cuda_run {
+    const double *states; /* (batch, groups, words) of the first */
+    int64_t stride;       /* words from part to part */
+    int32_t groups, count;
+} rfi_cuda_run;
+
+#define RFI_CUDA_MERGED_RUNS 32 /* at a time */
 
 /* The states of all columns to one result. */
 typedef struct rfi_cuda_merging {
@@ -59,11 +67,8 @@ typedef struct rfi_cuda_merging {
     int32_t y_dtype, wide, reduction;
     int32_t word, words; /* where the state begins among those of a group, and their number */
     int32_t asks;        /* index into `rows` of the column that the row asks for, or -1 */
-    int32_t num_steps, num_parts;
-    struct {
-        const double *states; /* (batch, groups, words) */
-        int64_t groups;
-    } parts[RFI_CUDA_MERGED_PARTS];
+    int32_t num_steps, num_runs;
+    rfi_cuda_run runs[RFI_CUDA_MERGED_RUNS];
     rfi_cuda_given rows[RF_MAX_OPS];
     rfi_cuda_number_step steps[RF_MAX_OPS];
 } rfi_cuda_merging;

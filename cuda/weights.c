@@ -45,11 +45,20 @@ static rf_status place_column(
     return rfi_cuda_status(rfi_cuda_launch_convert(&convert, stream), "converting a vector");
 }
 
+/* Flags of the columns of W, behind the vectors. */
+static size_t thin_bytes(const rfi_spec *spec) {
+    return spec->compute_dtype == RF_FLOAT64 ? 0 : (size_t)spec->plan.in_features;
+}
+
+static uint8_t *thin_place(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    return (uint8_t *)p->columns + p->columns_bytes - thin_bytes(spec);
+}
+
 static rf_status place_columns(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
     const size_t row = (size_t)plan->out_features * rfi_dtype_size(spec->compute_dtype),
-                 total = row * (size_t)(1 + plan->num_vectors);
-    if (!total) return RF_OK;
+                 total = row * (size_t)(1 + plan->num_vectors) + thin_bytes(spec);
+    if (!row) return RF_OK;
     if (!p->columns) {
         rf_status status = rfi_cuda_status(cudaMalloc(&p->columns, total), "memory for the bias and the vectors");
         if (status) return status;
@@ -300,17 +309,18 @@ static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rf
 /* Counts what W is like, for `terms` of binary16. *lost: the most rows that would lose the value of one and the same
  * column. */
 static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *weights, int terms, const scratch *s,
-    rfi_cuda_findings *findings, unsigned *lost) {
+    rfi_cuda_findings *findings, unsigned *lost, uint8_t *thin) {
     const rfi_plan *plan = &spec->plan;
     const size_t columns = (size_t)plan->in_features;
     unsigned *counts = malloc(columns * sizeof *counts);
     if (!counts) return rfi_error(RF_OUT_OF_MEMORY, "no memory for %zu counts of the weights' columns", columns);
-    rf_status status = RF_OK;
+    rf_status status =
+        rfi_cuda_status(cudaMemsetAsync(thin, 0, columns, weights->stream), "clearing what is found out");
     slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s->rows) {
         status = next_slice(&part, first, spec, weights, s);
         const rfi_cuda_survey survey = {
-            part.data, part.rows, plan->in_features, part.ld, spec->weight_dtype, terms, s->findings, s->lost};
+            part.data, part.rows, plan->in_features, part.ld, spec->weight_dtype, terms, s->findings, s->lost, thin};
         if (!status)
             status = rfi_cuda_status(rfi_cuda_launch_survey(&survey, weights->stream), "looking at the weights");
     }
@@ -334,7 +344,8 @@ enum {
     COUNTED_DEPTH = 1 << 24, /* with more columns float32 does not count a row's infinities */
     LENIENT_DEPTH = 512,     /* with fewer columns no value of x is lost: there are not enough others that one could do
                                 without */
-    DENSE_DEPTH = 1 << 20    /* with more, what two levels leave adds up */
+    DENSE_DEPTH = 1 << 20,   /* with more, what two levels leave adds up */
+    THIN_DEPTH = 1 << 18     /* likewise, beside a fourth of the largest */
 };
 
 /* Whether the kernels of sm_90a read W: to compute all of x as irregular rows takes less time by theirs than to
@@ -350,7 +361,9 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     scratch s = {0};
     unsigned lost = 0;
     rf_status status = take_scratch(&s, p, spec, weights, 0, 1);
-    if (!status) status = count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost);
+    if (!status)
+        status =
+            count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost, thin_place(p, spec));
     leave_scratch(&s, weights);
     if (status) return status;
     const int wide = p->findings.wide || (int64_t)lost * 64 > plan->out_features,
@@ -365,6 +378,7 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     p->w_several = p->w_terms && p->findings.many;
     p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
+    p->thin = plan->in_features <= THIN_DEPTH && !p->w_infinite ? thin_place(p, spec) : NULL;
     return RF_OK;
 }
 
@@ -409,14 +423,12 @@ static void add_steps(rfi_cuda_chain *chain, int *count, const rfi_steps *steps)
     }
 }
 
-/* What comes before the reduction of a branch, and the step of a pass's own. */
-static int fill_pre(
-    const rfi_plan *plan, const rfi_branch *branch, const rfi_step *extra, int extras, rfi_cuda_chain *chain) {
-    rfi_steps pre = plan->trunk;
+/* What comes before the reduction of a branch; `pass` as in rfi_cuda_pre_steps. */
+static int fill_pre(const rfi_plan *plan, const rfi_branch *branch, const rfi_cuda_pass *pass, rfi_cuda_chain *chain) {
+    rfi_steps pre;
     int count = 0;
-    for (int i = 0; i < branch->pre.count; i++) pre.at[pre.count++] = branch->pre.at[i];
-    if (extras) pre.at[pre.count++] = *extra;
-    chain->num_affine = rfi_cuda_affine_steps(pre.at, pre.count, chain->affine);
+    rfi_cuda_pre_steps(plan, branch, pass, &pre);
+    chain->num_affine = rfi_cuda_affine_steps(&pre, chain->affine, NULL);
     for (int i = 0; i < chain->num_affine; i++) chain->affine_saves |= chain->affine[i].saves;
     add_steps(chain, &count, &pre);
     chain->num_pre = count;
@@ -425,10 +437,8 @@ static int fill_pre(
 
 static void fill_pass(
     const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
-    rfi_step extra;
-    const int extras = rfi_cuda_extra_step(pass, &extra);
     *chain = (rfi_cuda_chain){.reduction = pass->reduction};
-    int count = fill_pre(plan, &plan->branches[pass->like], &extra, extras, chain);
+    int count = fill_pre(plan, &plan->branches[pass->like], pass, chain);
     for (int i = 0; i < pass->num_branches; i++) {
         const rfi_branch *branch = &plan->branches[pass->branches[i]];
         results[i] = (rfi_cuda_result){
@@ -452,7 +462,7 @@ static rf_status fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan, rf_dt
         fill_pass(plan, &p->passes.at[i], &p->programs[i].chain, p->programs[i].results);
     rfi_cuda_program *program = p->programs + p->passes.count;
     for (int b = 0; b < plan->num_branches; b++)
-        if (plan->branches[b].gathers) fill_pre(plan, &plan->branches[b], NULL, 0, &program++->chain);
+        if (plan->branches[b].gathers) fill_pre(plan, &plan->branches[b], NULL, &program++->chain);
     return RF_OK;
 }
 

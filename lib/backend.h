@@ -147,6 +147,9 @@ typedef struct rfi_backend {
     rf_status (*count_ways)(const rfi_spec *spec, const void *prepared, const rfi_forward *call, rf_ways *ways);
     /* `prepared` may be NULL: the weights are not there yet. */
     rf_status (*estimate)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_estimate *estimate);
+    /* Adds to the log which steps on logits a kernel computes as one operation of its own, with the bits of one after
+     * the other; of such a call as `estimate`. NULL: none. */
+    rf_status (*lower)(const rfi_spec *spec, const void *prepared, int64_t batch, rfi_rewrites *log);
 } rfi_backend;
 
 extern const rfi_backend *const rfi_backends[]; /* rf_backend_count() of them */

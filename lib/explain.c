@@ -134,8 +134,8 @@ static rfi_cost fused_cost(const rfi_explanation *about) {
     return cost;
 }
 
-rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate, size_t workspace,
-    int64_t batch, rf_format format, char **text) {
+rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estimate *estimate,
+    const rfi_rewrites *lowered, size_t workspace, int64_t batch, rf_format format, char **text) {
     rfi_explanation *about = calloc(1, sizeof *about);
     rfi_plan *again = malloc(sizeof *again);
     if (!about || !again) {
@@ -147,6 +147,7 @@ rf_status rfi_explain(const rfi_spec *spec, const char *backend, const rfi_estim
         .spec = spec,
         .backend = backend,
         .estimate = estimate,
+        .lowered = lowered,
         .batch = batch,
         .workspace = workspace,
         .collapsed = spec->plan.collapsible && estimate && estimate->collapsed,

@@ -110,6 +110,7 @@ char *rfi_explain_json(const rfi_explanation *about) {
     failed |= json_object_set_new(root, "results", results_of(about));
     failed |= json_object_set_new(root, "row_inputs", row_inputs_of(plan));
     failed |= json_object_set_new(root, "rewrites", rewrites_of(&about->log));
+    failed |= json_object_set_new(root, "lowered", about->lowered ? rewrites_of(about->lowered) : json_array());
     failed |= json_object_set_new(root, "collapsible", json_boolean(plan->collapsible));
     failed |= json_object_set_new(root, "collapsed", json_boolean(about->collapsed));
     failed |= json_object_set_new(root, "constant", text_or_null(about->constant[0]));

@@ -33,6 +33,7 @@ typedef struct rfi_explanation {
     const rfi_spec *spec;
     const char *backend;
     const rfi_estimate *estimate; /* or NULL */
+    const rfi_rewrites *lowered;  /* what the kernel computes as one; or NULL */
     int64_t batch;
     size_t workspace;
     int collapsed;                                    /* the plan is collapsible and the backend makes use of it */

@@ -131,6 +131,19 @@ static void say_rewrites(FILE *out, const rfi_explanation *about) {
             "  Weights that are not finite, and rows where a logit might overflow, take the full way.\n");
 }
 
+/* What the kernel computes of logits otherwise than step by step. */
+static void say_lowered(FILE *out, const rfi_rewrites *lowered) {
+    if (!lowered || !lowered->count) return;
+    fprintf(out, "\nlowered: what the kernel computes as one multiply-add, to the same bits; v is the value before\n");
+    for (int i = 0; i < lowered->count; i++) {
+        const rfi_rewrite *step = &lowered->at[i];
+        char operators[16];
+        if (step->first == step->last) snprintf(operators, sizeof operators, "%d", step->first);
+        else snprintf(operators, sizeof operators, "%d-%d", step->first, step->last);
+        fprintf(out, "  %-6s  %-19s  %s\n", operators, step->rule, step->text);
+    }
+}
+
 /* Why the fused way may read more than the unfused one. */
 static void say_weight_reads(FILE *out, const rfi_explanation *about) {
     const rfi_estimate *estimate = about->estimate;
@@ -214,6 +227,7 @@ static void say(FILE *out, const rfi_explanation *about) {
     say_operators(out, about);
     if (plan->num_branches > 1) say_results(out, about);
     say_rewrites(out, about);
+    say_lowered(out, about->lowered);
     say_costs(out, about);
 }
 

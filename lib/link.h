@@ -7,6 +7,7 @@
 #include <rowfold.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static inline void say(char *message, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static inline void say(char *message, size_t size, const char *format, ...) {
@@ -27,6 +28,25 @@ static inline rf_status check_opening(
     else if (!(timeout >= 0)) say(message, size, "timeout is %g; expected 0 or more", timeout);
     else return RF_OK;
     return RF_INVALID_ARGUMENT;
+}
+
+/* Zeros, for what a collective's callbacks keep; NULL with a sentence. */
+static inline void *new_link(size_t bytes, char *message, size_t size) {
+    void *const l = calloc(1, bytes);
+    if (!l) say(message, size, "no memory for a collective");
+    return l;
+}
+
+/* The end of rf_*_open: what is in `filled` goes to the caller, unless the communicator would not have it. */
+static inline rf_status end_opening(rf_collective *collective, rf_status status, const rf_collective *filled) {
+    if (status) {
+        free(filled->user);
+        return status;
+    }
+    const size_t size = collective->size; /* the caller's may be larger */
+    *collective = *filled;
+    collective->size = size;
+    return RF_OK;
 }
 
 /* Of an exchange on a collective of which one has failed before. */

@@ -220,7 +220,15 @@ rf_status rf_model_explain(
     const rfi_forward call = {.batch = batch};
     if (!status && batch) status = model->backend->workspace_size(&model->spec, model->prepared, &call, &workspace);
     char *words = NULL;
-    if (!status) status = rfi_explain(&model->spec, model->backend->name, &estimate, workspace, batch, format, &words);
+    rfi_rewrites *lowered = NULL;
+    if (!status && model->backend->lower) {
+        lowered = calloc(1, sizeof *lowered);
+        status = lowered ? model->backend->lower(&model->spec, model->prepared, batch, lowered)
+                         : rfi_error(RF_OUT_OF_MEMORY, "no memory for the explanation");
+    }
+    if (!status)
+        status = rfi_explain(&model->spec, model->backend->name, &estimate, lowered, workspace, batch, format, &words);
+    free(lowered);
     if (status) return status;
     size_t length = strlen(words) + 1;
     if (needed) *needed = length;

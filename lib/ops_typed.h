@@ -14,6 +14,7 @@
 #define COS(v) RFI_TYPED(rfi_cos)(v)
 #define NORMCDF(v) RFI_TYPED(rfi_normcdf)(v)
 #define SQRT(v) RFI_TYPED(rfi_sqrt)(v)
+#define QUOTIENT(v, w) RFI_TYPED(rfi_quotient)((v), (w)) /* of finite numbers or NaN; w from 1 to 2^100 */
 #define ABS(v) RFI_TYPED(rfi_abs)(v)
 #define MAXN(v, w) RFI_TYPED(rfi_maxn)((v), (w))
 #define MINN(v, w) RFI_TYPED(rfi_minn)((v), (w))
@@ -32,7 +33,7 @@
 /* exp of -|x| alone, so nothing overflows and the lower tail keeps its relative accuracy. */
 RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
     RFI_T e = EXP(-ABS(x));
-    return (x < C(0) ? e : C(1)) / (C(1) + e);
+    return QUOTIENT(x < C(0) ? e : C(1), C(1) + e);
 }
 
 /* tanh(log(1 + e)) with e = exp(x) is n / (n + 2), n = e (e + 2). Above 20 it rounds to 1 in either type; the cut keeps
@@ -40,7 +41,7 @@ RFI_FN RFI_T RFI_TYPED(rfi_sigmoid)(RFI_T x) {
 RFI_FN RFI_T RFI_TYPED(rfi_tanh_softplus)(RFI_T x) {
     RFI_T e = EXP(x > C(20) ? C(20) : x);
     RFI_T n = e * (e + C(2));
-    return n / (n + C(2));
+    return QUOTIENT(n, n + C(2));
 }
 
 RFI_FN RFI_T RFI_TYPED(rfi_anchor)(RFI_T m) { return ABS(m) < C(INFINITY) ? m : C(0); }

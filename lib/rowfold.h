@@ -75,7 +75,7 @@ typedef enum rf_math {
 /* Which rewrites of the chain are allowed. */
 typedef enum rf_simplify {
     RF_SIMPLIFY_DEFAULT = 0, /* RF_SIMPLIFY_ALGEBRAIC */
-    RF_SIMPLIFY_NONE = 1,    /* every operator is computed as written */
+    RF_SIMPLIFY_NONE = 1,    /* every operator is computed as written, several as one where a GPU kernel then has the same bits: see explain */
     RF_SIMPLIFY_EXACT = 2,   /* rewrites that keep every bit, special values included */
     RF_SIMPLIFY_ALGEBRAIC = 3 /* also rewrites that are equal over the reals (a sum of affine columns becomes one dot product) */
 } rf_simplify;
@@ -552,8 +552,8 @@ rf_status rf_model_result_info(const rf_model *model, size_t index, rf_result_in
 rf_status rf_model_row_input_info(const rf_model *model, size_t index, rf_row_input_info *info);
 
 /* The plan in words and numbers for one batch size: which operators are fused where, which were removed or replaced and by which rule,
- * FLOPs, bytes and memory of the fused and the unfused way, the time each should take on this machine. Text or JSON, NUL-terminated,
- * into `text` of `size` bytes; *needed (may be NULL) receives the bytes it takes. RF_BUFFER_TOO_SMALL if it does not fit; text may be NULL with
+ * which a GPU kernel computes as one, FLOPs, bytes and memory of the fused and the unfused way, the time each should take on this machine.
+ * Text or JSON, NUL-terminated, into `text` of `size` bytes; *needed (may be NULL) receives the bytes it takes. RF_BUFFER_TOO_SMALL if it does not fit; text may be NULL with
  * size 0 to ask. Works before the weights are loaded. */
 rf_status rf_model_explain(const rf_model *model, int64_t batch, rf_format format, char *text, size_t size, size_t *needed);
 

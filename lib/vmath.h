@@ -38,9 +38,11 @@
 RFI_MATH float rfi_sqrt_f32(float x) { return sqrtf(x); }
 RFI_MATH float rfi_abs_f32(float x) { return fabsf(x); }
 RFI_MATH float rfi_copysign_f32(float x, float sign) { return copysignf(x, sign); }
+RFI_MATH float rfi_quotient_f32(float v, float w) { return v / w; }
 RFI_MATH double rfi_sqrt_f64(double x) { return sqrt(x); }
 RFI_MATH double rfi_abs_f64(double x) { return fabs(x); }
 RFI_MATH double rfi_copysign_f64(double x, double sign) { return copysign(x, sign); }
+RFI_MATH double rfi_quotient_f64(double v, double w) { return v / w; }
 
 /* MANTISSA  stored mantissa bits, and BIAS, the exponent's
  * EXP_MAX   the least integer whose exp overflows, EXP_MIN the greatest whose exp rounds to 0

@@ -21,6 +21,10 @@ def test_the_time_of_an_exchange() -> None:
     assert link.all_gather(2, 1e6) == pytest.approx(1e-5 + 1e-3)
     assert link.all_gather(8, 1e6) == pytest.approx(3e-5 + 7e-3)
     assert link.all_gather(9, 0) == pytest.approx(4e-5)
+    # Two nodes of four: what each has sent goes to its like, and then twice as much around its node.
+    nodes = scaling.Cluster(latency=1e-5, bandwidth=1e9, node=4, between=Link(1e-4, 1e8))
+    assert nodes.all_gather(4, 1e6) == link.all_gather(4, 1e6)
+    assert nodes.all_gather(8, 1e6) == pytest.approx(1e-4 + 1e-2 + 2e-5 + 6e-3)
     # 16 groups of 2 words for 8192 rows are 2 MiB, of which every one of two lacks half.
     states = scaling.exchange_seconds(Link(0, 1), 2, 8192, 128256, 2) - 2 * scaling.STATUS
     assert states == 2**20
@@ -50,9 +54,12 @@ def test_shards_and_their_groups(columns: int) -> None:
 def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scaling.json"
     arguments = ["--scaling", "--batch", "20", "--in-features", "8", "--out-features", "1200", "--repeat", "2"]
-    assert main(["bench", *arguments, "--latency", "1e-3", "--bandwidth", "1e9", "--json", str(path)]) == 0
+    nodes = ["--node", "8", "--node-latency", "2e-3", "--node-bandwidth", "1e8"]
+    assert main(["bench", *arguments, "--latency", "1e-3", "--bandwidth", "1e9", *nodes, "--json", str(path)]) == 0
     document = json.loads(path.read_text())
-    assert document["schema"] == scaling.SCHEMA and document["link"] == {"latency": 1e-3, "bandwidth": 1e9}
+    between = {"latency": 2e-3, "bandwidth": 1e8}
+    assert document["schema"] == scaling.SCHEMA
+    assert document["link"] == {"latency": 1e-3, "bandwidth": 1e9, "node": 8, "between": between}
     points = document["points"]
     assert [p["devices"] for p in points] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
     for p in points:
@@ -62,7 +69,7 @@ def test_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert (p["ran"] is not None) == (p["devices"] <= min(cores(), 5)), p
     assert points[9]["exchange"] > points[1]["exchange"] >= 3e-3
     said = capsys.readouterr().out
-    assert "as given" in said and "1200" in said
+    assert "as given" in said and "1200" in said and "node" in said
 
 
 def test_a_link_between_two_processes_here() -> None:
@@ -98,6 +105,7 @@ def test_a_process_that_fails_stops_all() -> None:
     ("more", "says"),
     [
         (["--latency", "1e-6"], "expected both of --latency and --bandwidth"),
+        (["--node", "8", "--node-latency", "1e-5"], "expected all of --node, --node-latency and --node-bandwidth"),
         (["--plot", "x.png"], "does not go with --plot"),
     ],
 )

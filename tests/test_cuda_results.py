@@ -16,6 +16,7 @@ from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
 from stored import widen
+from torch_devices import captured
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -142,13 +143,7 @@ def test_a_graph_reads_row_inputs_anew() -> None:
     with case.model("cuda", simplify="none") as model:
         x, heat = torch.tensor(case.x, device="cuda"), torch.tensor(case.rows["heat"], device="cuda")
         target = torch.tensor(ids, device="cuda")
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
-            model(x, target=target, heat=heat)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = model(x, target=target, heat=heat)
+        graph, y = captured(lambda: model(x, target=target, heat=heat))
         for turn in range(3):
             target.copy_(torch.tensor(np.roll(ids, turn)))
             graph.replay()
@@ -228,6 +223,38 @@ def test_many_columns(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
                 again = model(case.x, c=columns[:, place])
                 assert (again.rank == place).all(), (name, place)
                 assert all(same_bits(a, b) for a, b in zip(flat(again)[1:], (values, columns, argmax)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("k", "chain"),
+    [
+        (64, ""),
+        (1000, ""),
+        (531, ""),
+        (1000, " | mul(0.3) | clamp(-900, 900)"),
+        (264, " | mul(@v) | gelu"),
+        (264, " | div(#h) | softcap(900)"),
+    ],
+)
+def test_bounds_have_the_bits_of_the_pass(k: int, chain: str, dtype: str) -> None:
+    """What is asked for ahead of a pass is a column of it: a logit with one bit less would come before itself. Columns
+    of the last tile, which is not whole, are asked for, too.
+    """
+    batch, n, top = 300, 33001, 40
+    rng = np.random.default_rng(11)
+    data = Data(rng.normal(size=(batch, k)), rng.normal(size=(n, k)), rng.normal(size=n))
+    data.w[n - 300 :] *= 2
+    vectors = {"v": rng.uniform(0.5, 1, n)} if "@v" in chain else {}
+    rows = {"h": rng.uniform(0.5, 2, batch).astype(np.float32)} if "#h" in chain else {}
+    case = make_case(f"linear{chain} | rank(#c), topk({top}), argmax", data, vectors, dtype)
+    with case.model("cuda", simplify="none") as model:
+        _, (values, columns), argmax = model(case.x, **rows, c=np.zeros(batch, np.int64))
+        assert np.array_equal(argmax[:, 0], columns[:, 0])
+        assert (np.diff(values) <= 0).all()
+        assert (columns > n - 300).any() and (columns < n // 2).any()
+        for place in (0, 1, 17, top - 1):
+            assert (model(case.x, **rows, c=columns[:, place]).rank == place).all(), place
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

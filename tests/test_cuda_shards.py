@@ -17,6 +17,7 @@ from cases import Case, flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS
 from datasets import ALL
 from rowfold import _lib
+from torch_devices import captured
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -24,7 +25,8 @@ pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CU
 SCORE = "linear | softcap(30) | div(#heat) | logprob(#target, -100), argmax, entropy, logsumexp, pick(#other), max"
 PLAIN = "linear | gelu | logsumexp | exp"
 OTHERS = "linear | mul(@s) | sum, argmin, mean, min, (abs | max), (abs | argmax)"
-CHAINS = [PLAIN, SCORE, OTHERS, "linear | logprob(#target, -100)", "linear | max"]
+SPREADS = "linear | var, std(0), (mul(@s) | norm), (abs | var | sqrt), logsumexp, norm"
+CHAINS = [PLAIN, SCORE, OTHERS, SPREADS, "linear | logprob(#target, -100)", "linear | max"]
 
 
 def case_of(chain: str, batch: int, k: int, n: int, dtype: str = "float32", kind: str = "sigma5") -> Case:
@@ -80,7 +82,7 @@ def test_the_bits_do_not_depend_on_the_number_of_shards(
 ) -> None:
     """Of few and of many rows, with fewer tiles than multiprocessors in a shard, and more."""
     monkeypatch.setenv(FORCE, kernel)
-    for chain in CHAINS[:3] if kernel else CHAINS:
+    for chain in CHAINS[:4] if kernel else CHAINS:
         for shape in ((3, 64, 9000), (40, 72, 2100), (140, 64, 2300)):
             case = case_of(chain, *shape, dtype=dtype)
             one = merged(case, [0, shape[2]])
@@ -162,13 +164,7 @@ def check_on_device(torch: Any, case: Case) -> None:
     want = merged(case, cuts)
     got = call()
     assert all(y.is_cuda and same_bits(y.cpu().numpy(), w) for y, w in zip(got, want))
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = call()
+    graph, got = captured(call)
     for turn in range(3):
         x.copy_(torch.tensor(np.roll(case.x, turn, 0)))
         graph.replay()
@@ -191,6 +187,31 @@ def test_many_parts() -> None:
     case.check_results(tuple(y.cpu().numpy() for y in got), "cuda")
 
 
+@pytest.mark.parametrize("columns", [256, 100])
+def test_many_parts_of_one_gather(columns: int) -> None:
+    """What lies at even distances is merged where it is: the bits are those of parts that are gathered first."""
+    torch = torch_with_gpu()
+    for chain in (SCORE, "linear | logsumexp"):
+        case = case_of(chain, 130, 32, 5000)
+        cuts = [*range(0, 5000, columns), 5000]
+        models = [shard_of(case, first, end - first) for first, end in zip(cuts, cuts[1:])]
+        x = torch.tensor(case.x, device="cuda")
+        rows = {name: torch.tensor(v, device="cuda") for name, v in case.rows.items()}
+        parts = [model.states(x, **rows) for model in models]
+        everyone = torch.zeros(len(parts), max(part.data.numel() for part in parts), dtype=torch.float64, device="cuda")
+        for own, part in zip(everyone, parts):
+            own[: part.data.numel()] = part.data.reshape(-1)
+        even_parts = [
+            replace(part, data=own[: part.data.numel()].view(part.data.shape)) for own, part in zip(everyone, parts)
+        ]
+        host = [replace(part, data=part.data.cpu()) for part in parts]
+        want = flat(rowfold.merge_states(models[0], host, **case.rows))
+        case.check_results(as_given(want), "cuda", "of the host")
+        for given in (even_parts, parts):
+            got = flat(rowfold.merge_states(models[0], given, **rows))
+            assert all(same_bits(y.cpu().numpy(), w) for y, w in zip(got, want)), (columns, chain)
+
+
 class Ranks:
     """Threads that gather what each of them sends."""
 
@@ -210,7 +231,7 @@ class Ranks:
         return _lib.AllGather(call)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 9])
+@pytest.mark.parametrize("size", range(1, 10))
 def test_threads_as_ranks(size: int) -> None:
     """Every rank gets the same results, of pointers of the host."""
     case = case_of(PLAIN, 50, 64, 4700)

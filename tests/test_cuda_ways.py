@@ -114,9 +114,16 @@ def test_rows_beyond_two_levels(batch: int, part: str) -> None:
     ways = _ways(x, w)
     assert (ways.two_level_rows, ways.irregular_rows) == (len(rows), 0), "W has something of each"
     _check(x, w, b)
-    w[:, :300] = 0
+    w[5, 3::2] = 0
     ways = _ways(x, w)
-    assert (ways.two_level_rows, ways.irregular_rows) == (0, len(rows))
+    assert (ways.two_level_rows, ways.irregular_rows) == (len(rows), 0), "the largest of a row meet no zero"
+    _check(x, w, b)
+    w[7, :3] = 0
+    ways = _ways(x, w)
+    assert (ways.two_level_rows, ways.irregular_rows) == (0, len(rows)), "all of the largest may meet one"
+    _check(x, w, b, "linear")
+    w[:, :300] = 0
+    assert _ways(x, w).irregular_rows == len(rows)
     for chain in ("linear | max", "linear"):
         _check(x, w, b, chain)
     exact = x[rows].astype(np.float64) @ w.T.astype(np.float64)
@@ -283,7 +290,7 @@ def test_updated_weights(batch: int) -> None:
 def test_a_row_does_not_depend_on_others(batch: int) -> None:
     rng = np.random.default_rng(3)
     x, w, b = _tame(batch)
-    w[:, :3] = 0
+    w[rng.integers(0, N, K), np.arange(K)] = 0
     x[::3, :2] = np.inf
     x[1::3] = spread(30.0, rng, *x[1::3].shape).clip(-1e38, 1e38).astype(np.float32)
     with Case("linear | logsumexp", x, w, b).model("cuda", batch_invariant=True) as model:

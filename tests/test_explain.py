@@ -119,3 +119,21 @@ def test_few_columns_are_dot_products(backend: str, chain: str, narrow: bool) ->
     with rowfold.Model(chain, backend=backend, simplify="none", threads=1) as model:
         assert ("few columns: dot products" in model.explain(batch=100)) == narrow
         assert model.explain(batch=100, format="json")["weight_reads"] == (None if narrow else 1)
+
+
+@pytest.mark.parametrize("simplify", ["none", "exact"])
+def test_what_a_kernel_computes_as_one_is_said(backend: str, simplify: str) -> None:
+    """Multiply-adds of cheap steps: in the kernels of sm_90a for more than a few rows, and nowhere else."""
+    chain = "linear(300, 500) | mul(2) | save | add_saved | clamp(-10, 10) | logsumexp"
+    with rowfold.Model(chain, backend=backend, simplify=simplify) as model:
+        about, text = model.explain(1000, "json"), model.explain(1000)
+    is_one = about["kernel"] is not None and re.match("hopper_(?!small)", about["kernel"]) is not None
+    step = {
+        "rule": "multiply_add",
+        "algebraic": False,
+        "first": 1,
+        "last": 4,
+        "text": "v * 4, at least -10, at most 10",
+    }
+    assert about["lowered"] == ([step] if is_one else [])
+    assert ("lowered:" in text) == is_one

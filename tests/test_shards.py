@@ -56,10 +56,6 @@ def as_tuple(y):
     return y if isinstance(y, tuple) else (y,)
 
 
-def chains_of(backend):
-    return CHAINS[:-1] if backend == "cuda" else CHAINS
-
-
 def near(got, right, backend):
     """On a GPU one model with all columns has other last bits than merged states."""
     if backend == "cuda" and got.dtype.kind == "f":
@@ -71,8 +67,6 @@ def near(got, right, backend):
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
-    if chain not in chains_of(backend):
-        pytest.skip("no CUDA kernel writes partial states of var")
     n = 4700
     W, b, vectors, rng = layer(n, dtype=dtype)
     x = rng.normal(size=(2, 2, K)).astype(dtype)
@@ -93,8 +87,6 @@ def test_the_bits_do_not_depend_on_the_number_of_shards(backend, chain, dtype):
 
 @pytest.mark.parametrize("chain", [CHAINS[1], CHAINS[3]])
 def test_shards_that_begin_anywhere_give_right_results(backend, chain):
-    if chain not in chains_of(backend):
-        pytest.skip("no CUDA kernel writes partial states of var")
     W, b, vectors, rng = layer(1000)
     x = rng.normal(size=(3, K)).astype(np.float32)
     whole = model_of(chain, W, b, vectors, backend)
@@ -265,7 +257,7 @@ def test_what_needs_all_columns_in_one_model_is_refused(backend, reduction, name
 def test_states_of_all_columns_of_one_model(backend, n):
     W, b, vectors, rng = layer(n)
     x = rng.normal(size=(70, K)).astype(np.float32)
-    for chain in chains_of(backend):
+    for chain in CHAINS:
         rows = rows_of(chain, (70,), n, rng)
         whole = model_of(chain, W, b, vectors, backend)
         for got, right in zip(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""fuse(module, tp_group=...): a layer split over processes, with gloo."""
+"""A layer split over processes, in PyTorch: with gloo, and over two GPUs with NCCL. tp_worker.py has the scenarios."""
 
 from __future__ import annotations
 
@@ -52,52 +52,34 @@ def run(tmp_path: Path, scenario: str, size: int, *more: str) -> list:
     return answers
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_every_process_gets_the_bits_of_one(tmp_path, size):
-    assert run(tmp_path, "numbers", size) == [[True, True, True, [2, 0], True]] * size
+def check_refused(answers: list, expected: list[tuple[str, str]]) -> None:
+    """The kinds of errors and how they begin, in time."""
+    assert len(answers) == len(expected)
+    for (kind, text, when), (right_kind, right) in zip(answers, expected):
+        assert kind == right_kind and text.startswith(right) and when == "soon", text
 
 
-def check_several(answers: list, host: bool) -> None:
+def check_several(answers: list) -> None:
     last = len(answers) - 1
-    expected = [
-        ("InvalidArgumentError", f"rank {last} failed: flatten_1 has shape (3,); expected (6,), a column for each row"),
-        ("InvalidArgumentError", "rank 0 failed: "),
-        ("UnsupportedError", "rank 0 failed: "),
-        ("FuseError", "rank 0 failed: the forward has a cross entropy with weights of all classes"),
-    ]
-    for same, answers_of_rank, again in answers:
-        assert same and again
-        for answer, (right_kind, right) in zip(answers_of_rank, expected):
-            if answer is not None:
-                kind, text, when = answer
-                assert kind == right_kind and text.startswith(right) and when == "soon", text
-        assert host == (answers_of_rank[1] is not None)
-
-
-def test_several_results_and_columns_of_rows(tmp_path):
-    check_several(run(tmp_path, "several", 2), True)
-
-
-def test_dtensors_bring_their_group(tmp_path):
-    pytest.importorskip("torch.distributed.tensor")
-    check_dtensors(run(tmp_path, "dtensors", 2))
+    for same, (shape, *column, other, weighted), again in answers:
+        assert same and again and len(column) < 2
+        expected = [
+            (
+                "InvalidArgumentError",
+                f"rank {last} failed: flatten_1 has shape (3,); expected (6,), a column for each row",
+            ),
+            *[("InvalidArgumentError", "rank 0 failed: ")] * len(column),
+            ("UnsupportedError", "rank 0 failed: "),
+            ("FuseError", "rank 0 failed: the forward has a cross entropy with weights of all classes"),
+        ]
+        check_refused([shape, *column, other, weighted], expected)
 
 
 def check_dtensors(answers: list) -> None:
-    for near, by_columns, replicated in answers:
+    for near, *others in answers:
         assert near
-        assert by_columns[0] == "FuseError" and "expected Shard(0) over one dimension" in by_columns[1]
-        assert replicated[0] == "FuseError" and "expected Shard(0) over one dimension" in replicated[1]
-
-
-def test_groups_of_some_processes(tmp_path):
-    assert run(tmp_path, "subgroup", 4) == [True] * 4
-
-
-def test_a_process_that_fails_is_named_by_all(tmp_path):
-    for size in (2, 3):
-        (tmp_path / str(size)).mkdir()
-        check_failing(run(tmp_path / str(size), "failing", size))
+        for kind, text, _ in others:
+            assert kind == "FuseError" and "expected Shard(0) over one dimension" in text
 
 
 def check_failing(answers: list) -> None:
@@ -113,88 +95,104 @@ def check_failing(answers: list) -> None:
     ]
     for got, fine in answers:
         assert fine
-        for (kind, text, when), (right_kind, right) in zip(got, expected):
-            assert kind == right_kind and text.startswith(right) and when == "soon", text
+        check_refused(got, expected)
 
 
 def check_functions(answers: list) -> None:
-    size = len(answers)
-    last, host = size - 1, len(answers[0]) == 12
-    expected = [
-        ("InvalidArgumentError", f"rank {last} failed: topk needs all columns in one process"),
-        ("InvalidArgumentError", f"rank {last} failed: hidden has shape (2, 3, 23)"),
-        ("InvalidArgumentError", f"rank {last} asks for something else than rank 0"),
-    ]
-    if host:
-        expected.append(("InvalidArgumentError", f'rank {last} failed: row input "target" is '))
-    expected.append(("InvalidArgumentError", "weight has shape ("))
+    last = len(answers) - 1
     for fine in answers:
         assert fine[:6] == [True] * 6 and fine[-1] is True
-        for (kind, text, when), (right_kind, right) in zip(fine[6:-1], expected):
-            assert kind == right_kind and text.startswith(right) and when == "soon", text
+        several, width, asks, *column, weight = fine[6:-1]
+        assert len(column) < 2
+        expected = [
+            ("InvalidArgumentError", f"rank {last} failed: topk needs all columns in one process"),
+            ("InvalidArgumentError", f"rank {last} failed: hidden has shape (2, 3, 23)"),
+            ("InvalidArgumentError", f"rank {last} asks for something else than rank 0"),
+            *[("InvalidArgumentError", f'rank {last} failed: row input "target" is ')] * len(column),
+            ("InvalidArgumentError", "weight has shape ("),
+        ]
+        check_refused([several, width, asks, *column, weight], expected)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_functions_of_tensors(tmp_path, size):
-    check_functions(run(tmp_path, "functions", size))
-
-
-def test_batch_and_columns_together(tmp_path):
-    pytest.importorskip("torch.distributed.tensor")
-    assert run(tmp_path, "mesh", 4) == [[True, True]] * 4
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("transport", ["nccl", "cpu:gloo,cuda:nccl"])
-def test_gpus(tmp_path, transport):
-    for scenario in ("on_gpus", "functions", "bits_on_gpus"):
-        (tmp_path / scenario).mkdir()
-        answers = run(tmp_path / scenario, scenario, 2, transport)
-        if scenario == "functions":
-            check_functions(answers)
-        else:
-            assert answers == {"on_gpus": [[[True, True]] * 2] * 2, "bits_on_gpus": [[True] * 8] * 2}[scenario]
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_modules_and_graphs_on_gpus(tmp_path):
-    for scenario in ("several", "dtensors", "graph_on_gpus"):
-        (tmp_path / scenario).mkdir()
-        answers = run(tmp_path / scenario, scenario, 2, "nccl")
-        if scenario == "several":
-            check_several(answers, False)
-        elif scenario == "dtensors":
-            check_dtensors(answers)
-        else:
-            assert answers == [[True] * 3] * 2
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_gpus_of_which_one_fails_or_is_gone(tmp_path):
-    for scenario in ("failing", "killed", "late"):
-        (tmp_path / scenario).mkdir()
-        answers = run(tmp_path / scenario, scenario, 2, "nccl")
-        if scenario == "failing":
-            check_failing(answers)
-        else:
-            check_gone(scenario, answers)
-
-
-@pytest.mark.parametrize("scenario", ["killed", "late"])
-def test_a_process_that_is_gone_is_named_within_the_limit(tmp_path, scenario):
-    check_gone(scenario, run(tmp_path, scenario, 3))
-
-
-def check_gone(scenario: str, answers: list) -> None:
+def check_gone(answers: list) -> None:
+    """The second process is gone, and the others know it."""
     assert answers[1] is None
-    for rank in range(0, len(answers), 2):
-        first = answers[rank][0] if scenario == "killed" else answers[rank]
-        assert first[0] == "CommunicationError" and first[1].startswith("rank 1 (global rank 1) did not answer: "), (
-            first
-        )
-        assert first[2] == "soon"
-        if scenario == "killed":
-            assert answers[rank][1][1].startswith("an exchange before has failed: rank 1")
+    for refusals in answers[::2]:
+        (kind, text, when), *later = refusals
+        assert kind == "CommunicationError" and text.startswith("rank 1 (global rank 1) did not answer: "), text
+        assert when == "soon"
+        assert all(text.startswith("an exchange before has failed: rank 1") for _, text, _ in later)
+
+
+CHECKS = {
+    "several": check_several,
+    "dtensors": check_dtensors,
+    "failing": check_failing,
+    "functions": check_functions,
+    "killed": check_gone,
+    "late": check_gone,
+}
+RIGHT = {  # what each process prints
+    "numbers": [True, True, True, [2, 0], True],
+    "subgroup": True,
+    "mesh": [True, True],
+    "on_gpus": [[True, True]] * 2,
+    "bits_on_gpus": [True] * 8,
+    "graph_on_gpus": [True] * 3,
+}
+
+
+def check(tmp_path: Path, scenario: str, size: int, *transport: str) -> None:
+    if scenario in ("dtensors", "mesh"):
+        pytest.importorskip("torch.distributed.tensor")
+    answers = run(tmp_path, scenario, size, *transport)
+    if scenario in RIGHT:
+        assert answers == [RIGHT[scenario]] * size
+    else:
+        CHECKS[scenario](answers)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "size"),
+    [
+        ("numbers", 2),
+        ("numbers", 4),
+        ("several", 2),
+        ("dtensors", 2),
+        ("subgroup", 4),
+        ("functions", 2),
+        ("functions", 4),
+        ("mesh", 4),
+        ("failing", 2),
+        ("failing", 3),
+        ("killed", 3),
+        ("late", 3),
+    ],
+)
+def test_processes(tmp_path, scenario, size):
+    check(tmp_path, scenario, size)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize(
+    ("scenario", "transport"),
+    [
+        ("on_gpus", "nccl"),
+        ("functions", "nccl"),
+        ("bits_on_gpus", "nccl"),
+        ("several", "nccl"),
+        ("dtensors", "nccl"),
+        ("graph_on_gpus", "nccl"),
+        ("failing", "nccl"),
+        ("killed", "nccl"),
+        ("late", "nccl"),
+        ("on_gpus", "cpu:gloo,cuda:nccl"),
+        ("functions", "cpu:gloo,cuda:nccl"),
+        ("bits_on_gpus", "cpu:gloo,cuda:nccl"),
+    ],
+)
+def test_gpus(tmp_path, scenario, transport):
+    check(tmp_path, scenario, 2, transport)
 
 
 def test_a_group_needs_a_module_that_is_fused_as_a_whole():

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,3 +22,15 @@ if torch is not None and torch.cuda.is_available() and "cuda" in [b.name for b i
 
 needs_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 needs_torch_cuda = pytest.mark.skipif("cuda" not in DEVICES, reason="no CUDA device that PyTorch and rowfold share")
+
+
+def captured(call: Callable[[], Any]) -> tuple[Any, Any]:
+    """A CUDA graph of a call, and the results that a replay writes."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        call()  # what it keeps for later calls is made before
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = call()
+    return graph, results

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from rowfold.torch import linear_cross_entropy, token_logprobs
 from torch import nn
+from torch_devices import captured
 
 K, N = 24, 4700
 scenario, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -123,7 +124,7 @@ def several() -> object:
     same.append(close(again["loss"], rowfold.torch.fuse(Several(0, N))(x, targets.flip(0))["loss"]))
     answers = [
         refused(lambda: module(x, targets[:1] if rank == size - 1 else targets)),
-        refused(lambda: module(x, targets + N if rank == 0 else targets)) if device == "cpu" else None,
+        *([refused(lambda: module(x, targets + N if rank == 0 else targets))] if device == "cpu" else []),
         refused(lambda: rowfold.torch.fuse(Best(*own), tp_group=group)(x)),
         refused(lambda: rowfold.torch.fuse(Weighted(*own), tp_group=group)),
     ]
@@ -156,13 +157,7 @@ def graph_on_gpus() -> object:
     def call() -> list[torch.Tensor]:
         return [*token_logprobs(rows, own, targets, entropy=True, tp_group=group), module(rows)]
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = call()
+    graph, got = captured(call)
     for turn in range(3):
         rows.copy_(torch.roll(x, turn, -1))
         graph.replay()
@@ -312,7 +307,7 @@ def late() -> object:
     if rank == 1:
         time.sleep(12)
         return None
-    return refused(lambda: module(x))
+    return [refused(lambda: module(x))]
 
 
 np.seterr(all="raise")

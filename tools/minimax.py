@@ -5,9 +5,10 @@
 
 Needs mpmath and a few seconds; nothing is random, so the bytes are the same each time. Each row of `polynomials` is a
 function that lib/vmath_typed.h approximates by a polynomial on an interval. The coefficients are the minimax ones in
-relative error, found by Remez's exchange algorithm (E. Ya. Remez, 1934; see J.-M. Muller, "Elementary Functions",
-chapter 3) on a dense grid in multiple precision, then rounded to the type. The error printed beside a polynomial is
-that of the rounded coefficients on the grid, without the rounding of the evaluation itself.
+relative error, of which a row may allow more at one end, found by Remez's exchange algorithm (E. Ya. Remez, 1934; see
+J.-M. Muller, "Elementary Functions", chapter 3) on a dense grid in multiple precision, then rounded to the type. The
+error printed beside a polynomial is that of the rounded coefficients on the grid, without the rounding of the
+evaluation itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Polynomial:
     low: mp.mpf
     high: mp.mpf
     degree: dict[str, int]
+    allowed: Callable[[mp.mpf], mp.mpf] | None = None  # the error at t, in units; None: one everywhere
 
 
 def expm1_tail(r: mp.mpf) -> mp.mpf:
@@ -75,6 +77,18 @@ def mills_ratio(k: mp.mpf) -> Callable[[mp.mpf], mp.mpf]:
     return scaled
 
 
+def tail_of_normal(t: mp.mpf) -> mp.mpf:
+    """Phi(-z) exp(z^2 / 2) of t = z / (z + 3)."""
+    z = 3 * t / (1 - t)
+    return mp.erfc(z / mp.sqrt(2)) / 2 * mp.exp(z**2 / 2)
+
+
+def condition_of_tail(t: mp.mpf) -> mp.mpf:
+    """About how many units a unit of z changes Phi(-z) by: an error no larger than that does not show."""
+    z = 3 * t / (1 - t)
+    return 1 + z**2
+
+
 HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.001")  # the rounding of x / ln 2 to an integer may go a little past the half
 SQRT2 = mp.sqrt(2) * mp.mpf("1.000001")
 TANH_CUT = mp.mpf("0.55")
@@ -91,7 +105,7 @@ LN2_HI_BITS = {"f32": 15, "f64": 40}
 def polynomials(suffix: str) -> list[Polynomial]:
     """All there are, in the order of the header."""
     k, end = NORMCDF_K[suffix], NORMCDF_END[suffix]
-    return [
+    rows = [
         Polynomial("EXPM1", "(expm1(t) - t) / t^2", expm1_tail, -HALF_LN2, HALF_LN2, {"f32": 4, "f64": 9}),
         Polynomial(
             "LOG1P", "(log1p(t) - t + t^2 / 2) / t^3", log1p_tail, 1 / SQRT2 - 1, SQRT2 - 1, {"f32": 8, "f64": 19}
@@ -105,7 +119,17 @@ def polynomials(suffix: str) -> list[Polynomial]:
             (end - k) / (end + k),
             {"f32": 9, "f64": 23},
         ),
+        Polynomial(
+            "TAIL",
+            "Phi(-z) exp(z^2 / 2), t = z / (z + 3), for CUDA",
+            tail_of_normal,
+            mp.mpf(0),
+            end / (end + 3),
+            {"f32": 7},
+            condition_of_tail,
+        ),
     ]
+    return [row for row in rows if suffix in row.degree]
 
 
 def constants(suffix: str) -> dict[str, mp.mpf]:
@@ -168,8 +192,8 @@ def extrema(errors: Sequence[mp.mpf]) -> list[int]:
     return picked
 
 
-def remez(points: Sequence[mp.mpf], values: Sequence[mp.mpf], degree: int) -> list[mp.mpf]:
-    """The polynomial of least largest relative error on the points."""
+def remez(points: Sequence[mp.mpf], values: Sequence[mp.mpf], allowed: Sequence[mp.mpf], degree: int) -> list[mp.mpf]:
+    """The polynomial of least largest relative error on the points, in units of what is allowed there."""
     count = degree + 2
     nodes = [round((i + 0.5) * len(points) / count) for i in range(count)]
     for _ in range(40):
@@ -178,12 +202,12 @@ def remez(points: Sequence[mp.mpf], values: Sequence[mp.mpf], degree: int) -> li
         for row, node in enumerate(nodes):
             for power in range(degree + 1):
                 system[row, power] = points[node] ** power / values[node]
-            system[row, degree + 1] = (-1) ** row
+            system[row, degree + 1] = (-1) ** row * allowed[node]
             right[row] = 1
         solution = mp.lu_solve(system, right)
         coefficients = [solution[i] for i in range(degree + 1)]
         level = abs(solution[degree + 1])
-        errors = [horner(coefficients, t) / v - 1 for t, v in zip(points, values)]
+        errors = [(horner(coefficients, t) / v - 1) / a for t, v, a in zip(points, values, allowed)]
         if max(map(abs, errors)) <= level * mp.mpf("1.0001"):
             return coefficients
         found = extrema(errors)
@@ -207,11 +231,13 @@ def macro(row: Polynomial, suffix: str) -> str:
     """The C macro that evaluates the polynomial by Horner's rule."""
     points = grid(row.low, row.high, GRID_PER_COEFFICIENT * (row.degree[suffix] + 1))
     values = [row.function(t) for t in points]
-    literals, rounded = zip(*(hexadecimal(c, suffix) for c in remez(points, values, row.degree[suffix])))
-    error = max(abs(horner(rounded, t) / v - 1) for t, v in zip(points, values))
+    allowed = [row.allowed(t) if row.allowed else mp.mpf(1) for t in points]
+    literals, rounded = zip(*(hexadecimal(c, suffix) for c in remez(points, values, allowed, row.degree[suffix])))
+    error = max(abs(horner(rounded, t) / v - 1) / a for t, v, a in zip(points, values, allowed))
     interval = f"[{mp.nstr(row.low, 4)}, {mp.nstr(row.high, 4)}]"
+    unit = " (1 + z^2)" if row.allowed else ""
     lines = [
-        f"/* {row.meaning} on {interval}: relative error 2^{mp.nstr(mp.log(error, 2), 4)} */",
+        f"/* {row.meaning} on {interval}: relative error 2^{mp.nstr(mp.log(error, 2), 4)}{unit} */",
         f"#define RFI_POLY_{row.name}_{suffix}(t) \\",
     ]
     lines += [f"    ({literal} + (t) * \\" for literal in literals[:-1]]
@@ -221,6 +247,7 @@ def macro(row: Polynomial, suffix: str) -> str:
 
 def main() -> None:
     """Print the header."""
+    print("/* SPDX-License-Identifier: MIT */")
     print("/* Constants and polynomials of vmath_typed.h, written by tools/minimax.py: change that, not this. */")
     print("#ifndef ROWFOLD_VMATH_POLY_H\n#define ROWFOLD_VMATH_POLY_H")
     for suffix in MANTISSA:

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "common/pieces.cuh"
+#include "common/squares.cuh"
 
 namespace {
 
@@ -17,63 +18,92 @@ template <class T> struct ranked {
     int32_t column;
 };
 
-template <class T> __device__ __forceinline__ bool comes_before(const ranked<T> &p, const ranked<T> &q) {
-    if (p.column < 0 || q.column < 0) return p.column >= 0 && q.column < 0;
-    return rfi_comes_before(p.value, p.column, q.value, q.column);
-}
+/* By what columns are sorted: above another is what comes before it; none is above no column. */
+template <class T> struct sort_key {
+    ranked<T> one;
+    static __device__ sort_key of(const ranked<T> &one) { return {one}; }
+    static __device__ sort_key none() { return {{0, -1}}; }
+    __device__ bool is_none() const { return one.column < 0; }
+    __device__ bool above(const sort_key &q) const {
+        if (is_none() || q.is_none()) return !is_none() && q.is_none();
+        return rfi_comes_before(one.value, one.column, q.one.value, q.one.column);
+    }
+    __device__ sort_key of_lane(int step) const {
+        return {{__shfl_xor_sync(~0u, one.value, step), __shfl_xor_sync(~0u, one.column, step)}};
+    }
+};
 
-constexpr int KEPT = 1024; /* columns */
+/* In one word: NaN above all numbers, which are in their order, zeros of both signs alike, and of equal ones the first
+ * column above the others. */
+template <> struct sort_key<float> {
+    unsigned long long word;
+    static __device__ sort_key of(const ranked<float> &one) {
+        const unsigned bits = __float_as_uint(one.value + 0.0f), number = bits >> 31 ? ~bits : bits | 0x80000000u;
+        const unsigned value = one.value != one.value ? ~0u : number;
+        return {one.column < 0 ? 0 : (unsigned long long)value << 32 | ~(unsigned)one.column};
+    }
+    static __device__ sort_key none() { return {0}; }
+    __device__ bool is_none() const { return !word; }
+    __device__ bool above(const sort_key &q) const { return word > q.word; }
+    __device__ sort_key of_lane(int step) const { return {__shfl_xor_sync(~0u, word, step)}; }
+};
+
+constexpr int KEPT = 1024;       /* columns */
+constexpr int MOST_GROUPS = 128; /* of threads: twice k at least */
+static_assert(MOST_GROUPS >= 2 * RF_MAX_TOP, "each k has its groups");
 
 /* The first k of `count` columns, item(i) the i-th, by a block: put(n, column) gets each from one thread, less than k
  * where there are less. What no more than k - 1 groups of threads have better ones than is a bound; those that are not
- * behind it are few, and each counts the others before it. Of groups there are twice k at least, or as many as threads:
+ * behind it are few, and each counts the others before it. Of groups there are twice k at least, and not many more:
  * that each is compared with all is what takes time. No two are the same column, so which thread holds which does not
  * matter. */
 template <class T, class Item, class Put> __device__ void select_first(int64_t count, int k, Item item, Put put) {
-    __shared__ ranked<T> best[THREADS], kept[KEPT], bound;
+    using key = sort_key<T>;
+    __shared__ key best[MOST_GROUPS], kept[KEPT], bound;
+    __shared__ int64_t kept_items[KEPT];
     __shared__ int num_kept;
-    ranked<T> mine = {0, -1};
+    key mine = key::none();
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
-        const ranked<T> one = item(i);
-        if (comes_before(one, mine)) mine = one;
+        const key one = key::of(item(i));
+        if (one.above(mine)) mine = one;
     }
-    const int group = k <= THREADS / 16 ? 8 : k <= THREADS / 8 ? 4 : 1; /* threads */
+    const int group = k <= THREADS / 16 ? 8 : k <= THREADS / 8 ? 4 : 2, groups = THREADS / group; /* threads */
     for (int step = 1; step < group; step *= 2) {
-        const ranked<T> other = {__shfl_xor_sync(~0u, mine.value, step), __shfl_xor_sync(~0u, mine.column, step)};
-        if (comes_before(other, mine)) mine = other;
+        const key other = mine.of_lane(step);
+        if (other.above(mine)) mine = other;
     }
-    if (threadIdx.x % group) mine.column = -1;
-    else best[threadIdx.x / group] = mine;
-    if (threadIdx.x == 0) num_kept = 0, bound.column = -1;
+    if (threadIdx.x % group == 0) best[threadIdx.x / group] = mine;
+    if (threadIdx.x == 0) num_kept = 0, bound = key::none();
     __syncthreads();
-    int before = 0;
-    for (int i = 0; i < THREADS / group && mine.column >= 0; i++) before += comes_before(best[i], mine);
-    if (mine.column >= 0 && before == k - 1) bound = mine;
+    if (threadIdx.x < groups && !best[threadIdx.x].is_none()) {
+        int before = 0;
+        for (int i = 0; i < groups; i++) before += best[i].above(best[threadIdx.x]);
+        if (before == k - 1) bound = best[threadIdx.x];
+    }
     __syncthreads();
-    const auto counts = [&](const ranked<T> &one) {
-        return one.column >= 0 && (bound.column < 0 || !comes_before(bound, one));
-    };
+    const key last = bound;
+    const auto counts = [&](const key &one) { return !one.is_none() && !last.above(one); };
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
-        const ranked<T> one = item(i);
+        const key one = key::of(item(i));
         if (!counts(one)) continue;
         const int at = atomicAdd(&num_kept, 1);
-        if (at < KEPT) kept[at] = one;
+        if (at < KEPT) kept[at] = one, kept_items[at] = i;
     }
     __syncthreads();
     if (num_kept <= KEPT) {
         for (int j = threadIdx.x; j < num_kept; j += THREADS) {
             int place = 0;
-            for (int i = 0; i < num_kept; i++) place += comes_before(kept[i], kept[j]);
-            if (place < k) put(place, kept[j]);
+            for (int i = 0; i < num_kept; i++) place += kept[i].above(kept[j]);
+            if (place < k) put(place, item(kept_items[j]));
         }
         return;
     }
     for (int64_t j = threadIdx.x; j < count; j += THREADS) {
-        const ranked<T> one = item(j);
+        const key one = key::of(item(j));
         if (!counts(one)) continue;
         int64_t place = 0;
-        for (int64_t i = 0; i < count; i++) place += comes_before(item(i), one);
-        if (place < k) put((int)place, one);
+        for (int64_t i = 0; i < count; i++) place += key::of(item(i)).above(one);
+        if (place < k) put((int)place, item(j));
     }
 }
 
@@ -112,6 +142,28 @@ template <class T> __global__ void __launch_bounds__(THREADS) bound_by_peaks(con
             if (n < b.top - 1) return;
             *value = one.value;
             b.columns[row] = one.column + 1; /* it is one of them itself */
+        });
+}
+
+/* A block a row. */
+template <class T> __global__ void __launch_bounds__(THREADS)
+    bound_by_stored(const __grid_constant__ rfi_cuda_bound b) {
+    rfi_release_next();
+    rfi_wait_for_previous();
+    const int64_t row = blockIdx.x;
+    const T *const stored = (const T *)b.stored + row * b.out_features;
+    if (threadIdx.x == 0) {
+        b.counts[row] = (unsigned)b.top;
+        if (row == 0) *b.wanted = 0;
+    }
+    select_first<T>(
+        b.out_features, b.top, [&](int64_t i) { return ranked<T>{stored[i], (int32_t)i}; },
+        [&](int n, const ranked<T> &one) {
+            ((T *)b.found)[row * b.room + n] = one.value;
+            b.found_columns[row * b.room + n] = one.column;
+            if (n < b.top - 1) return;
+            ((T *)b.values)[row] = one.value;
+            b.columns[row] = one.column; /* nothing behind it is searched before it */
         });
 }
 
@@ -169,71 +221,25 @@ __global__ void __launch_bounds__(THREADS) store_ranks(const __grid_constant__ r
     f.indices[row * f.ld_indices] = f.search.columns[row] < 0 ? -1 : (int64_t)f.search.counts[row];
 }
 
-/* Of a row's units, by a warp: in an order that depends on their number alone. All lanes get the same. */
-template <class Join> __device__ __forceinline__ double join_warp(double v, Join join) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) v = join(v, __shfl_xor_sync(~0u, v, step));
-    return v;
-}
-
-__device__ __forceinline__ double sum_of_warp(double v) {
-    return join_warp(v, [](double a, double b) { return a + b; });
-}
-
-/* What the squared distances from a row's mean add up to: of each unit those from its own mean, and those of the means,
- * pairwise and so with no square of a sum subtracted but for that of what rounding left of a unit's. Means are taken
- * from the first unit's on, so that equal columns have no distance, and by quarters, which do not overflow. */
-template <class T> __device__ double spread_of(const rfi_square_unit<T> *units, int64_t count, double n) {
-    const auto moved = [&](const rfi_square_unit<T> &u) {
-        return 0.25 * (double)u.centre - 0.25 * (double)units[0].centre +
-            (u.squares < INFINITY ? 0.25 * (double)u.sum / (double)u.count : 0);
-    };
-    double mean = 0, squares = 0;
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32)
-        if (units[i].count > 0) mean += (double)units[i].count / n * moved(units[i]);
-    mean = sum_of_warp(mean);
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
-        const rfi_square_unit<T> u = units[i];
-        if (!(u.count > 0)) continue;
-        squares += u.squares;
-        if (!(u.squares < INFINITY)) continue;
-        const double distance = 4 * (moved(u) - mean), square = distance * distance;
-        squares -= fmin((double)u.sum * ((double)u.sum / (double)u.count), (double)u.squares);
-        /* Beyond the type's range as within a unit. */
-        squares += (T)square < (T)INFINITY ? (double)u.count * square : (double)(T)square;
-    }
-    return sum_of_warp(squares);
-}
-
-/* The root of what a row's squares add up to, of columns brought down by the largest. */
-template <class T> __device__ double norm_of(const rfi_square_unit<T> *units, int64_t count) {
-    double largest = 0, squares = 0;
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32) largest = fmax(largest, (double)units[i].centre);
-    largest = join_warp(largest, [](double a, double b) { return fmax(a, b); });
-    const double down = rfi_typed<T>::down((T)largest);
-    for (int64_t i = threadIdx.x % 32; i < count; i += 32) {
-        const rfi_square_unit<T> u = units[i];
-        const double less = down / rfi_typed<T>::down(u.centre);
-        if (u.count > 0) squares += u.squares * less * less;
-    }
-    return sqrt(sum_of_warp(squares)) / down;
-}
-
 /* A warp a row. */
 template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(const __grid_constant__ rfi_cuda_spread s) {
     const rfi_cuda_fold &f = s.fold;
     const int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (row >= f.batch) return;
-    const rfi_square_unit<T> *const units = (const rfi_square_unit<T> *)f.squares.sums + row * f.squares.units;
-    const double whole = f.squares.magnitudes ? norm_of(units, f.squares.units)
-                                              : spread_of(units, f.squares.units, (double)f.out_features);
+    if (row >= f.product.batch) return;
+    const rfi_square_unit<T> *const units =
+        (const rfi_square_unit<T> *)f.visitor.squares.sums + row * f.visitor.squares.units;
+    const rfi_squares all = f.visitor.squares.magnitudes
+        ? rfi_squares_of(units, f.visitor.squares.units)
+        : rfi_squares_around(units, f.visitor.squares.units, (double)f.product.out_features);
     if (threadIdx.x % 32) return;
-    for (int i = 0; i < f.num_results; i++) {
-        const rfi_cuda_result &result = f.results[i];
+    const double whole =
+        f.visitor.squares.magnitudes ? sqrt(all.squares) / rfi_typed<T>::down((T)all.centre) : all.squares;
+    for (int i = 0; i < f.visitor.num_results; i++) {
+        const rfi_cuda_result &result = f.visitor.results[i];
         T v = (T)whole;
         if (result.reduction == RF_OP_STD) v = (T)sqrt(whole / s.counts[i]);
         else if (result.reduction == RF_OP_VAR) v = (T)(whole / s.counts[i]);
-        v = rfi_run_steps(f, result.first_step, result.num_steps, row, v);
+        v = rfi_run_steps(f.visitor, result.first_step, result.num_steps, row, v);
         rfi_store_as<T>(result.y, result.y_dtype, row * result.ldy, v);
     }
 }
@@ -241,7 +247,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(cons
 /* A lane's part of the product of a row of x, as it is stored, with a row of W that has an infinity: whatever is finite
  * does not count. The terms of such a row are that infinity's sign, and zeros that say what the others were, for an
  * infinite x meets them (doc/kernels/accuracy.md). */
-template <class T> __device__ T meet_infinity(const rfi_cuda_fold &f, int64_t row, int64_t column, int lane) {
+template <class T> __device__ T meet_infinity(const rfi_cuda_product &f, int64_t row, int64_t column, int lane) {
     const T little = (T)0x1p-100f; /* finite x times this is finite, however many are added */
     T sum = 0;
     for (int64_t k = lane; k < f.in_features; k += 32) {
@@ -254,12 +260,38 @@ template <class T> __device__ T meet_infinity(const rfi_cuda_fold &f, int64_t ro
     return sum;
 }
 
+/* The next pieces of a lane's, of 16-bit values as they are stored, several on their way at once: in the order of the
+ * loop that takes one at a time. */
+__device__ __forceinline__ void add_stored(
+    const rfi_cuda_product &f, int64_t row, int64_t column, int64_t &k, float &sum) {
+    using namespace pieces;
+    constexpr int AT_ONCE = 4, STEP = 32 * PIECE<float>;
+    for (; k + (AT_ONCE - 1) * STEP + PIECE<float> <= f.in_features; k += AT_ONCE * STEP) {
+        uint4 x[AT_ONCE], w[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            const int64_t i = k + j * STEP,
+                          at = f.w.panel ? rfi_place(f.w.panel, f.w.ld, column, i) : column * f.w.ld + i;
+            x[j] = *(const uint4 *)((const uint16_t *)f.x.data + row * f.x.ld + i);
+            w[j] = *(const uint4 *)((const uint16_t *)f.w.data + at);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            float xs[PIECE<float>], ws[PIECE<float>];
+            widen(xs, x[j], f.x.dtype == RF_BFLOAT16);
+            widen(ws, w[j], f.w.dtype == RF_BFLOAT16);
+#pragma unroll
+            for (int i = 0; i < PIECE<float>; i++) sum = fma(xs[i], ws[i], sum);
+        }
+    }
+}
+
 /* A warp a column: the lanes share out K by pieces. */
 template <class T> __global__ void __launch_bounds__(THREADS) gather(const __grid_constant__ rfi_cuda_gather g) {
     using namespace pieces;
     const rfi_cuda_fold &f = g.fold;
     const int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    if (at >= f.batch * g.columns) return;
+    if (at >= f.product.batch * g.columns) return;
     const int lane = threadIdx.x % 32;
     const int64_t row = at / g.columns, place = at % g.columns, from = g.list ? g.list[row] : row;
     int64_t column = -1;
@@ -267,37 +299,41 @@ template <class T> __global__ void __launch_bounds__(THREADS) gather(const __gri
         column = g.asked_dtype == RF_INT32 ? ((const int32_t *)g.asked)[from * g.ld + place]
                                            : ((const int64_t *)g.asked)[from * g.ld + place];
     T v = (T)NAN;
-    if (column >= 0 && column < f.out_features) {
-        const operand x = operand_of<T>(f.x), w = operand_of<T>(f.w);
-        const T scale = f.w.scale ? (T)f.w.scale[column] : (T)1;
+    if (column >= 0 && column < f.product.out_features) {
+        const operand x = operand_of<T>(f.product.x), w = operand_of<T>(f.product.w);
+        const T scale = f.product.w.scale ? (T)f.product.w.scale[column] : (T)1;
         T sum = 0;
         const bool infinite = isinf(scale);
-        if (infinite) sum = meet_infinity<T>(f, row, column, lane);
-        for (int64_t k = infinite ? f.in_features : lane * PIECE<T>; k < f.in_features; k += 32 * PIECE<T>) {
+        if (infinite) sum = meet_infinity<T>(f.product, row, column, lane);
+        int64_t k = infinite ? f.product.in_features : lane * PIECE<T>;
+        if constexpr (sizeof(T) == 4)
+            if (x.whole == ONE_TERM && x.in_pieces && w.whole == ONE_TERM && w.in_pieces && !f.product.w.scale)
+                add_stored(f.product, row, column, k, sum);
+        for (; k < f.product.in_features; k += 32 * PIECE<T>) {
             piece<1> x_piece;
             piece<sizeof(T) == 4 ? 3 : 1> w_piece;
-            const form x_form = load_piece<T>(x_piece, x, true, row, k, f.in_features),
-                       w_form = load_piece<T>(w_piece, w, true, column, k, f.in_features);
+            const form x_form = load_piece<T>(x_piece, x, true, row, k, f.product.in_features),
+                       w_form = load_piece<T>(w_piece, w, true, column, k, f.product.in_features);
             T xs[PIECE<T>], ws[PIECE<T>];
-            values_of<T>(xs, x_piece, x_form, f.x.dtype == RF_BFLOAT16);
-            values_of<T>(ws, w_piece, w_form, f.w.dtype == RF_BFLOAT16);
+            values_of<T>(xs, x_piece, x_form, f.product.x.dtype == RF_BFLOAT16);
+            values_of<T>(ws, w_piece, w_form, f.product.w.dtype == RF_BFLOAT16);
 #pragma unroll
             for (int i = 0; i < PIECE<T>; i++) sum = fma(xs[i], ws[i] * scale, sum);
         }
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-        v = sum + ((const T *)f.bias)[column];
+        v = sum + ((const T *)f.visitor.bias)[column];
         T saved = 0;
-        for (int i = 0; i < f.chain.num_pre; i++) {
-            const rfi_cuda_step &step = f.chain.steps[i];
-            const T a = step.row >= 0 ? ((const T *)f.row_inputs)[step.row * f.batch + row]
-                : step.vector >= 0    ? ((const T *)f.vectors)[step.vector * f.out_features + column]
+        for (int i = 0; i < f.visitor.chain.num_pre; i++) {
+            const rfi_cuda_step &step = f.visitor.chain.steps[i];
+            const T a = step.row >= 0 ? ((const T *)f.visitor.row_inputs)[step.row * f.product.batch + row]
+                : step.vector >= 0    ? ((const T *)f.visitor.vectors)[step.vector * f.product.out_features + column]
                                       : rfi_typed<T>::a(step);
             v = rfi_typed<T>::apply(step.kind, v, a, rfi_typed<T>::b(step), saved);
             if (step.kind == RF_OP_SAVE) saved = v;
         }
     }
-    if (lane == 0) rfi_store_as<T>(f.y, f.y_dtype, row * f.ldy + place, v);
+    if (lane == 0) rfi_store_as<T>(f.visitor.y, f.visitor.y_dtype, row * f.visitor.ldy + place, v);
 }
 
 /* A block a row; values by their bits. */
@@ -347,6 +383,8 @@ cudaError_t rfi_cuda_launch_bound(const rfi_cuda_bound *bound, cudaStream_t stre
     const bool wide = bound->dtype == RF_FLOAT64;
     if (!bound->top)
         return launch_rows(wide ? bound_by_pick<double> : bound_by_pick<float>, bound, bound->batch, THREADS, stream);
+    if (bound->stored)
+        return launch_rows(wide ? bound_by_stored<double> : bound_by_stored<float>, bound, bound->batch, 1, stream);
     return launch_rows(wide ? bound_by_peaks<double> : bound_by_peaks<float>, bound, bound->batch, 1, stream);
 }
 
@@ -363,12 +401,12 @@ cudaError_t rfi_cuda_launch_found(const rfi_cuda_found *found, cudaStream_t stre
 
 cudaError_t rfi_cuda_launch_spread(const rfi_cuda_spread *spread, cudaStream_t stream) {
     return launch_rows(spread->dtype == RF_FLOAT64 ? store_spreads<double> : store_spreads<float>, spread,
-        spread->fold.batch, WARPS, stream);
+        spread->fold.product.batch, WARPS, stream);
 }
 
 cudaError_t rfi_cuda_launch_gather(const rfi_cuda_gather *g, cudaStream_t stream) {
     return launch_rows(
-        g->dtype == RF_FLOAT64 ? gather<double> : gather<float>, g, g->fold.batch * g->columns, WARPS, stream);
+        g->dtype == RF_FLOAT64 ? gather<double> : gather<float>, g, g->fold.product.batch * g->columns, WARPS, stream);
 }
 
 cudaError_t rfi_cuda_launch_take(const rfi_cuda_take *take, cudaStream_t stream) {

@@ -63,7 +63,7 @@ template <class E> __device__ __noinline__ uint4 load_ragged(const E *x, int64_t
 /* `last`: the last row that exists. */
 template <class E, int ROWS>
 __device__ __forceinline__ void load(step<E, ROWS> &to, const rfi_cuda_collapse &p, const E *x, int last, int64_t k) {
-    const int64_t left = p.fold.in_features - k, ld = p.fold.x.ld;
+    const int64_t left = p.fold.product.in_features - k, ld = p.fold.product.x.ld;
     if (left <= 0) return;
 #pragma unroll
     for (int i = 0; i < VALUES<E> / 2; i++) to.w[i] = __ldg((const double2 *)(p.weight_sum + k) + i);
@@ -123,8 +123,9 @@ struct special {
 __device__ __noinline__ special look_at_row(const rfi_cuda_collapse &p, int64_t row) {
     __shared__ double largest[32];
     special s = {0, 0, 0};
-    for (int64_t k = threadIdx.x; k < p.fold.in_features; k += blockDim.x) {
-        const double v = rfi_load_as<double>(p.fold.x.data, p.fold.x.dtype, row * p.fold.x.ld + k);
+    for (int64_t k = threadIdx.x; k < p.fold.product.in_features; k += blockDim.x) {
+        const double v =
+            rfi_load_as<double>(p.fold.product.x.data, p.fold.product.x.dtype, row * p.fold.product.x.ld + k);
         if (fabs(v) < (double)INFINITY) {
             s.largest = fmax(s.largest, fabs(v));
             continue;
@@ -150,16 +151,17 @@ template <class T> __device__ __noinline__ double full_row(const rfi_cuda_collap
     __shared__ double sums[32];
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     double sum = 0;
-    for (int64_t j = threadIdx.x / 32; j < f.out_features; j += warps) {
+    for (int64_t j = threadIdx.x / 32; j < f.product.out_features; j += warps) {
         T dot = 0;
-        for (int64_t k = lane; k < f.in_features; k += 32)
-            dot = fma(rfi_load_as<T>(f.x.data, f.x.dtype, row * f.x.ld + k), rfi_load_rows<T>(f.w, j, k), dot);
+        for (int64_t k = lane; k < f.product.in_features; k += 32)
+            dot = fma(rfi_load_as<T>(f.product.x.data, f.product.x.dtype, row * f.product.x.ld + k),
+                rfi_load_rows<T>(f.product.w, j, k), dot);
         for (int distance = 1; distance < 32; distance *= 2) dot += __shfl_xor_sync(~0u, dot, distance);
-        T v = dot + ((const T *)f.bias)[j], saved = 0;
-        for (int i = 0; i < f.chain.num_pre; i++) {
-            const rfi_cuda_step &step = f.chain.steps[i];
-            const T a =
-                step.vector < 0 ? rfi_typed<T>::a(step) : ((const T *)f.vectors)[step.vector * f.out_features + j];
+        T v = dot + ((const T *)f.visitor.bias)[j], saved = 0;
+        for (int i = 0; i < f.visitor.chain.num_pre; i++) {
+            const rfi_cuda_step &step = f.visitor.chain.steps[i];
+            const T a = step.vector < 0 ? rfi_typed<T>::a(step)
+                                        : ((const T *)f.visitor.vectors)[step.vector * f.product.out_features + j];
             v = rfi_typed<T>::apply(step.kind, v, a, rfi_typed<T>::b(step), saved);
             if (step.kind == RF_OP_SAVE) saved = v;
         }
@@ -183,16 +185,16 @@ __device__ __noinline__ void finish_special_row(const rfi_cuda_collapse &p, int6
     const special s = look_at_row(p, row);
     if (s.up || s.down) value = s.up && s.down ? (double)NAN : s.up ? (double)INFINITY : -(double)INFINITY;
     if (may_overflow(p, s.largest)) value = full_row<wide<E>>(p, row);
-    if (threadIdx.x == 0) rfi_finish_row<wide<E>>(p.fold, row, (wide<E>)value);
+    if (threadIdx.x == 0) rfi_finish_row<wide<E>>(p.fold.visitor, row, (wide<E>)value);
 }
 
 template <class E, int THREADS, int ROWS> __global__ void __launch_bounds__(
     THREADS, (ROWS > 1 ? BUSY : 2 * BUSY) / THREADS) collapse_rows(const __grid_constant__ rfi_cuda_collapse p) {
     constexpr int WARPS = THREADS / 32, LANES = 32 / ROWS, STEP = THREADS * VALUES<E>;
     __shared__ double sums[WARPS][ROWS];
-    const int64_t row0 = (int64_t)blockIdx.x * ROWS, depth = p.fold.in_features;
-    const int rows = (int)min((int64_t)ROWS, p.fold.batch - row0), lane = threadIdx.x % 32;
-    const E *x = (const E *)p.fold.x.data + row0 * p.fold.x.ld;
+    const int64_t row0 = (int64_t)blockIdx.x * ROWS, depth = p.fold.product.in_features;
+    const int rows = (int)min((int64_t)ROWS, p.fold.product.batch - row0), lane = threadIdx.x % 32;
+    const E *x = (const E *)p.fold.product.x.data + row0 * p.fold.product.x.ld;
     double sum[ROWS] = {};
     decltype(magnitude(wide<E>())) largest = 0;
     step<E, ROWS> now, next;
@@ -217,7 +219,7 @@ template <class E, int THREADS, int ROWS> __global__ void __launch_bounds__(
         value = (total + p.constant) / p.divisor;
     }
     if (!is_special) {
-        if (threadIdx.x < rows) rfi_finish_row<wide<E>>(p.fold, row0 + threadIdx.x, (wide<E>)value);
+        if (threadIdx.x < rows) rfi_finish_row<wide<E>>(p.fold.visitor, row0 + threadIdx.x, (wide<E>)value);
         return;
     }
     for (int r = 0; r < rows; r++)
@@ -225,15 +227,15 @@ template <class E, int THREADS, int ROWS> __global__ void __launch_bounds__(
 }
 
 template <class E, int THREADS, int ROWS> cudaError_t launch(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
-    const int64_t blocks = rfi_tiles(collapse->fold.batch, ROWS);
+    const int64_t blocks = rfi_tiles(collapse->fold.product.batch, ROWS);
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-    return rfi_launch(
-        collapse_rows<E, THREADS, ROWS>, collapse, dim3((unsigned)blocks), THREADS, 0, stream, collapse->fold.overlaps);
+    return rfi_launch(collapse_rows<E, THREADS, ROWS>, collapse, dim3((unsigned)blocks), THREADS, 0, stream,
+        collapse->fold.schedule.overlaps);
 }
 
 /* As many rows a block as leave all multiprocessors busy, or nearly: 1024 rows fill 128 of 132. */
 template <class E, int THREADS> cudaError_t launch_rows(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
-    const int64_t rows = collapse->fold.batch * THREADS / (BUSY * (int64_t)collapse->multiprocessors * 15 / 16);
+    const int64_t rows = collapse->fold.product.batch * THREADS / (BUSY * (int64_t)collapse->multiprocessors * 15 / 16);
     return rows >= 8 ? launch<E, THREADS, 8>(collapse, stream)
         : rows >= 4  ? launch<E, THREADS, 4>(collapse, stream)
                      : launch<E, THREADS, 1>(collapse, stream);
@@ -241,7 +243,7 @@ template <class E, int THREADS> cudaError_t launch_rows(const rfi_cuda_collapse 
 
 /* About four pieces of a row for each thread. */
 template <class E> cudaError_t launch_values(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
-    const int64_t pieces = rfi_tiles(collapse->fold.in_features, VALUES<E>);
+    const int64_t pieces = rfi_tiles(collapse->fold.product.in_features, VALUES<E>);
     return pieces <= 128 ? launch_rows<E, 32>(collapse, stream)
         : pieces <= 512  ? launch_rows<E, 128>(collapse, stream)
         : pieces <= 1024 ? launch_rows<E, 256>(collapse, stream)
@@ -251,7 +253,7 @@ template <class E> cudaError_t launch_values(const rfi_cuda_collapse *collapse, 
 } // namespace
 
 cudaError_t rfi_cuda_launch_collapse(const rfi_cuda_collapse *collapse, cudaStream_t stream) {
-    switch (collapse->fold.x.dtype) {
+    switch (collapse->fold.product.x.dtype) {
     case RF_FLOAT64: return launch_values<double>(collapse, stream);
     case RF_FLOAT16: return launch_values<__half>(collapse, stream);
     case RF_BFLOAT16: return launch_values<__nv_bfloat16>(collapse, stream);

@@ -44,7 +44,7 @@ static __device__ __forceinline__ void rfi_apply_row_step(const rfi_cuda_step &s
  * is the feature of column j of the chunk; those beyond the last feature compute garbage that nobody reads, from the
  * last feature's parameters. rows[i] is the row, or one below 0 whose values nobody reads. */
 template <int ROWS, int COLS, class T, class Column> static __device__ __forceinline__ void rfi_apply_steps(
-    const rfi_cuda_fold &p, T (&v)[ROWS][COLS], const int64_t (&rows)[ROWS], Column column) {
+    const rfi_cuda_visitor &p, T (&v)[ROWS][COLS], const int64_t (&rows)[ROWS], Column column) {
     T saved[ROWS][COLS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void rfi_fold_chunk(
 
 /* Whether the launch is to do anything: asked by all threads before they do. By shuffle, so that the compiler sees that
  * whole warps leave. */
-static __device__ __forceinline__ bool rfi_is_wanted(const rfi_cuda_fold &p) {
+static __device__ __forceinline__ bool rfi_is_wanted(const rfi_cuda_schedule &p) {
     unsigned wanted = 1;
     if (p.wanted) {
         rfi_wait_for_previous();
@@ -219,22 +219,23 @@ template <class T> struct alignas(16) four {
 };
 
 /* Not inlined: the steps are compiled once for all that finish rows. */
-template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_fold &p, int64_t row, T v) {
+template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_cuda_visitor &p, int64_t row, T v) {
     rfi_store_number(p, row, v);
 }
 
 /* Whether one state is all that there is of a row, nothing else reads it and no other kernel brings any: the block that
  * folds the row finishes it. */
 static __device__ __forceinline__ bool rfi_is_alone(const rfi_cuda_fold &p) {
-    return p.out_features <= RFI_FOLD_COLUMNS && p.tickets && !p.keeps_states && !p.columns && !p.irregular;
+    return p.product.out_features <= RFI_FOLD_COLUMNS && p.schedule.tickets && !p.visitor.keeps_states &&
+        !p.visitor.columns && !p.product.irregular;
 }
 
 /* Where the states of a tile go, unless a kernel says otherwise. */
 struct rfi_to_partials {
     template <class T, int N> __device__ __forceinline__ void operator()(
         const rfi_cuda_fold &p, int64_t row, int64_t index, const rfi_state_of<T, N> &s) const {
-        if (!index || index * RFI_FOLD_COLUMNS < p.out_features)
-            rfi_write_state(p.partials, row * p.num_partials + index, s);
+        if (!index || index * RFI_FOLD_COLUMNS < p.product.out_features)
+            rfi_write_state(p.visitor.partials, row * p.visitor.num_partials + index, s);
     }
 };
 
@@ -251,7 +252,7 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
     constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
     const int lane = thread % LANES, sub = thread % 32 / LANES, slabs = columns / RFI_FOLD_COLUMNS;
     const int row_steps = (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE),
-              there = (int)min(p.out_features - column0, (int64_t)columns);
+              there = (int)min(p.product.out_features - column0, (int64_t)columns);
     for (int step = thread / 32; step < row_steps * slabs; step += warps) {
         const int r0 = step / slabs * ROWS * AT_ONCE + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
         /* Two runs of four features a lane, half a slab apart. */
@@ -261,7 +262,7 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
         T v[AT_ONCE][COLS];
 #pragma unroll
         for (int c = 0; c < COLS; c += 4) {
-            const four<T> *bias = (const four<T> *)((const T *)p.bias + column(c));
+            const four<T> *bias = (const four<T> *)((const T *)p.visitor.bias + column(c));
             const four<T> shift = valid(c + 3) ? *bias
                                                : four<T>{valid(c) ? bias->v[0] : (T)0, valid(c + 1) ? bias->v[1] : (T)0,
                                                      valid(c + 2) ? bias->v[2] : (T)0, 0};
@@ -278,32 +279,32 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
             const int r = r0 + a * ROWS;
             row[a] = r >= rows ? -1 : list ? list[r] : first + r;
         }
-        rfi_apply_steps(p, v, row, column);
+        rfi_apply_steps(p.visitor, v, row, column);
 #pragma unroll
         for (int a = 0; a < AT_ONCE; a++)
-            if (row[a] >= 0 && !list && p.irregular && p.irregular[row[a]]) row[a] = -1;
-        if (p.columns) {
+            if (row[a] >= 0 && !list && p.product.irregular && p.product.irregular[row[a]]) row[a] = -1;
+        if (p.visitor.columns) {
 #pragma unroll
             for (int a = 0; a < AT_ONCE; a++) {
-                const int64_t asked = rfi_asked(p, max(row[a], (int64_t)0));
+                const int64_t asked = rfi_asked(p.visitor, max(row[a], (int64_t)0));
 #pragma unroll
                 for (int c = 0; c < COLS; c++)
-                    if (row[a] >= 0 && valid(c) && column(c) == asked) ((T *)p.picked)[row[a]] = v[a][c];
+                    if (row[a] >= 0 && valid(c) && column(c) == asked) ((T *)p.visitor.picked)[row[a]] = v[a][c];
             }
         }
 #pragma unroll 1
         for (int i = 0; i < 2; i++)
-            if (p.before[i].values) rfi_find_before<LANES>(p.before[i], v, row, valid, column, lane);
-        if (p.squares.sums)
-            rfi_add_squares<LANES>(p.squares, v, row, valid, column0 / RFI_FOLD_COLUMNS + step % slabs, lane);
-        if (p.chain.reduction != RF_OP_NONE) {
-            rfi_with_reduction(p.chain.reduction, [&](auto of) {
+            if (p.visitor.before[i].values) rfi_find_before<LANES>(p.visitor.before[i], v, row, valid, column, lane);
+        if (p.visitor.squares.sums)
+            rfi_add_squares<LANES>(p.visitor.squares, v, row, valid, column0 / RFI_FOLD_COLUMNS + step % slabs, lane);
+        if (p.visitor.chain.reduction != RF_OP_NONE) {
+            rfi_with_reduction(p.visitor.chain.reduction, [&](auto of) {
                 typedef decltype(of) R;
                 rfi_state_of<T, R::TOTALS> s[AT_ONCE];
                 rfi_fold_chunk<R, LANES>(v, valid, column, s);
                 if constexpr (std::is_same<Put, rfi_to_partials>::value) {
                     if (rfi_is_alone(p)) {
-                        const auto store = [](const rfi_cuda_fold &p, int64_t row, T v) {
+                        const auto store = [](const rfi_cuda_visitor &p, int64_t row, T v) {
                             rfi_finish_row<T>(p, row, v);
                         };
 #pragma unroll
@@ -312,7 +313,7 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
                             rfi_empty_state<R>(all);
                             rfi_join_states<R>(all, {s[a]});
                             if (lane == 0 && row[a] >= 0 && step % slabs == 0)
-                                rfi_finish_state<R>(p, row[a], all, store);
+                                rfi_finish_state<R>(p.visitor, row[a], all, store);
                         }
                         return;
                     }
@@ -327,7 +328,8 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
         for (int a = 0; a < AT_ONCE; a++)
 #pragma unroll
             for (int c = 0; c < COLS; c++)
-                if (row[a] >= 0 && valid(c)) rfi_store_as<T>(p.y, p.y_dtype, row[a] * p.ldy + column(c), v[a][c]);
+                if (row[a] >= 0 && valid(c))
+                    rfi_store_as<T>(p.visitor.y, p.visitor.y_dtype, row[a] * p.visitor.ldy + column(c), v[a][c]);
     }
 }
 
@@ -344,7 +346,7 @@ struct rfi_neighbours {
 template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
 
 template <class R, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
-    const rfi_cuda_fold &p, const rfi_neighbours &of, int64_t row) {
+    const rfi_cuda_visitor &p, const rfi_neighbours &of, int64_t row) {
     constexpr int N = R::TOTALS, CHUNK = sizeof(T) == 8 && N == 1 ? 8 : 4;
     const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
@@ -382,7 +384,7 @@ constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory
 /* The whole states of RFI_COMBINED_ROWS rows, from the r-th on or, beyond the last, of the last once more; every lane
  * gets them. The order of the joins depends on the number of states alone. */
 template <class R, class T> static __device__ __forceinline__ void rfi_combine_states(
-    const rfi_cuda_fold &p, const rfi_neighbours &of, int r0, rfi_state_of<T, R::TOTALS> (&s)[RFI_COMBINED_ROWS]) {
+    const rfi_cuda_visitor &p, const rfi_neighbours &of, int r0, rfi_state_of<T, R::TOTALS> (&s)[RFI_COMBINED_ROWS]) {
     /* States of a row at a time, by registers. In double a factor takes many instructions, which are fetched for the
      * first time here, in their order. */
     constexpr int ROWS = RFI_COMBINED_ROWS, N = R::TOTALS, CHUNK = sizeof(T) == 8 || N > 2 ? 1 : 4 / N;
@@ -411,14 +413,14 @@ template <class R, class T>
 static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &p, const rfi_neighbours &of) {
     constexpr int ROWS = RFI_COMBINED_ROWS;
     const auto finish = [&](int64_t row, const rfi_state_of<T, R::TOTALS> &s) {
-        if (of.to >= 0) rfi_write_state(p.partials, row * p.num_partials + of.to, s);
+        if (of.to >= 0) rfi_write_state(p.visitor.partials, row * p.visitor.num_partials + of.to, s);
         else
             rfi_finish_state<R>(
-                p, row, s, [](const rfi_cuda_fold &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); });
+                p.visitor, row, s, [](const rfi_cuda_visitor &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); });
     };
     if (of.count <= RFI_FEW_PARTIALS<T>) {
         for (int r = threadIdx.x; r < of.rows; r += blockDim.x)
-            finish(of.first + r, rfi_combine_few<R, T>(p, of, of.first + r));
+            finish(of.first + r, rfi_combine_few<R, T>(p.visitor, of, of.first + r));
         return;
     }
     const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
@@ -426,7 +428,7 @@ static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &
     int64_t row = -1; /* whose state that is */
     for (int r = threadIdx.x / 32 * ROWS, had = 0; r < of.rows; r += stride) {
         rfi_state_of<T, R::TOTALS> s[ROWS];
-        rfi_combine_states<R>(p, of, r, s);
+        rfi_combine_states<R>(p.visitor, of, r, s);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
             if (lane == had + i && r + i < of.rows) mine = s[i], row = of.first + r + i;
@@ -439,7 +441,7 @@ static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &
 
 template <class T>
 static __device__ __noinline__ void rfi_combine_rows(const rfi_cuda_fold &p, const rfi_neighbours &of) {
-    rfi_with_reduction(p.chain.reduction, [&](auto is) { rfi_combine_rows_of<decltype(is), T>(p, of); });
+    rfi_with_reduction(p.visitor.chain.reduction, [&](auto is) { rfi_combine_rows_of<decltype(is), T>(p, of); });
 }
 
 /* Whether the block is the last of `holders` to come here; what the others wrote before is then visible to all of its
@@ -457,27 +459,28 @@ static __device__ __forceinline__ bool rfi_is_last(unsigned *ticket, unsigned ho
 }
 
 /* Called by each of the `blocks` that share rows [first, first + rows), the `block`-th in the order of the columns,
- * once its partial states are written. The last combines them; where they are many (p.groups), the last of a group of
- * blocks combines those of the group, and the last of the groups what these come to. `row_tile` is the number of the
- * rows' tile. */
+ * once its partial states are written. The last combines them; where they are many (p.schedule.groups), the last of a
+ * group of blocks combines those of the group, and the last of the groups what these come to. `row_tile` is the number
+ * of the rows' tile. */
 template <class T> static __device__ void rfi_finish_rows(
     const rfi_cuda_fold &p, unsigned row_tile, unsigned block, unsigned blocks, int64_t first, int rows) {
     if (rfi_is_alone(p)) return;
     constexpr unsigned GROUP_BLOCKS = sizeof(T) == 8 ? RFI_GROUP_BLOCKS_F64 : RFI_GROUP_BLOCKS;
-    const int64_t states = p.out_features > RFI_FOLD_COLUMNS ? rfi_tiles(p.out_features, RFI_FOLD_COLUMNS) : 1;
-    unsigned *tickets = p.tickets + (int64_t)row_tile * (p.groups + 1);
+    const int64_t states =
+        p.product.out_features > RFI_FOLD_COLUMNS ? rfi_tiles(p.product.out_features, RFI_FOLD_COLUMNS) : 1;
+    unsigned *tickets = p.schedule.tickets + (int64_t)row_tile * (p.schedule.groups + 1);
     rfi_neighbours of = {first, rows, 0, states, -1};
     if (blocks == 1) {
         __syncthreads(); /* its states are written */
-    } else if (p.groups) {
+    } else if (p.schedule.groups) {
         const unsigned group = block / GROUP_BLOCKS, from = group * GROUP_BLOCKS,
                        holders = min(blocks - from, GROUP_BLOCKS);
         if (!rfi_is_last(tickets + group, holders)) return;
         const int64_t a_block = rfi_tiles(states, blocks); /* states */
         of.from = from * a_block, of.count = min(holders * a_block, states - of.from), of.to = states + group;
         rfi_combine_rows<T>(p, of);
-        if (!rfi_is_last(tickets + p.groups, (unsigned)p.groups)) return;
-        of.from = states, of.count = p.groups, of.to = -1;
+        if (!rfi_is_last(tickets + p.schedule.groups, (unsigned)p.schedule.groups)) return;
+        of.from = states, of.count = p.schedule.groups, of.to = -1;
     } else if (!rfi_is_last(tickets, blocks)) {
         return;
     }

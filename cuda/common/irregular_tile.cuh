@@ -2,13 +2,12 @@
 /* A tile of logits of rows that terms of 16 bits do not represent, on tensor cores: what each kernel that reads x in
  * terms does with the rows that it leaves out.
  *
- * A finite row is brought to terms with the range of float32 on its way to shared memory, and so are W's values,
- * whatever terms they are kept in: three of bfloat16 each, six products, or two of TF32, three that take twice as long,
- * which are fewer instructions. Of a row with infinities only these count, and only the signs of W: one product of
- * values of -1, 0 and 1. The sum is as large as the number of the row's infinities where all of them pull to one side,
- * and smaller where the logit is NaN. Where they are few, W is read at their places alone. A row of W with infinities
- * is the same with x and W changed over: one more product for its tile, of the signs of x. The sum of a row depends on
- * the row and W alone, not on what else is in the tile. */
+ * A finite row is brought to two terms of TF32, which have the range of float32, on its way to shared memory, and so
+ * are W's values, whatever terms they are kept in: three products. Of a row with infinities only these count, and only
+ * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities where
+ * all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
+ * alone. A row of W with infinities is the same with x and W changed over: one more product for its tile, of the signs
+ * of x. The sum of a row depends on the row and W alone, not on what else is in the tile. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 #define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 
@@ -19,12 +18,13 @@ namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int MOST = 128;                     /* rows and columns of a tile, at most */
+constexpr int PLAIN_ROWS = 16;                /* at a time, at most, by plain multiply-adds */
 constexpr int DEPTH = 32, PIECES = DEPTH / 8; /* of a stage, and of a row in it */
 constexpr int WINDOW = 2048;                  /* rows among which flagged ones are looked for at a time */
 /* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
  * of bfloat16, which has float32's range itself, to that of its own terms. */
-__device__ __forceinline__ int up_of(const rfi_cuda_fold &p) { return p.w.least ? 0 : 76; }
-__device__ __forceinline__ double down_of(const rfi_cuda_fold &p) { return p.w.least ? 1 : 0x1p-76; }
+__device__ __forceinline__ int up_of(const rfi_cuda_product &p) { return p.w.least ? 0 : 76; }
+__device__ __forceinline__ double down_of(const rfi_cuda_product &p) { return p.w.least ? 1 : 0x1p-76; }
 
 /* What is multiplied: values; the signs of x's infinities and those of all of W; and the reverse. */
 enum Pass { VALUES, X_INFINITIES, W_INFINITIES };
@@ -37,11 +37,11 @@ struct Notes {
 };
 
 /* A tile, and the terms of a stage of it: first those of x, then those of W. */
-template <Pass PASS_, int ROWS_, int COLUMNS_, bool TF32_> struct Shape {
+template <Pass PASS_, int ROWS_, int COLUMNS_> struct Shape {
     static constexpr Pass PASS = PASS_;
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, TILE_LD = COLUMNS + 4;
-    static constexpr bool TF32 = TF32_ && PASS == VALUES; /* or bfloat16 */
-    static constexpr int TERMS = PASS != VALUES ? 1 : TF32 ? 2 : 3;
+    static constexpr bool TF32 = PASS == VALUES; /* signs are bfloat16 */
+    static constexpr int TERMS = TF32 ? 2 : 1;
     static constexpr int ROW = DEPTH * (TF32 ? 4 : 2); /* bytes */
     static constexpr int X_TERM = ROWS * ROW, W_TERM = COLUMNS * ROW, FIRST_W = TERMS * X_TERM,
                          STAGE = TERMS * (X_TERM + W_TERM);
@@ -63,10 +63,10 @@ template <Pass PASS_, int ROWS_, int COLUMNS_, bool TF32_> struct Shape {
  * in place of their terms: see rfi_cuda_split. */
 enum Kind { FINITE, FEW, MANY, ALL };
 
-__device__ __forceinline__ const int *infinities_of(const rfi_cuda_fold &p, int64_t row) {
+__device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, int64_t row) {
     return (const int *)((const uint16_t *)p.x.data + row * p.x.ld);
 }
-__device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind kind) {
+__device__ __forceinline__ bool is_of(const rfi_cuda_product &p, int64_t row, Kind kind) {
     if (!p.irregular[row] || kind == ALL) return p.irregular[row];
     if (p.x.scale[row] != INFINITY) return kind == FINITE;
     return kind == (infinities_of(p, row)[0] > RFI_FEW_INFINITIES ? MANY : FEW);
@@ -75,7 +75,7 @@ __device__ __forceinline__ bool is_of(const rfi_cuda_fold &p, int64_t row, Kind 
 /* The flagged rows of a kind among the WINDOW from row `first` on, in their order, which is the same in every block.
  * Their number. By THREADS threads; sync() is a barrier of them. */
 template <class Sync>
-__device__ int list_rows(const rfi_cuda_fold &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
+__device__ int list_rows(const rfi_cuda_product &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
     constexpr int EACH = WINDOW / THREADS;
     const int64_t row = first + thread * EACH;
     const int lane = thread % 32;
@@ -138,28 +138,18 @@ __device__ __forceinline__ void store_shared_16(uint32_t to, uint16_t v) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
 }
 
-/* Eight values to the terms of shape S, to `to` and TERM bytes further on. */
+/* Eight values to the terms of shape S, of TF32, to `to` and TERM bytes further on. */
 template <class S, int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
 #pragma unroll
     for (int t = 0; t < S::TERMS; t++) {
         uint32_t term[8];
 #pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            if (S::TF32) {
-#pragma unroll
-                for (int j = i; j < i + 2; j++) {
-                    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[j]) : "f"(v[j]));
-                    if (t + 1 < S::TERMS) v[j] -= __uint_as_float(term[j]);
-                }
-            } else {
-                const __nv_bfloat162 two = __floats2bfloat162_rn(v[i], v[i + 1]);
-                term[i / 2] = *(const uint32_t *)&two;
-                const float2 back = rfi_widen<__nv_bfloat16>(term[i / 2]);
-                v[i] -= back.x, v[i + 1] -= back.y;
-            }
+        for (int i = 0; i < 8; i++) {
+            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[i]) : "f"(v[i]));
+            if (t + 1 < S::TERMS) v[i] -= __uint_as_float(term[i]);
         }
         store_shared(to + t * TERM, make_uint4(term[0], term[1], term[2], term[3]));
-        if (S::TF32) store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
+        store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
     }
 }
 
@@ -200,7 +190,7 @@ template <class S> struct XPieces {
     int place;                /* of the first in a stage */
 
     __device__ __forceinline__ XPieces(const rfi_cuda_fold &p, const int *list, int rows, int thread)
-        : from(pieces::operand_of<float>(p.x_stored)),
+        : from(pieces::operand_of<float>(p.product.x_stored)),
           place(place_of<S::ROW>(thread / PIECES, thread % PIECES * (S::TF32 ? 2 : 1))) {
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -209,7 +199,7 @@ template <class S> struct XPieces {
             a[s] = b[s] = 1;
             infinities[s] = 0;
             if (PASS != VALUES || row[s] < 0) continue;
-            const int exponent = up_of(p) - ilogbf(p.x.scale[row[s]]), second = max(exponent - 127, 0);
+            const int exponent = up_of(p.product) - ilogbf(p.product.x.scale[row[s]]), second = max(exponent - 127, 0);
             a[s] = __int_as_float((exponent - second + 127) << 23);
             b[s] = __int_as_float((second + 127) << 23);
         }
@@ -299,25 +289,25 @@ template <class S> struct WPieces {
     int shift, mask, turn[STEPS];
 
     __device__ __forceinline__ WPieces(const rfi_cuda_fold &p, int64_t column0, int thread) {
-        const int panel = p.w.panel;
-        terms = rfi_terms_of(p.w);
-        end = p.in_features;
+        const int panel = p.product.w.panel;
+        terms = rfi_terms_of(p.product.w);
+        end = p.product.in_features;
         mask = panel - 1;
         shift = panel ? 31 - __clz(panel) : 0;
-        panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+        panel_step = panel ? p.product.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int64_t row = column0 + (s * THREADS + thread) / PIECES;
-            there[s] = row < p.out_features;
-            infinite[s] = there[s] && p.w.scale && p.w.scale[row] == INFINITY;
-            base[s] = panel ? rfi_place(panel, p.w.ld, row, 0) : row * p.w.ld;
+            there[s] = row < p.product.out_features;
+            infinite[s] = there[s] && p.product.w.scale && p.product.w.scale[row] == INFINITY;
+            base[s] = panel ? rfi_place(panel, p.product.w.ld, row, 0) : row * p.product.w.ld;
             turn[s] = panel ? (int)(base[s] & mask) : 0; /* where the row's first piece lies */
             base[s] -= turn[s];
             infinities[s] = 0;
         }
     }
     /* Whole pieces: terms are padded with zeros, and stored values begin, with each row, at multiples of 16 bytes. */
-    __device__ __forceinline__ void load(const rfi_cuda_fold &p, uint32_t raw, int64_t k) const {
+    __device__ __forceinline__ void load(const rfi_cuda_product &p, uint32_t raw, int64_t k) const {
         const int64_t offset = mask < 0 ? k : (k >> shift) * panel_step;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -332,7 +322,7 @@ template <class S> struct WPieces {
             }
         }
     }
-    __device__ __forceinline__ void put(const rfi_cuda_fold &p, uint32_t stage, uint32_t raw, int thread) {
+    __device__ __forceinline__ void put(const rfi_cuda_product &p, uint32_t stage, uint32_t raw, int thread) {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
@@ -361,9 +351,15 @@ template <class S> struct WPieces {
                     signs.w[i] = (high.w[i] & 0x80008000 | 0x3f803f80) & there;
                 }
                 store_shared(to, pack(signs));
-            } else if (bfloat16 && !S::TF32) {
+            } else if (!bfloat16) {
+                /* A value of binary16 is one of TF32. */
 #pragma unroll
-                for (int t = 0; t < TERMS; t++) store_shared(to + t * S::W_TERM, term[t]);
+                for (int t = 0; t < S::TERMS; t++) {
+                    float v[8];
+                    pieces::widen(v, term[t], false);
+                    store_shared(to + t * S::W_TERM, pieces::pack(v, 0));
+                    store_shared((to ^ 16) + t * S::W_TERM, pieces::pack(v, 1));
+                }
             } else {
                 float v[8], more[8];
                 pieces::widen(v, term[0], bfloat16);
@@ -388,8 +384,9 @@ template <class S> struct WPieces {
 /* The sums of a tile by mma.sync: a warp has 32 x 32 of them. Of the two warps that share a scheduler one multiplies a
  * stage in start, before it brings the next one, the other in finish. */
 template <Pass PASS> struct ByWarps {
-    static constexpr bool ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
-    typedef Shape<PASS, 64, 128, false> Tile;
+    static constexpr bool PLAIN = false,
+                          ASYNCHRONOUS = false; /* of what is: start and finish lie around what brings the next stage */
+    typedef Shape<PASS, 64, 128> Tile;
     static constexpr int ROWS = Tile::ROWS, COLUMNS = Tile::COLUMNS, WARP_ROWS = 32, WARP_COLUMNS = 32,
                          M = WARP_ROWS / 16, N = WARP_COLUMNS / 8;
     static constexpr int COUNT = M * N * 4;
@@ -430,22 +427,25 @@ template <Pass PASS> struct ByWarps {
     }
 
   private:
-    /* Fragments of 16 of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
-    static __device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k16) {
+    /* Fragments of 32 bytes of K of a pair: of 32 rows of one term of x, of 16 columns of one of W. */
+    static __device__ __forceinline__ void load_x(uint32_t (&x)[PAIR][4], uint32_t at, int k) {
 #pragma unroll
-        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k16 << 5) + m * 16 * Tile::ROW);
+        for (int m = 0; m < PAIR; m++) rfi_load_matrices(x[m], (at ^ k << 5) + m * 16 * Tile::ROW);
     }
     static __device__ __forceinline__ void multiply_pair(
         float (&sum)[PAIR][PAIR][4], const uint32_t (&x)[PAIR][4], const uint32_t (&w)[4]) {
 #pragma unroll
         for (int m = 0; m < PAIR; m++)
 #pragma unroll
-            for (int n = 0; n < PAIR; n++) rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+            for (int n = 0; n < PAIR; n++) {
+                if (Tile::TF32) rfi_mma_tf32(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+                else rfi_mma<__nv_bfloat16>(sum[m][n], x[m], w[2 * n], w[2 * n + 1]);
+            }
     }
-    /* total += a stage; `pairs` of the warp's rows are there. Six products are summed up by themselves, the small ones
-     * first, see rfi_unbiased; of signs any sum is exact. */
+    /* total += a stage; `pairs` of the warp's rows are there. Three products are summed up by themselves, the small
+     * ones first, see rfi_unbiased; of signs any sum is exact. */
     __device__ __forceinline__ void multiply(uint32_t stage) {
-        constexpr int STEPS = DEPTH / 16, BIG = Tile::TERMS;
+        constexpr int STEPS = Tile::ROW / 32, BIG = Tile::TERMS;
 #pragma unroll
         for (int m = 0; m < M / PAIR; m++) {
             if (m >= pairs) break;
@@ -499,9 +499,9 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     int64_t asked = 0; /* columns of which raw stages are asked for */
     int slot = 0;      /* of the raw stage to be put */
     const auto load = [&](int to) {
-        if (asked < p.in_features) {
-            x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.in_features);
-            w.load(p, raw + to * room.raw, asked + thread % PIECES * 8);
+        if (asked < p.product.in_features) {
+            x.load(raw + to * room.raw, asked + thread % PIECES * 8, p.product.in_features);
+            w.load(p.product, raw + to * room.raw, asked + thread % PIECES * 8);
         }
         rfi_copy_commit();
         asked += DEPTH;
@@ -510,7 +510,7 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     const auto put = [&](int buffer) {
         wait_for_oldest(room.stages);
         x.put(stages + buffer, raw + slot * room.raw);
-        w.put(p, stages + buffer, raw + slot * room.raw, thread);
+        w.put(p.product, stages + buffer, raw + slot * room.raw, thread);
         load(slot);
         if (++slot == room.stages) slot = 0;
         Sums::written();
@@ -523,13 +523,13 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     put(0);
     sync(); /* the first stage is written */
     int buffer = 0;
-    for (int64_t k0 = 0; k0 < p.in_features; k0 += DEPTH) {
+    for (int64_t k0 = 0; k0 < p.product.in_features; k0 += DEPTH) {
         sums.start(stages + buffer);
         if (single) {
             sums.finish(stages);
             sync(); /* the stage is read */
         }
-        if (k0 + DEPTH < p.in_features) put(other - buffer);
+        if (k0 + DEPTH < p.product.in_features) put(other - buffer);
         if (!single) sums.finish(stages + buffer);
         sync(); /* the next stage is written, and this one is read */
         buffer = other - buffer;
@@ -550,7 +550,8 @@ __device__ __forceinline__ float fated(unsigned fate) {
     return fate == UP_TO_INFINITY ? INFINITY : fate == DOWN_TO_INFINITY ? -INFINITY : NAN;
 }
 
-__device__ __forceinline__ float logit_of(const rfi_cuda_fold &p, const Notes &notes, int64_t row, int c, float sum) {
+__device__ __forceinline__ float logit_of(
+    const rfi_cuda_product &p, const Notes &notes, int64_t row, int c, float sum) {
     return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)notes.w_scale[c] * down_of(p));
 }
 
@@ -562,7 +563,7 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     const int *list = notes.list + first;
     float *tile = (float *)shared;
     constexpr int TILE_LD = Sums<VALUES>::Tile::TILE_LD;
-    unsigned fates[Sums<VALUES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
+    unsigned fates[Sums<W_INFINITIES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
     if (infinite) {
         Sums<W_INFINITIES> sums(thread, rows, true);
         multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
@@ -576,7 +577,7 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
         if (finite) multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
         sums.each([&](int r, int c, float sum, int i) {
             const unsigned fate = fate_at(i);
-            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p, notes, list[r], c, sum);
+            if (r < rows) tile[r * TILE_LD + c] = fate ? fated(fate) : logit_of(p.product, notes, list[r], c, sum);
         });
     } else {
         Sums<X_INFINITIES> sums(thread, rows, true);
@@ -588,63 +589,111 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     sync(); /* the tile is written */
 }
 
-/* The same for rows with few infinities, where W's rows have none: what the columns of W are at their places. */
-template <class S, class Sync> __device__ __forceinline__ void look_up(
-    const rfi_cuda_fold &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
-    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, AT_ONCE = 8,
-                  STEP = THREADS / COLUMNS; /* rows of a thread whose latencies overlap, and from one to the next */
-    const int c = thread % COLUMNS;
-    const int64_t column = column0 + c;
-    const bool there = column < p.out_features;
-    const int panel = p.w.panel;
-    const int64_t start = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
-    const int mask = panel - 1, turn = panel ? (int)(start & mask) : 0, shift = panel ? 31 - __clz(panel) : 0;
+/* The same for rows with few infinities, where W's rows have none: what the columns of W are at their places. The
+ * places of all rows are brought in the order of their columns first, so that a block has what it waits for side by
+ * side: one by one they lie all over W, further apart than the addresses that a multiprocessor can translate at a time.
+ */
+template <class S, class Sync> __device__ __noinline__ void look_up(
+    const rfi_cuda_product &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, GROUPS = COLUMNS / 32, WORDS = 2 * GROUPS,
+                  BUCKETS = THREADS, AT_ONCE = 16 / GROUPS; /* places of a warp whose latencies overlap */
+    struct Places {
+        unsigned seen[S::ROWS * WORDS]; /* of each row: the columns that go up, and those that go down, 32 a word */
+        int buckets[BUCKETS], warps[WARPS];
+        int2 at[S::ROWS * RFI_FEW_INFINITIES]; /* as in infinities_of, and the row */
+    };
+    Places &places = *(Places *)(tile + S::ROWS * TILE_LD);
+    static_assert(sizeof(Places) + sizeof(float) * S::ROWS * TILE_LD <= S::LEAST_BYTES, "it fits behind the tile");
+    const int *const list = notes.list + first, lane = thread % 32, warp = thread / 32,
+                     shift = max(0, 24 - __clz((int)min(p.in_features - 1, (int64_t)INT32_MAX))); /* BUCKETS of K */
+    for (int i = thread; i < rows * WORDS; i += THREADS) places.seen[i] = 0;
+    places.buckets[thread] = 0;
+    sync(); /* that is there, and what lay in this memory is read */
+    const auto each_place = [&](auto use) {
+        for (int i = thread; i < rows * RFI_FEW_INFINITIES; i += THREADS) {
+            const int row = i / RFI_FEW_INFINITIES, number = i % RFI_FEW_INFINITIES;
+            const int *const from = infinities_of(p, list[row]);
+            if (number < from[0]) use(row, from[1 + number]);
+        }
+    };
+    each_place([&](int, int at) { atomicAdd(&places.buckets[at >> 1 >> shift], 1); });
+    sync(); /* counted */
+    int upto = places.buckets[thread];
+    const int mine = upto;
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += below;
+    }
+    if (lane == 31) places.warps[warp] = upto;
+    sync(); /* the warps' numbers are written */
+    int before = upto - mine, all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp) before += places.warps[w];
+        all += places.warps[w];
+    }
+    places.buckets[thread] = before;
+    sync(); /* each bucket says where it begins */
+    each_place(
+        [&](int row, int at) { places.at[atomicAdd(&places.buckets[at >> 1 >> shift], 1)] = make_int2(at, row); });
+    sync(); /* the places are in order */
+    const int panel = p.w.panel, mask = panel - 1, panel_shift = panel ? 31 - __clz(panel) : 0;
     const int64_t panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
     const uint16_t *const high = (const uint16_t *)p.w.data, *const low = (const uint16_t *)p.w.low,
                           *const least = (const uint16_t *)p.w.least;
-    for (int r0 = thread / COLUMNS; r0 < rows; r0 += AT_ONCE * STEP) {
-        const int *at[AT_ONCE];
-        int count[AT_ONCE], most = 0, seen[AT_ONCE] = {}; /* by bits: up, down, NaN */
+    int64_t start[GROUPS];
+    int turn[GROUPS];
+    bool there[GROUPS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        const int64_t column = column0 + g * 32 + lane;
+        there[g] = column < p.out_features;
+        start[g] = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
+        turn[g] = panel ? (int)(start[g] & mask) : 0;
+    }
+    for (int e = warp * AT_ONCE; e < all; e += WARPS * AT_ONCE) {
+        int2 at[AT_ONCE];
+        int64_t from[AT_ONCE][GROUPS];
+        uint32_t value[AT_ONCE][GROUPS];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) at[i] = places.at[min(e + i, all - 1)];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int r = r0 + i * STEP;
-            at[i] = infinities_of(p, notes.list[first + min(r, rows - 1)]);
-            count[i] = there && r < rows ? at[i][0] : 0;
-        }
+            const int k = at[i].x >> 1;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) most = max(most, count[i]);
-        for (int q = 1; q <= most; q++) {
-            int64_t from[AT_ONCE];
-            int place[AT_ONCE];
-            uint32_t value[AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) place[i] = q <= count[i] ? at[i][q] : -1;
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                const int k = max(place[i], 0) >> 1;
-                from[i] = panel ? start - turn + (k >> shift) * panel_step + (k & mask ^ turn) : start + k;
-                value[i] = there ? high[from[i]] : 0;
-            }
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; i++) {
-                if (place[i] < 0) continue;
-                uint32_t rest = value[i] & 0x7fff;
-                if (!rest && low) rest = low[from[i]];
-                if (!rest && least) rest = least[from[i]];
-                seen[i] |= !rest ? 4 : (value[i] >> 15 ^ place[i]) & 1 ? 2 : 1;
+            for (int g = 0; g < GROUPS; g++) {
+                from[i][g] =
+                    panel ? start[g] - turn[g] + (k >> panel_shift) * panel_step + (k & mask ^ turn[g]) : start[g] + k;
+                value[i][g] = there[g] ? high[from[i][g]] : 0;
             }
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
-            if (r0 + i * STEP < rows)
-                tile[(r0 + i * STEP) * TILE_LD + c] = seen[i] == 1 ? INFINITY : seen[i] == 2 ? -INFINITY : NAN;
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) {
+                uint32_t rest = value[i][g] & 0x7fff;
+                if (!rest && there[g] && low) rest = low[from[i][g]];
+                if (!rest && there[g] && least) rest = least[from[i][g]];
+                /* Up and down: NaN. */
+                const bool negative = (value[i][g] >> 15 ^ at[i].x) & 1;
+                const unsigned up = __ballot_sync(~0u, !rest || !negative),
+                               down = __ballot_sync(~0u, !rest || negative);
+                if (lane < 2 && e + i < all) atomicOr(&places.seen[at[i].y * WORDS + 2 * g + lane], lane ? down : up);
+            }
+    }
+    sync(); /* all have been seen */
+    for (int i = thread; i < rows * COLUMNS; i += THREADS) {
+        const int r = i / COLUMNS, c = i % COLUMNS;
+        const unsigned *const seen = &places.seen[r * WORDS + c / 32 * 2];
+        const bool up = seen[0] >> c % 32 & 1, down = seen[1] >> c % 32 & 1;
+        tile[r * TILE_LD + c] = up && down ? NAN : up ? INFINITY : -INFINITY;
     }
     sync(); /* the tile is written */
 }
 
 /* What the rows of W of a tile are like, to the notes. */
 template <class Sync> __device__ __forceinline__ void note_columns(
-    const rfi_cuda_fold &p, Notes &notes, int64_t column0, int columns, int thread, Sync sync) {
+    const rfi_cuda_product &p, Notes &notes, int64_t column0, int columns, int thread, Sync sync) {
     const int64_t column = column0 + thread;
     const bool there = thread < columns && column < p.out_features;
     const float scale = there && p.w.scale ? p.w.scale[column] : 1;
@@ -663,25 +712,38 @@ __device__ __forceinline__ int uniform(int v) { return __shfl_sync(~0u, v, 0); }
 template <template <Pass> class Sums, class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared,
     int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync) {
     typedef typename Sums<VALUES>::Tile S;
-    constexpr int ROWS = S::ROWS, COLUMNS = S::COLUMNS;
-    const int64_t columns = (p.out_features + COLUMNS - 1) / COLUMNS;
-    for (int64_t window = 0; window < p.batch; window += WINDOW)
+    constexpr int COLUMNS = S::COLUMNS;
+    const int64_t columns = (p.product.out_features + COLUMNS - 1) / COLUMNS;
+    for (int64_t window = 0; window < p.product.batch; window += WINDOW)
 #pragma unroll 1
         for (int kind = FINITE; kind <= MANY; kind++) {
-            const int count = uniform(list_rows(p, (Kind)kind, window, notes, thread, sync));
-            const int64_t groups = (count + ROWS - 1) / ROWS, tiles = groups * columns;
+            const int count = uniform(list_rows(p.product, (Kind)kind, window, notes, thread, sync));
+            const int most = Sums<VALUES>::PLAIN && kind != FEW ? PLAIN_ROWS : S::ROWS;
+            const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
-                const int first = (int)(i % groups) * ROWS, rows = min(ROWS, count - first);
+                const int first = (int)(i % groups) * most, rows = min(most, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
-                note_columns(p, notes, column0, COLUMNS, thread, sync);
+                note_columns(p.product, notes, column0, COLUMNS, thread, sync);
                 const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);
-                if (kind == FEW && !infinite) look_up<S>(p, (float *)shared, notes, first, rows, column0, thread, sync);
-                else
+                const auto fold = [&](int first, int rows) {
+                    rfi_fold_tile(p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first,
+                        thread, WARPS);
+                    sync(); /* the tile is read, its states are written */
+                };
+                if (kind == FEW && !infinite)
+                    look_up<S>(p.product, (float *)shared, notes, first, rows, column0, thread, sync);
+                else if constexpr (Sums<VALUES>::PLAIN) {
+                    for (int part = 0; part < rows; part += PLAIN_ROWS) {
+                        const int there = min(rows - part, PLAIN_ROWS);
+                        Sums<VALUES>::multiply(
+                            p, (float *)shared, bytes, notes, infinite, first + part, there, column0, thread, sync);
+                        fold(first + part, there);
+                    }
+                    continue;
+                } else
                     compute_tile<Sums>(
                         p, (Kind)kind, infinite, finite, shared, bytes, notes, first, rows, column0, thread, sync);
-                rfi_fold_tile(
-                    p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first, thread, WARPS);
-                sync(); /* the tile is read, its states are written */
+                fold(first, rows);
             }
         }
 }

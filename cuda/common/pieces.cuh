@@ -186,7 +186,7 @@ template <class T> __device__ __forceinline__ void load_four(T (&v)[4], const T 
 
 /* The scales of the rows of W that a thread puts into a stage. */
 template <class T, int STEPS>
-__device__ __forceinline__ void scales_of(T (&scale)[STEPS], const rfi_cuda_fold &p, int64_t column0, int thread) {
+__device__ __forceinline__ void scales_of(T (&scale)[STEPS], const rfi_cuda_product &p, int64_t column0, int thread) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int64_t at = column0 + (s * THREADS + thread) / PIECES;

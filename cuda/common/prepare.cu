@@ -28,9 +28,11 @@ __global__ void __launch_bounds__(THREADS) clear_all(const __grid_constant__ rfi
     clear_words(p);
 }
 
-/* Every thread gets the combined value of the block, of whole warps, a power of two. `scratch` holds a value a warp. */
+/* Every thread gets the combined value of the block, of whole warps, a power of two, or of its warp alone. `scratch`
+ * holds a value a warp. */
 template <int WARPS, class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
     for (int step = 1; step < 32; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
+    if (WARPS == 1) return v;
     __syncthreads(); /* the scratch of the previous call is read */
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
     __syncthreads();
@@ -70,8 +72,23 @@ struct power {
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
 /* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through
  * shared memory takes longer. Their blocks are as large as can be, for there is one a multiprocessor, and its latencies
- * are hidden by nothing else. */
-constexpr int PIECES = 2, FEW_ROWS = 128, FEW_THREADS = 1024;
+ * are hidden by nothing else. Short rows do, too, a warp each, which waits for no other. */
+constexpr int FEW_ROWS = 128, FEW_THREADS = 1024, SHORT_ROW = 1024, SHORT_THREADS = 128, WARP = 32;
+template <int TEAM> constexpr int PIECES = TEAM == FEW_THREADS ? 2 : TEAM == WARP ? SHORT_ROW / WARP / WIDTH : 0;
+
+template <int TEAM> constexpr int BLOCK = TEAM == WARP ? SHORT_THREADS : TEAM; /* threads, */
+template <int TEAM> constexpr int BLOCKS = TEAM == WARP ? 5
+    : TEAM == FEW_THREADS                               ? 1
+                                                        : 6; /* and how many a multiprocessor must hold */
+
+/* What the threads of a row do together: a block, or a warp. */
+template <int TEAM> __device__ __forceinline__ bool any_of_team(bool v) {
+    return TEAM == WARP ? __any_sync(~0u, v) : __syncthreads_or(v);
+}
+template <int TEAM> __device__ __forceinline__ void wait_for_team() {
+    if (TEAM == WARP) __syncwarp();
+    else __syncthreads();
+}
 
 /* Values [i, i + WIDTH) of `data`, all at once. */
 __device__ __forceinline__ void load_whole(const void *data, int64_t i, int dtype, float (&v)[WIDTH]) {
@@ -120,8 +137,9 @@ template <int TERMS> __host__ __device__ constexpr float few_poor(int dtype) {
     return TERMS == 1 && dtype == RF_FLOAT32 ? 2 : 32;
 }
 
-/* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. */
-constexpr float SPARSE_BELOW = 0x1p-22f;
+/* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. A scaled value of x from this on is a
+ * fourth of its row's largest or more. */
+constexpr float SPARSE_BELOW = 0x1p-22f, LARGE_FROM = 0x1p13f;
 
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
 template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (&v)[WIDTH], uint2 (&term)[TERMS]) {
@@ -198,13 +216,13 @@ template <int TERMS> __device__ __forceinline__ void rest_of(float (&v)[WIDTH]) 
         if (fabsf(whole[j]) >= subnormal_below<TERMS>()) v[j] = 0;
 }
 
-/* A row as a thread goes through it, STEP values apart: first what it has in registers (FEW) or has copied to shared
+/* A row as a thread of TEAM goes through it, STEP values apart: first what it has in registers or has copied to shared
  * memory, then the rest. */
-template <bool FEW> struct row_walk {
-    static constexpr int BLOCK = FEW ? FEW_THREADS : THREADS, STEP = BLOCK * WIDTH;
+template <int TEAM> struct row_walk {
+    static constexpr int STEP = TEAM * WIDTH, IN_REGISTERS = PIECES<TEAM>;
     const rfi_cuda_split &p;
     const uint8_t *kept;
-    const float (&pieces)[FEW ? PIECES : 1][WIDTH];
+    const float (&pieces)[IN_REGISTERS ? IN_REGISTERS : 1][WIDTH];
     int64_t first; /* of the row: its first value in p.data */
     int copied;    /* how many from there on are in shared memory */
     int dtype;
@@ -212,14 +230,14 @@ template <bool FEW> struct row_walk {
     /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`.
      */
     template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
-        const int mine = threadIdx.x * WIDTH;
+        const int mine = threadIdx.x % TEAM * WIDTH;
         int i = mine;
         float v[WIDTH];
-        if (FEW) {
+        if (IN_REGISTERS) {
 #pragma unroll
-            for (int g = 0; g < PIECES; g++)
-                if (mine + g * STEP < end) use(mine + g * STEP, pieces[FEW ? g : 0]);
-            i += PIECES * STEP;
+            for (int g = 0; g < IN_REGISTERS; g++)
+                if (mine + g * STEP < end) use(mine + g * STEP, pieces[IN_REGISTERS ? g : 0]);
+            i += IN_REGISTERS * STEP;
         } else {
 #pragma unroll 2
             for (; i < copied; i += STEP) {
@@ -246,9 +264,9 @@ __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
 
 /* A row that is not finite. Returns its scale, in *place that of an infinity which its terms say, or -1, and in
  * *irregular whether they do not say what the row is. */
-template <bool FEW> __device__ __forceinline__ float find_infinity(
-    const row_walk<FEW> &walk, float *scratch, int64_t *place, bool *irregular) {
-    constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
+template <int TEAM> __device__ __forceinline__ float find_infinity(
+    const row_walk<TEAM> &walk, float *scratch, int64_t *place, bool *irregular) {
+    constexpr int WARPS = TEAM / 32;
     float nans = 0, infinities = 0, at = -1;
     walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
 #pragma unroll
@@ -269,10 +287,11 @@ template <bool FEW> __device__ __forceinline__ float find_infinity(
 }
 
 /* Their number and, of the first RFI_FEW_INFINITIES that are met, the places, to `list`. */
-template <bool FEW> __device__ __forceinline__ void list_infinities(const row_walk<FEW> &walk, int *list) {
-    __shared__ int count;
-    if (threadIdx.x == 0) count = 0;
-    __syncthreads(); /* that is there, and the terms are written that lie in this place */
+template <int TEAM> __device__ __forceinline__ void list_infinities(const row_walk<TEAM> &walk, int *list) {
+    __shared__ int counts[SHORT_THREADS / WARP];
+    int &count = counts[threadIdx.x / TEAM];
+    if (threadIdx.x % TEAM == 0) count = 0;
+    wait_for_team<TEAM>(); /* that is there, and the terms are written that lie in this place */
     walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
@@ -281,17 +300,31 @@ template <bool FEW> __device__ __forceinline__ void list_infinities(const row_wa
                 if (at < RFI_FEW_INFINITIES) list[1 + at] = (int)(i + j) << 1 | (v[j] < 0);
             }
     });
-    __syncthreads(); /* all are counted */
-    if (threadIdx.x == 0) list[0] = count;
+    wait_for_team<TEAM>(); /* all are counted */
+    if (threadIdx.x % TEAM == 0) list[0] = count;
+}
+
+/* Whether no logit misses what two levels of a row leave: one of its largest values meets none of W that is far below
+ * the largest there. */
+template <int TEAM> __device__ __forceinline__ bool outweighs_rest(const row_walk<TEAM> &walk, power scale) {
+    const uint8_t *const thin = walk.p.thin;
+    bool found = walk.p.dense;
+    if (!found && thin)
+        walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++)
+                if (fabsf(v[j] * scale.a * scale.b) >= LARGE_FROM) found |= !thin[i + j];
+        });
+    return any_of_team<TEAM>(found);
 }
 
 /* The second level of a row: the terms of what the first leaves. Returns the ratio of the scales; 0: nothing is left.
  * *irregular: even so the row loses too much. */
-template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
-    const row_walk<FEW> &walk, float *scratch, int64_t to, power scale, float counted, bool *irregular) {
-    constexpr int WARPS = row_walk<FEW>::BLOCK / 32;
+template <int TERMS, int TEAM> __device__ __forceinline__ float write_rest(
+    const row_walk<TEAM> &walk, float *scratch, int64_t to, power scale, float counted, bool *irregular) {
+    constexpr int WARPS = TEAM / 32;
     const rfi_cuda_split &p = walk.p;
-    const int mine = threadIdx.x * WIDTH;
+    const int mine = threadIdx.x % TEAM * WIDTH;
     float top = 0, poor = 0;
     const auto scaled = [&](const float (&stored)[WIDTH], float (&v)[WIDTH]) {
 #pragma unroll
@@ -320,44 +353,60 @@ template <int TERMS, bool FEW> __device__ __forceinline__ float write_rest(
             poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
     });
     poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
-    if (!p.dense)
+    if (!outweighs_rest(walk, scale))
         *irregular |= p.strict || p.w_infinite
             ? poor > 0
             : poor * 4 > counted; /* so far below the row's largest that a sum without them would not show it */
     return top > 0 ? down : 0;
 }
 
-/* A block a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32, the
- * usual case, without a question in its loops. */
-template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_bounds__(
-    row_walk<FEW>::BLOCK, FEW ? 1 : 6) split_rows(const __grid_constant__ rfi_cuda_split p) {
+/* TEAM threads a row: the largest magnitude, then the terms, and whether they say enough. PLAIN: whole rows of float32,
+ * the usual case, without a question in its loops. */
+template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_bounds__(BLOCK<TEAM>, BLOCKS<TEAM>)
+    split_rows(const __grid_constant__ rfi_cuda_split p) {
     extern __shared__ __align__(16) uint8_t kept[];
-    constexpr int STEP = row_walk<FEW>::STEP, WARPS = row_walk<FEW>::BLOCK / 32;
+    constexpr bool IN_REGISTERS = PIECES<TEAM> > 0;
+    constexpr int STEP = row_walk<TEAM>::STEP, WARPS = TEAM / 32;
     __shared__ float scratch[WARPS];
-    const int64_t row = blockIdx.x, first = row * p.ld;
-    const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = threadIdx.x * WIDTH;
+    const int thread = threadIdx.x % TEAM;
+    const int64_t row = TEAM == WARP ? blockIdx.x * (int64_t)(SHORT_THREADS / WARP) + threadIdx.x / WARP : blockIdx.x,
+                  first = row * p.ld;
+    const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = thread * WIDTH;
     const bool whole = PLAIN || is_whole(p);
     /* A thread's columns are STEP apart, whole panels, so that from column to column its terms are a constant number of
      * values apart. */
     static_assert(STEP % 64 == 0, "whole panels");
     const int64_t to = p.panel ? rfi_place(p.panel, p.panel_rows, row, mine) : row * p.ld_terms + mine;
     const int64_t apart = p.panel ? p.panel_rows / RFI_BLOCK_ROWS * rfi_block_values(p.panel) / p.panel : 1;
-    const int copied = FEW || !whole ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
-    float pieces[FEW ? PIECES : 1][WIDTH];
-    const row_walk<FEW> walk = {p, kept, pieces, first, copied, dtype, whole};
+    const bool by_value = !IN_REGISTERS && !whole && dtype == RF_FLOAT32; /* rows begin anywhere */
+    const int copied =
+        IN_REGISTERS || !(whole || by_value) ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+    float pieces[IN_REGISTERS ? PIECES<TEAM> : 1][WIDTH];
+    const row_walk<TEAM> walk = {p, kept, pieces, first, copied, dtype, whole};
     begin(p.clear);
-    if (FEW)
-#pragma unroll
-        for (int g = 0; g < PIECES; g++) load_values(p, first, mine + g * STEP, dtype, whole, pieces[FEW ? g : 0]);
-#pragma unroll 4
-    for (int i = mine; i < copied; i += STEP) {
-        const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
-        if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
-        else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
+    if (row >= p.rows) {
+        clear_words(p.clear);
+        return;
     }
+    if (IN_REGISTERS)
+#pragma unroll
+        for (int g = 0; g < PIECES<TEAM>; g++)
+            load_values(p, first, mine + g * STEP, dtype, whole, pieces[IN_REGISTERS ? g : 0]);
+    if (by_value)
+#pragma unroll 4
+        for (int i = threadIdx.x; i < copied; i += THREADS)
+            rfi_copy_async_4(rfi_shared_address(kept + i * 4), (const float *)p.data + first + i);
+    else
+#pragma unroll 4
+        for (int i = mine; i < copied; i += STEP) {
+            const uint8_t *from = (const uint8_t *)p.data + (first + i) * item;
+            if (item == 4) rfi_copy_async_16(rfi_shared_address(kept + i * 4), from, 16);
+            else rfi_copy_async_8(rfi_shared_address(kept + i * 2), from, 8);
+        }
     rfi_copy_commit();
     clear_words(p.clear);
-    rfi_copy_wait<0>(); /* a thread reads what it has copied itself: no barrier */
+    rfi_copy_wait<0>();            /* a thread reads what it has copied itself: no barrier */
+    if (by_value) __syncthreads(); /* but here */
     float top = 0;
     walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { top = largest_of(v, top); });
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
@@ -397,7 +446,7 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
             poor += write_terms<TERMS, BF16, false>(p, to + (i - mine) * apart, v, scale, dtype, keeps);
         });
-    if (!BF16 && p.levels.ratio && !irregular && __syncthreads_or(poor > 0)) {
+    if (!BF16 && p.levels.ratio && !irregular && any_of_team<TEAM>(poor > 0)) {
         float counted = 0;
         walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) {
 #pragma unroll
@@ -411,14 +460,14 @@ template <int TERMS, bool BF16, bool FEW, bool PLAIN> __global__ void __launch_b
                 walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
                     write_terms<TERMS, BF16, false>(p, to + i - mine, v, scale, dtype, false);
                 });
-            ratio = write_rest<TERMS, FEW>(walk, scratch, to, scale, counted, &irregular);
+            ratio = write_rest<TERMS, TEAM>(walk, scratch, to, scale, counted, &irregular);
         }
     }
     if (p.levels.wide && row == p.rows - 1)
-        for (int64_t i = p.rows + threadIdx.x; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
-            i += blockDim.x)
+        for (int64_t i = p.rows + thread; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
+            i += TEAM)
             p.levels.wide[i] = 0;
-    if (threadIdx.x) return;
+    if (thread) return;
     p.scale[row] = row_scale;
     if (p.irregular) p.irregular[row] = irregular;
     if (!p.levels.ratio) return;
@@ -485,7 +534,10 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
                 few = single ? few_poor<1>(p.dtype) : few_poor<2>(p.dtype), lost = single ? below : below * 0x1p-6f;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i)), scaled = v * scale.a * scale.b;
-        sparse |= scaled < SPARSE_BELOW;
+        if (scaled < SPARSE_BELOW) {
+            sparse = true;
+            if (!p.thin[i]) p.thin[i] = 1;
+        }
         if (v == 0) continue;
         counted += 1, sum += v * share;
         poor += scaled < below;
@@ -526,10 +578,13 @@ template <class T> __global__ void __launch_bounds__(THREADS) copy_rows(const __
 
 } // namespace
 
-template <int TERMS, bool BF16> static void (*split_kernel(bool few, bool plain))(rfi_cuda_split) {
-    return few  ? plain ? split_rows<TERMS, BF16, true, true> : split_rows<TERMS, BF16, true, false>
-         : plain ? split_rows<TERMS, BF16, false, true>
-                : split_rows<TERMS, BF16, false, false>;
+template <int TERMS, bool BF16> static void (*split_kernel(int team, bool plain))(rfi_cuda_split) {
+    switch (team) {
+    case WARP: return plain ? split_rows<TERMS, BF16, WARP, true> : split_rows<TERMS, BF16, WARP, false>;
+    case FEW_THREADS:
+        return plain ? split_rows<TERMS, BF16, FEW_THREADS, true> : split_rows<TERMS, BF16, FEW_THREADS, false>;
+    default: return plain ? split_rows<TERMS, BF16, THREADS, true> : split_rows<TERMS, BF16, THREADS, false>;
+    }
 }
 
 cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stream) {
@@ -537,18 +592,19 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
     if (!split->rows) return cudaSuccess;
     if (split->term_dtype == RF_FLOAT32)
         return rfi_launch(round_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
-    const bool few = split->rows <= FEW_ROWS, plain = split->dtype == RF_FLOAT32 && is_whole(*split),
-               bf16 = split->term_dtype == RF_BFLOAT16;
+    const int team = split->rows <= FEW_ROWS ? FEW_THREADS : split->depth <= SHORT_ROW ? WARP : THREADS;
+    const bool plain = split->dtype == RF_FLOAT32 && is_whole(*split), bf16 = split->term_dtype == RF_BFLOAT16;
     const int64_t row = split->columns * item_of(split->dtype),
-                  kept = few || split->dtype == RF_FLOAT64 ? 0
-        : row < KEPT_BYTES                                 ? row
-                                                           : KEPT_BYTES;
-    const auto kernel = split->terms == 3 ? split_kernel<3, true>(few, plain)
-        : bf16                            ? split_kernel<2, true>(few, plain)
-        : split->terms == 2               ? split_kernel<2, false>(few, plain)
-                                          : split_kernel<1, false>(few, plain);
-    return rfi_launch(kernel, split, dim3((unsigned)split->rows), few ? FEW_THREADS : THREADS, (size_t)kept, stream,
-        split->clear.overlaps);
+                  kept = team != THREADS || split->dtype == RF_FLOAT64 ? 0
+        : row < KEPT_BYTES                                             ? row
+                                                                       : KEPT_BYTES,
+                  rows = team == WARP ? SHORT_THREADS / WARP : 1;
+    const auto kernel = split->terms == 3 ? split_kernel<3, true>(team, plain)
+        : bf16                            ? split_kernel<2, true>(team, plain)
+        : split->terms == 2               ? split_kernel<2, false>(team, plain)
+                                          : split_kernel<1, false>(team, plain);
+    return rfi_launch(kernel, split, dim3((unsigned)((split->rows + rows - 1) / rows)),
+        team == WARP ? SHORT_THREADS : team, (size_t)kept, stream, split->clear.overlaps);
 }
 
 cudaError_t rfi_cuda_launch_survey(const rfi_cuda_survey *survey, cudaStream_t stream) {

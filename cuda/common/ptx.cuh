@@ -22,6 +22,11 @@ static __device__ __forceinline__ void rfi_copy_async_8(uint32_t shared, const v
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(bytes) : "memory");
 }
 
+/* The same for 4 bytes, all of them. */
+static __device__ __forceinline__ void rfi_copy_async_4(uint32_t shared, const void *global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+
 static __device__ __forceinline__ void rfi_copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /* Until at most `pending` of this thread's groups are under way. */
@@ -51,6 +56,13 @@ __device__ __forceinline__ void rfi_mma<__half>(float (&d)[4], const uint32_t (&
 template <> __device__ __forceinline__ void rfi_mma<__nv_bfloat16>(
     float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* The same of TF32, (16, 8) times (8, 8): two values of 16 bits are one of 32. */
+static __device__ __forceinline__ void rfi_mma_tf32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -2,7 +2,7 @@
 /* States of groups of columns, and results from them. Little work beside a fold, in double throughout. */
 #include "shards.h"
 #include "common/launch.cuh"
-#include "common/states.cuh"
+#include "common/squares.cuh"
 
 namespace {
 
@@ -97,10 +97,32 @@ __device__ __forceinline__ void group_states(const rfi_cuda_grouping &p, int64_t
     }
 }
 
+/* Likewise, of squares. A mean that is not finite makes what is joined with it NaN, and so does a NaN. */
+template <class T> __device__ __forceinline__ void group_squares(const rfi_cuda_grouping &p, int64_t row, int group) {
+    const int64_t first = p.borders[group] / RFI_FOLD_COLUMNS, columns = p.borders[group + 1] - p.borders[group],
+                  count = (columns + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS;
+    const rfi_square_unit<T> *const units = (const rfi_square_unit<T> *)p.squares.sums + row * p.squares.units + first;
+    const rfi_squares s =
+        p.squares.magnitudes ? rfi_squares_of(units, count) : rfi_squares_around(units, count, (double)columns);
+    if (threadIdx.x % 32) return;
+    double *const to = p.states + (row * p.groups + group) * p.words;
+    for (int f = 0; f < p.num_folds; f++) {
+        double *const own = to + p.folds[f].word;
+        own[0] = s.squares == s.squares ? s.centre : s.squares;
+        if (p.squares.magnitudes) {
+            own[1] = s.squares;
+        } else {
+            own[1] = (double)columns;
+            own[2] = s.squares;
+        }
+    }
+}
+
 template <class T> __global__ void __launch_bounds__(THREADS) group(const __grid_constant__ rfi_cuda_grouping p) {
     const int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, row = i / p.groups;
     if (row >= p.batch) return;
     const int group = (int)(i % p.groups);
+    if (p.squares.sums) return group_squares<T>(p, row, group);
     rfi_with_reduction(p.reduction, [&](auto of) { group_states<decltype(of), T>(p, row, group); });
 }
 
@@ -136,11 +158,20 @@ __device__ __forceinline__ int64_t asked_column(const rfi_cuda_merging &p, int64
 /* Calls f with the words of every group's state, in the order of the columns, whatever parts they lie in. */
 template <class F> __device__ __forceinline__ void each_group(const rfi_cuda_merging &p, int64_t row, F f) {
 #pragma unroll 1
-    for (int i = 0; i < p.num_parts; i++) {
-        const int64_t groups = p.parts[i].groups;
-        const double *const from = p.parts[i].states + row * groups * p.words + p.word;
+    for (int i = 0; i < p.num_runs; i++) {
+        const int64_t groups = p.runs[i].groups, count = p.runs[i].count, stride = p.runs[i].stride;
+        const double *from = p.runs[i].states + row * groups * p.words + p.word;
+        /* Of many devices each has one group: the loop with more turns is the one whose loads overlap. */
+        if (groups == 1) {
+#pragma unroll 8
+            for (int64_t c = 0; c < count; c++) f(from + c * stride);
+            continue;
+        }
+#pragma unroll 1
+        for (int64_t c = 0; c < count; c++, from += stride) {
 #pragma unroll 4
-        for (int64_t g = 0; g < groups; g++) f(from + g * p.words);
+            for (int64_t g = 0; g < groups; g++) f(from + g * p.words);
+        }
     }
 }
 
@@ -164,9 +195,40 @@ template <class R, class T> __device__ __forceinline__ void merge_row(const rfi_
     else rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, run_steps(p, row, v));
 }
 
+/* As lib/states.h joins them. A row's mean is known before the distances from it. */
+template <class T> __device__ double spread_of(const rfi_cuda_merging &p, int64_t row) {
+    double mean = 0, count = 0, squares = 0;
+    each_group(p, row, [&](const double *words) {
+        if (!(words[1] > 0)) return;
+        count += words[1];
+        mean += (words[0] - mean) * (words[1] / count);
+    });
+    each_group(
+        p, row, [&](const double *words) { squares += words[2] + rfi_moved_squares<T>(words[1], words[0] - mean); });
+    return squares / p.count;
+}
+
+template <class T> __device__ double norm_of(const rfi_cuda_merging &p, int64_t row) {
+    double largest = 0, squares = 0;
+    each_group(p, row, [&](const double *words) { largest = words[0] <= largest ? largest : words[0] + largest * 0; });
+    const double down = rfi_typed<double>::down(largest);
+    each_group(p, row, [&](const double *words) {
+        const double less = down / rfi_typed<double>::down(words[0]);
+        squares += words[1] * less * less;
+    });
+    return largest < INFINITY ? sqrt(squares) / down : largest;
+}
+
 template <class T> __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ rfi_cuda_merging p) {
     const int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (row < p.batch) with_any_reduction(p.reduction, [&](auto of) { merge_row<decltype(of), T>(p, row); });
+    if (row >= p.batch) return;
+    if (p.reduction == RF_OP_VAR || p.reduction == RF_OP_STD || p.reduction == RF_OP_NORM) {
+        const double found = p.reduction == RF_OP_NORM ? norm_of<T>(p, row) : spread_of<T>(p, row);
+        rfi_store_as<T>(
+            p.y, p.y_dtype, row * p.ldy, run_steps(p, row, (T)(p.reduction == RF_OP_STD ? sqrt(found) : found)));
+        return;
+    }
+    with_any_reduction(p.reduction, [&](auto of) { merge_row<decltype(of), T>(p, row); });
 }
 
 __global__ void own_columns(const __grid_constant__ rfi_cuda_own_columns p) {

@@ -127,7 +127,7 @@ template <class T> struct alignas(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) rfi_s
 };
 
 /* The column that a row asks for. */
-static __device__ __forceinline__ int64_t rfi_asked(const rfi_cuda_fold &p, int64_t row) {
+static __device__ __forceinline__ int64_t rfi_asked(const rfi_cuda_visitor &p, int64_t row) {
     return p.columns ? p.columns[min(row, p.batch - 1)] : RFI_COLUMN_OUTSIDE;
 }
 
@@ -326,7 +326,7 @@ static __device__ __forceinline__ void rfi_write_state(void *partials, int64_t i
 
 /* A number of a row through steps of the chain. */
 template <class T>
-static __device__ __forceinline__ T rfi_run_steps(const rfi_cuda_fold &p, int first, int count, int64_t row, T v) {
+static __device__ __forceinline__ T rfi_run_steps(const rfi_cuda_visitor &p, int first, int count, int64_t row, T v) {
     T saved = 0;
 #pragma unroll 1
     for (int i = first; i < first + count; i++) {
@@ -339,14 +339,15 @@ static __device__ __forceinline__ T rfi_run_steps(const rfi_cuda_fold &p, int fi
 }
 
 /* A number of a row through the steps behind the reduction, and to y. */
-template <class T> static __device__ __forceinline__ void rfi_store_number(const rfi_cuda_fold &p, int64_t row, T v) {
+template <class T>
+static __device__ __forceinline__ void rfi_store_number(const rfi_cuda_visitor &p, int64_t row, T v) {
     v = rfi_run_steps(p, p.chain.num_pre, p.chain.num_post, row, v);
     rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
 }
 
 /* One of the results that a state of rfi_answers has; a column as its word. */
-template <class T> static __device__ __forceinline__ T rfi_answer(
-    const rfi_cuda_fold &p, const rfi_cuda_result &result, int64_t row, const rfi_state_of<T, rfi_answers::TOTALS> &s) {
+template <class T> static __device__ __forceinline__ T rfi_answer(const rfi_cuda_visitor &p,
+    const rfi_cuda_result &result, int64_t row, const rfi_state_of<T, rfi_answers::TOTALS> &s) {
     typedef typename rfi_typed<T>::column number;
     const T n = (T)p.out_features, none[1] = {0};
     const int64_t asked = rfi_asked(p, row);
@@ -371,7 +372,7 @@ template <class T> static __device__ __forceinline__ T rfi_answer(
 /* What the state of a whole row comes to, to y: a number goes to store(p, row, v), which takes it through the steps
  * behind the reduction; a column, which has none, goes to y as int64. */
 template <class R, class T, int N, class Store> static __device__ __forceinline__ void rfi_finish_state(
-    const rfi_cuda_fold &p, int64_t row, const rfi_state_of<T, N> &s, Store store) {
+    const rfi_cuda_visitor &p, int64_t row, const rfi_state_of<T, N> &s, Store store) {
     if constexpr (std::is_same<R, rfi_answers>::value) {
 #pragma unroll 1
         for (int i = 0; i < p.num_results; i++) {

@@ -77,20 +77,20 @@ template <class S, class T> __device__ __forceinline__ void add_teams(
 /* Of many rows a thread has many loads on their way, and no second block the registers. */
 template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows > 64 ? 1 : 2)
     fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
-    if (!rfi_is_wanted(p)) return;
+    if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(16) unsigned char shared[];
     T *const x = (T *)shared, *const w = x + DEPTH<T> * S::rows;
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;
-    const int rows = (int)min((int64_t)S::rows, p.batch - row0),
-              columns = (int)min((int64_t)S::columns, p.out_features - column0);
+    const int rows = (int)min((int64_t)S::rows, p.product.batch - row0),
+              columns = (int)min((int64_t)S::columns, p.product.out_features - column0);
     const int team = threadIdx.x / S::team, row = threadIdx.x % S::row_groups * THREAD_ROWS,
               column = threadIdx.x % S::team / S::row_groups * THREAD_COLUMNS;
     const auto [first, end] = rfi_part_of(p);
-    const operand x_from = operand_of<T>(p.x), w_from = operand_of<T>(p.w);
+    const operand x_from = operand_of<T>(p.product.x), w_from = operand_of<T>(p.product.w);
     T x_scale[S::x_steps], w_scale[S::w_steps];
 #pragma unroll
     for (int s = 0; s < S::x_steps; s++) x_scale[s] = 1;
-    scales_of(w_scale, p, column0, threadIdx.x);
+    scales_of(w_scale, p.product, column0, threadIdx.x);
     const auto x_row = [=](int row) { return row0 + row; };
     const auto w_row = [=](int row) { return column0 + row; };
     share<T, S::rows, S::x_steps, 1> next_x;
@@ -113,20 +113,21 @@ template <class S, class T> __global__ void __launch_bounds__(THREADS, S::rows >
     }
     T *const tile = (T *)shared;
     add_teams<S>(tile, sum, team, row, column);
-    if (p.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p, tile, TILE_LD, rows)) return;
+    if (p.schedule.splits > 1 && !rfi_add_splits<S::rows, S::columns, THREADS>(p.schedule, tile, TILE_LD, rows)) return;
     /* A warp then takes all its rows together, of double two turns. */
     constexpr int AT_ONCE = S::rows <= 32 ? 1 : S::rows / (sizeof(T) == 4 ? 32 : 64);
     rfi_fold_tile<T, AT_ONCE>(p, (const T *)tile, TILE_LD, row0, rows, column0, RFI_FOLD_COLUMNS);
-    if (p.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
+    if (p.schedule.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 template <class S, class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    const int64_t row_blocks = rfi_tiles(fold->batch, S::rows),
-                  column_blocks = rfi_tiles(fold->out_features, S::columns);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->splits > 65535) return cudaErrorInvalidConfiguration;
+    const int64_t row_blocks = rfi_tiles(fold->product.batch, S::rows),
+                  column_blocks = rfi_tiles(fold->product.out_features, S::columns);
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->schedule.splits > 65535)
+        return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_few_tiles<S, T>, fold,
-        dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->splits), THREADS,
-        S::template shared_bytes<T>, stream, fold->overlaps);
+        dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->schedule.splits), THREADS,
+        S::template shared_bytes<T>, stream, fold->schedule.overlaps);
 }
 
 } // namespace
@@ -136,9 +137,6 @@ cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t 
 }
 cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, float>(fold, stream);
-}
-cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return launch<shape<8, 64>, double>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch<shape<128, 8>, double>(fold, stream);

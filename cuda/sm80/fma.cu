@@ -38,7 +38,7 @@ template <class T> struct loads {
 };
 
 template <class T> __device__ __forceinline__ void load(
-    loads<T> &v, const rfi_cuda_fold &p, int64_t x_row, bool x_there, int64_t column0, int64_t k0) {
+    loads<T> &v, const rfi_cuda_product &p, int64_t x_row, bool x_there, int64_t column0, int64_t k0) {
     const int64_t k = k0 + threadIdx.x % 4 * STEP, column = column0 + threadIdx.x / 4;
     load_step(v.x, p.x, x_there, x_row, k, p.in_features);
     load_step(v.w[0], p.w, column < p.out_features, column, k, p.in_features);
@@ -57,7 +57,7 @@ template <class T> __device__ __forceinline__ void put(stage<T> &s, const loads<
 
 /* Logits without bias of a tile, to shared memory. */
 template <class T>
-__device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t row0, int rows, int64_t column0) {
+__device__ void multiply(const rfi_cuda_product &p, unsigned char *shared, int64_t row0, int rows, int64_t column0) {
     stage<T> &s = *(stage<T> *)shared;
     const int tr = threadIdx.x / 32 * THREAD_ROWS, tc = threadIdx.x % 32 * THREAD_COLUMNS, index = threadIdx.x / 4;
     const bool there = index < rows;
@@ -92,18 +92,19 @@ __device__ void multiply(const rfi_cuda_fold &p, unsigned char *shared, int64_t 
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __grid_constant__ rfi_cuda_fold p) {
-    if (!rfi_is_wanted(p)) return;
+    if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(16) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
-    const int rows = (int)min((int64_t)ROWS, p.batch - row0);
-    multiply<T>(p, shared, row0, rows, column0);
+    const int rows = (int)min((int64_t)ROWS, p.product.batch - row0);
+    multiply<T>(p.product, shared, row0, rows, column0);
     rfi_fold_tile(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
-    if (p.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
+    if (p.schedule.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 /* The batch varies fastest: W streams from memory once, x stays in the second-level cache. */
 template <class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
+    int64_t row_blocks = rfi_tiles(fold->product.batch, ROWS),
+            column_blocks = rfi_tiles(fold->product.out_features, COLUMNS);
     if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
     return rfi_launch(
         fold_fma<T>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, shared_bytes<T>(), stream);

@@ -176,7 +176,7 @@ __device__ __forceinline__ void multiply_steps(sums<S> &part, uint32_t stage, in
 
 /* From the second level of x to the first: what is summed up so far, in units of the first. `row0` is the warp's first
  * row. */
-template <class S> __device__ __forceinline__ void change_level(const rfi_cuda_fold &p, sums<S> &sum, int64_t row0) {
+template <class S> __device__ __forceinline__ void change_level(const rfi_cuda_product &p, sums<S> &sum, int64_t row0) {
 #pragma unroll
     for (int m = 0; m < S::m_tiles; m++)
 #pragma unroll
@@ -191,7 +191,7 @@ template <class S> __device__ __forceinline__ void change_level(const rfi_cuda_f
 }
 
 /* Whether a row of a block's has two levels; all of its threads ask. */
-__device__ __forceinline__ bool is_wide(const rfi_cuda_fold &p, int64_t row0, int rows) {
+__device__ __forceinline__ bool is_wide(const rfi_cuda_product &p, int64_t row0, int rows) {
     if (!p.levels.wide) return false;
     bool wide = false;
     for (int r = threadIdx.x; r < rows; r += blockDim.x) wide |= row0 + r < p.batch && p.levels.wide[row0 + r];
@@ -281,8 +281,8 @@ template <class S, class Change> __device__ __forceinline__ void multiply_single
 }
 
 /* The sums, unscaled, to the tile in shared memory. */
-template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_fold &p, float *tile, const sums<S> &total,
-    int64_t row0, int64_t column0, int warp_row, int warp_column) {
+template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_product &p, float *tile,
+    const sums<S> &total, int64_t row0, int64_t column0, int warp_row, int warp_column) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < S::n_tiles; n++) {
@@ -308,30 +308,30 @@ template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_fol
 
 template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     fold_mma(const __grid_constant__ rfi_cuda_fold p) {
-    if (!rfi_is_wanted(p)) return;
+    if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(128) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;
     const int warp = threadIdx.x / 32, warp_row = warp / S::warps_n * (S::rows / S::warps_m),
               warp_column = warp % S::warps_n * (S::columns / S::warps_n);
     const uint32_t ring = rfi_shared_address(shared);
     pipeline<S> pipe = {
-        .x = source_of<S>(p.x, row0, p.batch),
-        .w = source_of<S>(p.w, column0, p.out_features),
+        .x = source_of<S>(p.product.x, row0, p.product.batch),
+        .w = source_of<S>(p.product.w, column0, p.product.out_features),
         .ring = ring,
         .mine = ring + place<S>(threadIdx.x / S::pieces, threadIdx.x % S::pieces),
-        .whole = (int)(p.in_features / S::depth),
-        .last_bytes = max(0, min(16, ((int)(p.in_features % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
+        .whole = (int)(p.product.in_features / S::depth),
+        .last_bytes = max(0, min(16, ((int)(p.product.in_features % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
     };
-    pipe.end = pipe.whole + (p.in_features % S::depth > 0);
+    pipe.end = pipe.whole + (p.product.in_features % S::depth > 0);
     rfi_wait_for_previous();
-    const bool wide = is_wide(p, row0, S::rows);
+    const bool wide = is_wide(p.product, row0, S::rows);
     if (wide) {
-        pipe.back = p.x.level * S::item;
+        pipe.back = p.product.x.level * S::item;
 #pragma unroll
         for (int t = 0; t < S::x_terms; t++) pipe.x.term[t] += pipe.back;
     }
     const int stages = wide ? 2 * pipe.end : pipe.end, change_at = wide ? pipe.end : -1;
-    const auto change = [&](sums<S> &sum) { change_level<S>(p, sum, row0 + warp_row); };
+    const auto change = [&](sums<S> &sum) { change_level<S>(p.product, sum, row0 + warp_row); };
 #pragma unroll 1
     for (int s = 0; s < S::stages - 1; s++) {
         copy_x<S>(pipe);
@@ -350,33 +350,34 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     }
     rfi_copy_commit(); /* what was started for stages that there are not */
     rfi_copy_wait<0>();
-    const int rows = (int)min((int64_t)S::rows, p.batch - row0);
+    const int rows = (int)min((int64_t)S::rows, p.product.batch - row0);
 #pragma unroll 1
     for (int first = 0; first < rows; first += S::tile_rows) {
         __syncthreads(); /* the ring, or the tile before, is read: the tile takes its place */
         if (warp_row >= first && warp_row < first + S::tile_rows)
-            store_tile<S>(p, (float *)shared, sum, row0 + first, column0, warp_row - first, warp_column);
+            store_tile<S>(p.product, (float *)shared, sum, row0 + first, column0, warp_row - first, warp_column);
         __syncthreads(); /* the tile is written */
         rfi_fold_tile(
             p, (const float *)shared, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
     }
-    if (p.tickets) rfi_finish_rows<float>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
+    if (p.schedule.tickets) rfi_finish_rows<float>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 /* Whether a device has room for as many blocks of these on a multiprocessor as they are made for. A block takes 1 KB
  * and its static memory besides; a multiprocessor has 1 KB more than one block may take. */
 template <class S> bool has_room(const rfi_cuda_fold *fold) {
-    return S::blocks * (S::shared_bytes + 1024 + 256) <= fold->shared_per_block + 1024;
+    return S::blocks * (S::shared_bytes + 1024 + 256) <= fold->schedule.shared_per_block + 1024;
 }
 
 /* The batch varies fastest: W streams from memory once, x stays in the second-level cache. */
 template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    const int64_t row_blocks = rfi_tiles(fold->batch, S::rows),
-                  column_blocks = rfi_tiles(fold->out_features, S::columns);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->in_features / S::depth > INT32_MAX / 2 - S::stages)
+    const int64_t row_blocks = rfi_tiles(fold->product.batch, S::rows),
+                  column_blocks = rfi_tiles(fold->product.out_features, S::columns);
+    if (row_blocks > INT32_MAX || column_blocks > 65535 ||
+        fold->product.in_features / S::depth > INT32_MAX / 2 - S::stages)
         return cudaErrorInvalidConfiguration;
     return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), S::threads,
-        S::shared_bytes, stream, fold->overlaps);
+        S::shared_bytes, stream, fold->schedule.overlaps);
 }
 
 /* Neither the place of the sums nor the number of stages changes a bit. */
@@ -388,13 +389,13 @@ cudaError_t launch_large(const rfi_cuda_fold *fold, cudaStream_t stream) {
         : launch<shape<E, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 32, RING, BLOCKS, false>>(fold, stream);
 }
 
-bool is_single(const rfi_cuda_fold *fold) { return !fold->x.low && !fold->w.low; }
+bool is_single(const rfi_cuda_fold *fold) { return !fold->product.x.low && !fold->product.w.low; }
 
 /* WIDE: bytes of stages of three terms a side, which take the most. */
 template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS, int WIDE>
 cudaError_t launch_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
     constexpr int LEAST = ROWS < 32 ? 64 : 32; /* columns of a stage, so that each thread has a row to copy */
-    const int x_terms = rfi_terms_of(fold->x), w_terms = rfi_terms_of(fold->w);
+    const int x_terms = rfi_terms_of(fold->product.x), w_terms = rfi_terms_of(fold->product.w);
     if (w_terms == 3)
         return launch<shape<__nv_bfloat16, 3, 3, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, WIDE, 1, false>>(fold, stream);
     if (x_terms == 3)
@@ -404,7 +405,7 @@ cudaError_t launch_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
         return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
     if (w_terms == 2)
         return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
-    if (fold->w.dtype == RF_BFLOAT16)
+    if (fold->product.w.dtype == RF_BFLOAT16)
         return launch<shape<__nv_bfloat16, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(
             fold, stream);
     return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
@@ -416,14 +417,14 @@ constexpr int RING = 98304, LARGE_RING = 163840;
 template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int BYTES>
 cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
     if (!is_single(fold)) return launch_terms<ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, BYTES>(fold, stream);
-    if (fold->x.dtype == RF_BFLOAT16)
+    if (fold->product.x.dtype == RF_BFLOAT16)
         return launch<shape<__nv_bfloat16, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
     return launch<shape<__half, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
 }
 
 template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N>
 cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return fold->shared_per_block >= LARGE_RING + 1024
+    return fold->schedule.shared_per_block >= LARGE_RING + 1024
         ? launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, LARGE_RING>(fold, stream)
         : launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, RING>(fold, stream);
 }
@@ -432,13 +433,13 @@ cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
 
 cudaError_t rfi_cuda_fold_mma_128x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
     if (!is_single(fold)) return launch_terms<128, 128, 2, 4, 32, RING, 1, LARGE_RING>(fold, stream);
-    return fold->x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 128, 128, 2, 2, RING / 2, 2>(fold, stream)
-                                        : launch_large<__half, 128, 128, 2, 2, RING / 2, 2>(fold, stream);
+    return fold->product.x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 128, 128, 2, 2, RING / 2, 2>(fold, stream)
+                                                : launch_large<__half, 128, 128, 2, 2, RING / 2, 2>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_mma_256x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
     if (!is_single(fold)) return cudaErrorInvalidConfiguration; /* the stages of several products do not fit */
-    return fold->x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 256, 128, 4, 2, RING, 1>(fold, stream)
-                                        : launch_large<__half, 256, 128, 4, 2, RING, 1>(fold, stream);
+    return fold->product.x.dtype == RF_BFLOAT16 ? launch_large<__nv_bfloat16, 256, 128, 4, 2, RING, 1>(fold, stream)
+                                                : launch_large<__half, 256, 128, 4, 2, RING, 1>(fold, stream);
 }
 cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stream) {
     return launch_small<64, 64, 2, 4>(fold, stream);

@@ -90,7 +90,7 @@ __device__ __forceinline__ void multiply(double (&sum)[M_TILES][N_TILES][4], con
 
 template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     fold_mma_f64(const __grid_constant__ rfi_cuda_fold p) {
-    if (!rfi_is_wanted(p)) return;
+    if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(128) uint8_t ring[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -100,8 +100,8 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int64_t depth = end_column - first_column;
     const int steps = (int)((depth + DEPTH - 1) / DEPTH), piece = threadIdx.x % S::pieces;
     pipeline<S> pipe = {
-        .x = source_of<S>(p.x, row0, p.batch),
-        .w = source_of<S>(p.w, column0, p.out_features),
+        .x = source_of<S>(p.product.x, row0, p.product.batch),
+        .w = source_of<S>(p.product.w, column0, p.product.out_features),
         .mine = rfi_shared_address(ring) + place(threadIdx.x / S::pieces, piece * 16),
         .whole = (int)(depth / DEPTH),
         .last_bytes = min(max((int)(depth % DEPTH) * S::item - piece * 16, 0), 16),
@@ -140,23 +140,26 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
                 tile[(warp_row + m * 16 + i / 2 * 8 + lane / 4) * TILE_LD + warp_column + n * 8 + lane % 4 * 2 +
                     i % 2] = sum[m][n][i];
     __syncthreads(); /* the tile is written */
-    const int rows = (int)min((int64_t)ROWS, p.batch - row0);
-    if (p.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p, tile, TILE_LD, rows)) return;
+    const int rows = (int)min((int64_t)ROWS, p.product.batch - row0);
+    if (p.schedule.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p.schedule, tile, TILE_LD, rows)) return;
     rfi_fold_tile<double, 2>(p, (const double *)tile, TILE_LD, row0, rows, column0, COLUMNS);
-    if (p.tickets) rfi_finish_rows<double>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
+    if (p.schedule.tickets) rfi_finish_rows<double>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
 } // namespace
 
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    int64_t row_blocks = rfi_tiles(fold->batch, ROWS), column_blocks = rfi_tiles(fold->out_features, COLUMNS);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->splits > 65535 ||
-        fold->in_features / DEPTH > INT32_MAX - STAGES)
+    int64_t row_blocks = rfi_tiles(fold->product.batch, ROWS),
+            column_blocks = rfi_tiles(fold->product.out_features, COLUMNS);
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->schedule.splits > 65535 ||
+        fold->product.in_features / DEPTH > INT32_MAX - STAGES)
         return cudaErrorInvalidConfiguration;
     /* As in forward.c, but what lies beside a row is not known here. */
     const auto in_pieces = [&](const rfi_cuda_rows &rows) {
-        return fold->in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0;
+        return fold->product.in_features % 2 == 0 && rows.ld % 2 == 0 && (uintptr_t)rows.data % 16 == 0;
     };
-    return rfi_launch(in_pieces(fold->x) && in_pieces(fold->w) ? fold_mma_f64<shape<true>> : fold_mma_f64<shape<false>>,
-        fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->splits), THREADS, RING, stream);
+    return rfi_launch(in_pieces(fold->product.x) && in_pieces(fold->product.w) ? fold_mma_f64<shape<true>>
+                                                                               : fold_mma_f64<shape<false>>,
+        fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->schedule.splits), THREADS, RING,
+        stream);
 }

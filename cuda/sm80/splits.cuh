@@ -13,14 +13,15 @@ struct rfi_part {
 };
 
 static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p) {
-    const int64_t depth = p.splits > 1 ? p.split_depth : p.in_features, first = blockIdx.z * depth;
-    return {first, min(first + depth, p.in_features)};
+    const int64_t depth = p.schedule.splits > 1 ? p.schedule.split_depth : p.product.in_features,
+                  first = blockIdx.z * depth;
+    return {first, min(first + depth, p.product.in_features)};
 }
 
 /* The sums of all parts to `tile` (ROWS, COLUMNS), of which the first `rows` count, `ld` apart in shared memory, where
  * this block's are, if it is the last of its tile to come here; else false. By all threads, after a barrier. */
 template <int ROWS, int COLUMNS, int THREADS, class T>
-static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_fold &p, T *tile, int ld, int rows) {
+static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_schedule &p, T *tile, int ld, int rows) {
     constexpr int FOURS = ROWS * COLUMNS / 4;
     const int there = rows * (COLUMNS / 4);
     __shared__ bool last;

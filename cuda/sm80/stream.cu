@@ -38,7 +38,7 @@ __device__ __forceinline__ uint4 load_eight(const uint16_t *row, int64_t k, int6
 }
 
 template <int TERMS> __device__ __forceinline__ void load(
-    piece<TERMS> &w, const rfi_cuda_fold &p, const int64_t (&row)[WARP_COLUMNS], int64_t k) {
+    piece<TERMS> &w, const rfi_cuda_product &p, const int64_t (&row)[WARP_COLUMNS], int64_t k) {
 #pragma unroll
     for (int c = 0; c < WARP_COLUMNS; c++) {
         w.term[0][c] = load_eight((const uint16_t *)p.w.data + row[c], k, p.in_features);
@@ -90,7 +90,7 @@ template <class E, int TERMS, int ROWS> __device__ __forceinline__ void multiply
 
 /* Four values of row r of x from k on, zero beyond the last row and column. `whole`: read at once where all are there.
  */
-__device__ __forceinline__ float4 load_four(const rfi_cuda_fold &p, int r, int64_t k, bool whole) {
+__device__ __forceinline__ float4 load_four(const rfi_cuda_product &p, int r, int64_t k, bool whole) {
     float v[4] = {};
     const int64_t at = r * p.x.ld + k;
     if (r >= p.batch) return make_float4(0, 0, 0, 0);
@@ -102,7 +102,7 @@ __device__ __forceinline__ float4 load_four(const rfi_cuda_fold &p, int r, int64
 }
 
 /* Columns [k0, k0 + X_DEPTH) of x to shared memory: all loads first, then all stores. */
-template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_cuda_fold &p, int64_t k0) {
+template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_cuda_product &p, int64_t k0) {
     static_assert(X_DEPTH == THREADS * 4, "a thread takes four values of each row");
     const bool whole = p.x.dtype == RF_FLOAT32 && p.x.ld % 4 == 0 && (uintptr_t)p.x.data % 16 == 0;
     const int k = threadIdx.x * 4;
@@ -115,7 +115,7 @@ template <int ROWS> __device__ __forceinline__ void fetch_x(float *x, const rfi_
 
 template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREADS, 1)
     fold_stream(const __grid_constant__ rfi_cuda_fold p) {
-    if (!rfi_is_wanted(p)) return;
+    if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(16) float x[];
     __shared__ __align__(16) float tile[ROWS < 4 ? 4 : ROWS][TILE_LD]; /* the fold takes four rows at a time */
     const int lane = threadIdx.x % 32, warp_column = threadIdx.x / 32 * WARP_COLUMNS;
@@ -124,20 +124,20 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
     float scale[WARP_COLUMNS];
 #pragma unroll
     for (int c = 0; c < WARP_COLUMNS; c++) {
-        const int64_t column = min(column0 + warp_column + c, p.out_features - 1);
-        row[c] = column * p.w.ld;
-        scale[c] = p.w.scale ? p.w.scale[column] : 1;
+        const int64_t column = min(column0 + warp_column + c, p.product.out_features - 1);
+        row[c] = column * p.product.w.ld;
+        scale[c] = p.product.w.scale ? p.product.w.scale[column] : 1;
     }
     float sum[WARP_COLUMNS][ROWS] = {};
     piece<TERMS> next;
-    load(next, p, row, lane * LANE_DEPTH);
-    for (int64_t k0 = 0; k0 < p.in_features; k0 += X_DEPTH) {
+    load(next, p.product, row, lane * LANE_DEPTH);
+    for (int64_t k0 = 0; k0 < p.product.in_features; k0 += X_DEPTH) {
         __syncthreads(); /* the last piece of x is read */
-        fetch_x<ROWS>(x, p, k0);
+        fetch_x<ROWS>(x, p.product, k0);
         __syncthreads(); /* this one is written */
-        for (int k = 0; k < X_DEPTH && k0 + k < p.in_features; k += WARP_DEPTH) {
+        for (int k = 0; k < X_DEPTH && k0 + k < p.product.in_features; k += WARP_DEPTH) {
             const piece<TERMS> now = next;
-            load(next, p, row, k0 + k + WARP_DEPTH + lane * LANE_DEPTH);
+            load(next, p.product, row, k0 + k + WARP_DEPTH + lane * LANE_DEPTH);
             multiply<E>(sum, now, scale, x, k);
         }
     }
@@ -150,29 +150,29 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
         }
     }
     __syncthreads(); /* the tile is written */
-    rfi_fold_tile(p, (const float *)tile, TILE_LD, 0, (int)p.batch, column0, COLUMNS);
-    if (p.tickets) rfi_finish_rows<float>(p, 0, blockIdx.x, gridDim.x, 0, (int)p.batch);
+    rfi_fold_tile(p, (const float *)tile, TILE_LD, 0, (int)p.product.batch, column0, COLUMNS);
+    if (p.schedule.tickets) rfi_finish_rows<float>(p, 0, blockIdx.x, gridDim.x, 0, (int)p.product.batch);
 }
 
 template <class E, int TERMS, int ROWS> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return rfi_launch(fold_stream<E, TERMS, ROWS>, fold, dim3((unsigned)rfi_tiles(fold->out_features, COLUMNS)),
+    return rfi_launch(fold_stream<E, TERMS, ROWS>, fold, dim3((unsigned)rfi_tiles(fold->product.out_features, COLUMNS)),
         THREADS, sizeof(float) * ROWS * X_DEPTH, stream);
 }
 
 /* A row's bits do not depend on how many there are: only what is computed beside it does. */
 template <class E, int TERMS> cudaError_t launch_rows(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (fold->batch > 8 || !fold->out_features) return cudaErrorInvalidConfiguration;
-    return fold->batch > 4 ? launch<E, TERMS, 8>(fold, stream)
-        : fold->batch > 2  ? launch<E, TERMS, 4>(fold, stream)
-        : fold->batch > 1  ? launch<E, TERMS, 2>(fold, stream)
-                           : launch<E, TERMS, 1>(fold, stream);
+    if (fold->product.batch > 8 || !fold->product.out_features) return cudaErrorInvalidConfiguration;
+    return fold->product.batch > 4 ? launch<E, TERMS, 8>(fold, stream)
+        : fold->product.batch > 2  ? launch<E, TERMS, 4>(fold, stream)
+        : fold->product.batch > 1  ? launch<E, TERMS, 2>(fold, stream)
+                                   : launch<E, TERMS, 1>(fold, stream);
 }
 
 } // namespace
 
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (fold->w.dtype == RF_BFLOAT16)
-        return fold->w.least ? launch_rows<__nv_bfloat16, 3>(fold, stream)
-                             : launch_rows<__nv_bfloat16, 1>(fold, stream);
-    return fold->w.low ? launch_rows<__half, 2>(fold, stream) : launch_rows<__half, 1>(fold, stream);
+    if (fold->product.w.dtype == RF_BFLOAT16)
+        return fold->product.w.least ? launch_rows<__nv_bfloat16, 3>(fold, stream)
+                                     : launch_rows<__nv_bfloat16, 1>(fold, stream);
+    return fold->product.w.low ? launch_rows<__half, 2>(fold, stream) : launch_rows<__half, 1>(fold, stream);
 }

@@ -14,7 +14,9 @@
 
 namespace hopper {
 
-constexpr int GROUP = RFI_SM90_GROUP; /* states of a row that are merged at a time */
+constexpr int GROUP = RFI_SM90_GROUP;     /* states of a row that are merged at a time, where they are many */
+constexpr int LANES = 4;                  /* that merge the states of a row, pairs, */
+constexpr int JOINED = LANES * GROUP / 2; /* so many in one round */
 constexpr int CHUNK = 16; /* accumulators at most that a thread takes through the steps at a time: the branch on a step
                              is paid once for these */
 constexpr int CONSUMERS = 2; /* warpgroups that multiply */
@@ -29,10 +31,11 @@ struct Parameters {
     int32_t stages;         /* of a tile, for each level of x */
     int32_t w_column,
         w_block; /* what a stage adds to the first and third coordinate of a box of W: see encode_blocks */
-    int32_t m_tiles, n_tiles;
+    int32_t m_tiles, n_tiles, first_tile; /* n_tiles of a row from that one on */
     int32_t x_rows;     /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;    /* clusters of row tiles that are walked before the next columns */
     int32_t slots;      /* states of a row */
+    int32_t group;      /* states of a row that are merged before the groups are: see RFI_SM90_GROUP */
     int32_t group_slot; /* where the states of groups of them begin */
     rfi_cuda_fold fold;
 };
@@ -121,7 +124,7 @@ template <class C> __device__ __forceinline__ Tile tile_at(const Parameters &p, 
     int group = index / (p.m_group * n_clusters), rest = index - group * p.m_group * n_clusters;
     int height = min(p.m_group, m_clusters - group * p.m_group);
     int m = group * p.m_group + rest % height, n = rest / height;
-    return {m * C::CLUSTER_M, n * C::CLUSTER_N};
+    return {m * C::CLUSTER_M, p.first_tile + n * C::CLUSTER_N};
 }
 
 /* Where a role of a block is on the walk of its cluster: at a tile, after `count` others. */
@@ -140,7 +143,7 @@ template <class C> __device__ __forceinline__ Walk first_tile(const Parameters &
 
 /* Warps of a block that take_next is for. */
 __device__ __forceinline__ int tile_readers(const Parameters &p) {
-    return 4 * CONSUMERS + 1 + (p.fold.chain.reduction == RF_OP_NONE ? 0 : CONSUMERS);
+    return 4 * CONSUMERS + 1 + (p.fold.visitor.chain.reduction == RF_OP_NONE ? 0 : CONSUMERS);
 }
 
 /* Whether a row of those that a cluster computes with this block has two levels (see rfi_cuda_levels): they go through
@@ -155,7 +158,7 @@ template <class C> __device__ __forceinline__ bool is_wide(const Shared<C> &sh, 
 
 /* Fills the map, by `threads` threads. */
 template <class C>
-__device__ __forceinline__ void find_wide(const rfi_cuda_fold &f, const Shared<C> &sh, int thread, int threads) {
+__device__ __forceinline__ void find_wide(const rfi_cuda_product &f, const Shared<C> &sh, int thread, int threads) {
     static_assert(C::BM % 4 == 0 && RFI_LEVEL_ROWS % 4 == 0, "flags are read by fours");
     if (f.levels.wide)
         for (int64_t row = thread * 4; row < f.batch; row += threads * 4)
@@ -166,8 +169,8 @@ __device__ __forceinline__ void find_wide(const rfi_cuda_fold &f, const Shared<C
 }
 
 /* Looks for irregular rows, by `threads` threads, and counts them by tiles. Whether this thread has seen one. */
-template <class C>
-__device__ __forceinline__ bool find_irregular(const rfi_cuda_fold &f, const Shared<C> &sh, int thread, int threads) {
+template <class C> __device__ __forceinline__ bool find_irregular(
+    const rfi_cuda_product &f, const Shared<C> &sh, int thread, int threads) {
     bool found = false;
     if (f.irregular)
         for (int64_t row = thread; row < f.batch; row += threads)
@@ -184,7 +187,7 @@ __device__ __forceinline__ bool find_irregular(const rfi_cuda_fold &f, const Sha
 template <class C> __device__ __forceinline__ bool is_idle(const Parameters &p, const Shared<C> &sh, int m) {
     const int tile = m / C::CLUSTER_M;
     return tile < COUNTED_TILES &&
-        sh.left_out[tile] == min(p.fold.batch - (int64_t)m * C::BM, (int64_t)C::BM * C::CLUSTER_M);
+        sh.left_out[tile] == min(p.fold.product.batch - (int64_t)m * C::BM, (int64_t)C::BM * C::CLUSTER_M);
 }
 
 /* Stages of a tile, the one after `count` others, of each level: of an idle one those of which W may be on its way

@@ -51,8 +51,9 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->w_terms ? stage_columns(p) : p->x_terms ? 0 : 64;
 }
 
-static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .paired = 128};
-static const family HOPPER_HALVES = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .halves = 1};
+static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128};
+static const family HOPPER_HALVES =
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .halves = 1};
 static const family HOPPER_SMALL =
     {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 4e-6};
 

@@ -16,6 +16,7 @@
 #define ROWFOLD_CUDA_SM90_FOLD_CUH
 
 #include "sm90/epilogue.cuh"
+#include "sm90/finish.cuh"
 #include "sm90/irregular.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -88,22 +89,22 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
         /* Parts of x without rows are not loaded; what lies in their place is multiplied to rows that nobody reads. */
         const int parts =
-            (int)min((p.fold.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
+            (int)min((p.fold.product.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
         const uint32_t bytes = C::B_BYTES + max(parts, 0) * p.x_rows * (C::ROW * C::X_TERMS);
         const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
 #pragma unroll 1
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
         if (!waited) {
             rfi_wait_for_previous();
-            if (p.fold.irregular) mbarrier_wait(sh.wide_known, 0);
+            if (p.fold.product.irregular) mbarrier_wait(sh.wide_known, 0);
         }
         waited = true;
-        if (!p.fold.next_tile) index += gridDim.x / C::CLUSTER;
-        else if (rank == 0) index = gridDim.x / C::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
+        if (!p.fold.schedule.next_tile) index += gridDim.x / C::CLUSTER;
+        else if (rank == 0) index = gridDim.x / C::CLUSTER + atomicAdd(p.fold.schedule.next_tile, 1u);
         const bool idle = is_idle<C>(p, sh, walk.tile.m), wide = !idle && is_wide<C>(sh, walk.tile.m);
         const int stages = stages_of<C>(p, idle, walk.count);
         for (int level = wide; level >= 0; level--) {
-            const int first = level * (int)p.fold.x.level;
+            const int first = level * (int)p.fold.product.x.level;
             for (int k = 0; k < stages; k++) {
                 const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE + rank_n * A_PART * C::ROW;
                 if (k >= ahead || level != wide) {
@@ -125,7 +126,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
 template <class C> __device__ __forceinline__ void produce_columns(const Parameters &p, const Shared<C> &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
     const int lane = threadIdx.x % 32;
-    const float *bias = (const float *)f.bias, *vectors = (const float *)f.vectors;
+    const float *bias = (const float *)f.visitor.bias, *vectors = (const float *)f.visitor.vectors;
     int buffer = 0, phase = 1;
     for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
         const Tile tile = walk.of<C>(rank);
@@ -133,10 +134,11 @@ template <class C> __device__ __forceinline__ void produce_columns(const Paramet
         float *to = sh.columns + buffer * C::COLUMN_ROWS * C::BN;
         for (int j = lane; j < C::BN; j += 32) {
             int64_t column = (int64_t)tile.n * C::BN + j;
-            if (column >= f.out_features) break;
-            to[j] = f.w.scale ? f.w.scale[column] : 1;
+            if (column >= f.product.out_features) break;
+            to[j] = f.product.w.scale ? f.product.w.scale[column] : 1;
             to[C::BN + j] = bias[column];
-            for (int v = 0; v < f.num_vectors; v++) to[(2 + v) * C::BN + j] = vectors[v * f.out_features + column];
+            for (int v = 0; v < f.visitor.num_vectors; v++)
+                to[(2 + v) * C::BN + j] = vectors[v * f.product.out_features + column];
         }
         mbarrier_arrive(sh.columns_full + 8 * buffer);
         buffer ^= 1;
@@ -200,7 +202,7 @@ struct Ring {
 /* From the second level of x to the first: what is summed up so far, in units of the first. `block` is the first of
  * this warpgroup's rows. */
 template <class C, int N>
-__device__ __forceinline__ void change_level(float (&total)[N], const rfi_cuda_fold &f, int64_t block) {
+__device__ __forceinline__ void change_level(float (&total)[N], const rfi_cuda_product &f, int64_t block) {
     const int thread = thread_in_warpgroup();
     const int64_t row = block + thread / 32 * 16 + thread % 32 / 4;
     float ratio[2];
@@ -244,8 +246,24 @@ template <class C, int N> __device__ __forceinline__ void multiply_by_stages(flo
             }
             ring.advance<C, C::DEPTH>();
         }
-        if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
+        if (!C::BF16 && level) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
     }
+}
+
+/* Multiplies stage after stage, the products of one on their way while the next is waited for: `add` begins them. */
+template <class C, class S, class Add>
+__device__ __forceinline__ void multiply_level(const Shared<S> &sh, Ring &ring, int stages, Add add) {
+    int previous = 0;
+    for (int k = 0; k < stages; k++) {
+        mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
+        add(ring.stage);
+        wgmma_wait<1>();
+        if (k) release<C>(sh.empty + 8 * previous);
+        previous = ring.stage;
+        ring.advance<C>();
+    }
+    wgmma_wait<0>();
+    if (stages) release<C>(sh.empty + 8 * previous);
 }
 
 /* The sums of a tile, added by the tensor cores alone. */
@@ -255,18 +273,8 @@ template <class C, int N> __device__ __forceinline__ void multiply_through(float
     for (int i = 0; i < N; i++) total[i] = 0;
 #pragma unroll 1
     for (int level = !C::BF16 && wide; level >= 0; level--) {
-        int previous = 0;
-        for (int k = 0; k < stages; k++) {
-            mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
-            multiply_stage<C>(total, a, b, ring.stage, true);
-            wgmma_wait<1>();
-            if (k) release<C>(sh.empty + 8 * previous);
-            previous = ring.stage;
-            ring.advance<C>();
-        }
-        wgmma_wait<0>();
-        if (stages) release<C>(sh.empty + 8 * previous);
-        if (!C::BF16 && level) change_level<C>(total, p.fold, first_row_of<C>(tile, warpgroup));
+        multiply_level<C>(sh, ring, stages, [&](int stage) { multiply_stage<C>(total, a, b, stage, true); });
+        if (!C::BF16 && level) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
     }
 }
 
@@ -279,12 +287,12 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     if constexpr (C::TOTALS == 1) {
         if (has_time(p.fold))
-            finish_states<2>(
+            finish_states(
                 finish_of(p, slot_of<C>(p, walk.of<C>(at.rank), at.warpgroup), at.warpgroup, sh.last, false), true);
     }
     rfi_wait_for_previous();
-    if (find_irregular<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
-    find_wide<C>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    if (find_irregular<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    find_wide<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<C>(sh, walk)) {
@@ -303,14 +311,19 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
-        if (p.fold.chain.reduction != RF_OP_NONE) {
+        if (p.fold.visitor.chain.reduction != RF_OP_NONE) {
             if (walk.count) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
             write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state, sh);
             previous = tile;
         }
     }
-    if (walk.count && p.fold.chain.reduction != RF_OP_NONE)
-        finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if (walk.count && p.fold.visitor.chain.reduction != RF_OP_NONE) {
+        const Slot s = slot_of<C>(p, previous, at.warpgroup);
+        if constexpr (C::TOTALS == 1) {
+            if (!has_time(p.fold)) finish_states(finish_of(p, s, at.warpgroup, sh.last, false), true);
+        }
+        finish_tile<C>(p, at, s, (walk.count + 1) % 2, sh);
+    }
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
@@ -318,9 +331,31 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
+/* By one thread. A stage is released by the warps of `releasing` blocks. */
+template <class C>
+__device__ __forceinline__ void init_barriers(const Parameters &p, const Shared<C> &sh, int stages, int releasing) {
+    mbarrier_init(sh.wide_known, 128 * CONSUMERS);
+    for (int i = 0; i < stages; i++) {
+        mbarrier_init(sh.full + 8 * i, 1);
+        mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * releasing);
+    }
+    for (int i = 0; i < 2; i++) {
+        mbarrier_init(sh.columns_full + 8 * i, 32);
+        mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
+    }
+    for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
+    for (int i = 0; i < HANDED_OUT; i++) {
+        mbarrier_init(sh.tile_full + 8 * i, 1);
+        mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
+    }
+    mbarrier_init_fence();
+    prefetch_map(&p.x[0]);
+    prefetch_map(&p.w[0]);
+}
+
 template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(const __grid_constant__ Parameters p) {
     if constexpr (C::SEARCHES) {
-        if (!rfi_is_wanted(p.fold)) return;
+        if (!rfi_is_wanted(p.fold.schedule)) return;
     }
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
@@ -339,23 +374,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     if (threadIdx.x < COUNTED_TILES) left_out[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
-        mbarrier_init(sh.wide_known, 128 * CONSUMERS);
-        for (int i = 0; i < C::STAGES; i++) {
-            mbarrier_init(sh.full + 8 * i, 1);
-            mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS * C::CLUSTER);
-        }
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(sh.columns_full + 8 * i, 32);
-            mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
-        }
-        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
-        for (int i = 0; i < HANDED_OUT; i++) {
-            mbarrier_init(sh.tile_full + 8 * i, 1);
-            mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
-        }
-        mbarrier_init_fence();
-        prefetch_map(&p.x[0]);
-        prefetch_map(&p.w[0]);
+        init_barriers(p, sh, C::STAGES, C::CLUSTER);
     }
     __syncthreads();
     if (C::CLUSTER > 1) cluster_sync();
@@ -369,7 +388,9 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             if (elect_lane()) produce_stages<C>(p, sh, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);
-        else if (p.fold.chain.reduction != RF_OP_NONE) draw_tickets<C>(p, sh, rank, warp - 2);
+        else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
+            draw_tickets<C>(
+                p, sh, warp - 2, true, [&](const Walk &walk) { return slot_of<C>(p, walk.of<C>(rank), warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

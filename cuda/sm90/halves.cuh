@@ -43,51 +43,6 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_> struct Config
     static_assert(STAGES >= 3 && SENT_BYTES <= STAGE, "room for what is exchanged");
 };
 
-/* PTX instructions that only this kernel has a use for: see ptx.cuh. */
-__device__ __forceinline__ uint64_t policy_of(bool once) {
-    uint64_t policy;
-    if (once) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-__device__ __forceinline__ void bulk_load(
-    uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(to),
-        "l"(from), "r"(bytes), "r"(bar), "l"(policy)
-        : "memory");
-}
-__device__ __forceinline__ void tma_load_by(
-    uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, int block, uint64_t policy) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::
-            "r"(to),
-        "l"(map), "r"(bar), "r"(column), "r"(row), "r"(block), "l"(policy)
-        : "memory");
-}
-/* The same place in the shared memory of block `rank` of the cluster. */
-__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
-/* 16 bytes to another block, counted by a barrier there; addresses from address_in. */
-__device__ __forceinline__ void send(uint32_t to, float a, float b, float c, float d, uint32_t bar) {
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-        "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
-        : "memory");
-}
-__device__ __forceinline__ float4 load_shared(uint32_t from) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-        : "r"(from)
-        : "memory");
-    return v;
-}
-
 template <class C> __device__ __forceinline__ void produce_stages(
     const Parameters &p, const Shared<typename C::Folded> &sh, uint32_t ready, int rank) {
     using E = typename C::Folded;
@@ -96,7 +51,8 @@ template <class C> __device__ __forceinline__ void produce_stages(
     const bool in_blocks = p.w_block; /* by address where there is one term, through maps where terms are apart */
     int first_column = 0, w_bytes = 0;
     const auto w_of = [&](int panel) {
-        return (const char *)p.fold.w.data + ((int64_t)panel * p.w_block + first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
+        return (const char *)p.fold.product.w.data +
+            ((int64_t)panel * p.w_block + first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
     };
     const auto load_w = [&](int stage, int k, uint32_t x_bytes) {
         const uint32_t full = sh.full + 8 * stage, b = sh.stages + stage * C::STAGE + C::X_BYTES;
@@ -122,21 +78,21 @@ template <class C> __device__ __forceinline__ void produce_stages(
         /* Of W in blocks no more than there are: what lies in the place of others is multiplied to columns that nobody
          * reads. */
         w_bytes = min(C::BN / RFI_BLOCK_ROWS, p.w_block - first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
-        const int boxes = (int)min((p.fold.batch - row + p.x_rows - 1) / p.x_rows, (int64_t)p.x_boxes);
+        const int boxes = (int)min((p.fold.product.batch - row + p.x_rows - 1) / p.x_rows, (int64_t)p.x_boxes);
         const uint32_t x_bytes = boxes * p.x_rows * (C::X_ROW * C::X_TERMS);
         const int ahead = waited ? 0 : min(count, C::STAGES); /* stages whose W is fetched first */
         if (!waited) {
 #pragma unroll 1
             for (int k = 0; k < ahead; k++) load_w(k, k, x_bytes);
             rfi_wait_for_previous();
-            if (p.fold.levels.wide) mbarrier_wait(sh.wide_known, 0);
+            if (p.fold.product.levels.wide) mbarrier_wait(sh.wide_known, 0);
         }
         waited = true;
-        if (!p.fold.next_tile) index += gridDim.x / E::CLUSTER;
-        else if (rank == 0) index = gridDim.x / E::CLUSTER + atomicAdd(p.fold.next_tile, 1u);
+        if (!p.fold.schedule.next_tile) index += gridDim.x / E::CLUSTER;
+        else if (rank == 0) index = gridDim.x / E::CLUSTER + atomicAdd(p.fold.schedule.next_tile, 1u);
         const bool wide = is_wide<E>(sh, walk.tile.m);
         for (int level = wide; level >= 0; level--) {
-            const int x_column = level * (int)p.fold.x.level + begin * C::K;
+            const int x_column = level * (int)p.fold.product.x.level + begin * C::K;
             for (int k = 0; k < count; k++) {
                 const uint32_t full = sh.full + 8 * stage, a = sh.stages + stage * C::STAGE;
                 if (k >= ahead || level != wide) {
@@ -203,19 +159,9 @@ template <class C, int N> __device__ __forceinline__ void sum_products(float (&t
                 ring.advance<C>();
             }
         } else {
-            int previous = 0;
-            for (int k = 0; k < count; k++) {
-                mbarrier_wait(sh.full + 8 * ring.stage, ring.phase);
-                multiply_part<C>(total, a, b, ring.stage, 0, true);
-                wgmma_wait<1>();
-                if (k) release<C>(sh.empty + 8 * previous);
-                previous = ring.stage;
-                ring.advance<C>();
-            }
-            wgmma_wait<0>();
-            if (count) release<C>(sh.empty + 8 * previous);
+            multiply_level<C>(sh, ring, count, [&](int stage) { multiply_part<C>(total, a, b, stage, 0, true); });
         }
-        if (!C::BF16 && level) change_level<C>(total, p.fold, block);
+        if (!C::BF16 && level) change_level<C>(total, p.fold.product, block);
     }
 }
 
@@ -242,30 +188,18 @@ template <class C, int N, int HALF> __device__ __forceinline__ void exchange(flo
     const uint32_t from = sh.stages + ring.stage * C::STAGE + thread * 16;
 #pragma unroll
     for (int i = 0; i < HALF; i += 4) {
-        const float4 v = load_shared(from + i / 4 * NEXT);
-        mine[i] += v.x, mine[i + 1] += v.y, mine[i + 2] += v.z, mine[i + 3] += v.w;
+        const irregular_tile::Words v = irregular_tile::words_of(irregular_tile::load_shared(from + i / 4 * NEXT));
+#pragma unroll
+        for (int j = 0; j < 4; j++) mine[i + j] += __uint_as_float(v.w[j]);
     }
     __syncwarp();
     release<C>(sh.empty + 8 * ring.stage);
     ring.advance<C>();
 }
 
-constexpr int JOINED = 64; /* states of a row that are joined at a time, by LANES lanes at once */
-constexpr int LANES = 4;
-static_assert(JOINED == LANES * GROUP / 2, "in one round");
-
-/* Where the state of a cluster's tile is among those of its 64 rows: see slot_of of epilogue.cuh. */
+/* Where the state of a cluster's tile is among those of its 64 rows. */
 __device__ __forceinline__ Slot place_of(const Parameters &p, Tile first, int warpgroup) {
-    Slot s;
-    s.block = first.m * 2 + warpgroup;
-    s.slot = first.n / 2;
-    s.first_row = (int64_t)s.block * 64;
-    s.there = s.first_row < p.fold.batch;
-    s.groups = (p.slots + JOINED - 1) / JOINED;
-    s.group = s.slot / JOINED;
-    s.first = s.group * JOINED;
-    s.count = min(p.slots - s.first, JOINED);
-    return s;
+    return slot_at(p, first.m * 2 + warpgroup, first.n / 2);
 }
 
 /* Both blocks' states of a tile are joined in the first. */
@@ -277,8 +211,8 @@ struct Pairs {
 template <class C> __device__ __forceinline__ void join_and_write(const Parameters &p, const Place &at, const Slot &s,
     State<1> (&state)[2], const Shared<typename C::Folded> &sh, const Pairs &pairs, uint32_t phase) {
     const rfi_cuda_fold &f = p.fold;
-    State<1> *states = (State<1> *)f.partials + s.first_row * f.num_partials;
-    join_lanes<4>(f.chain.reduction, state);
+    State<1> *states = (State<1> *)f.visitor.partials + s.first_row * f.visitor.num_partials;
+    join_lanes<4>(f.visitor.chain.reduction, state);
     if (at.rank) {
 #pragma unroll
         for (int r = 0; r < 2; r++)
@@ -293,37 +227,20 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
     for (int r = 0; r < 2; r++) {
         const int row = at.row + r * 8;
         const State<1> other[1] = {pairs.theirs[at.warpgroup * 64 + row]};
-        join_some(f.chain.reduction, state[r], other, 1);
-        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.batch &&
-            !(*sh.irregular && is_irregular(f, s.first_row + row)))
-            rfi_write_state(states, row * f.num_partials + s.slot, state[r]);
+        join_some(f.visitor.chain.reduction, state[r], other, 1);
+        if (at.thread % 4 == 0 && s.there && s.first_row + row < f.product.batch &&
+            !(*sh.irregular && is_irregular(f.product, s.first_row + row)))
+            rfi_write_state(states, row * f.visitor.num_partials + s.slot, state[r]);
     }
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
-/* As draw_tickets of epilogue.cuh, for the first block. The second goes the same way, and draws none: a way of its own
- * through the loop over tiles would be what hopper.md 12 says. */
-template <class E>
-__device__ __forceinline__ void draw_joined(const Parameters &p, const Shared<E> &sh, int rank, int warpgroup) {
-    rfi_wait_for_previous();
-    for (Walk walk = first_tile<E>(p); walk.is_there(); take_next<E>(sh, walk)) {
-        const Slot s = place_of(p, walk.tile, warpgroup);
-        barrier_sync(written_barrier(warpgroup), 160);
-        if (threadIdx.x % 32 == 0) {
-            sh.last[walk.count % 2 * CONSUMERS + warpgroup] =
-                rank == 0 && s.there && draw(tickets_of(p.fold, s) + s.group, s.count);
-            mbarrier_arrive(sh.drawn + 8 * warpgroup);
-        }
-        __syncwarp();
-    }
-}
-
-/* As finish_tile of epilogue.cuh, in the first block. */
+/* As finish_tile of finish.cuh, in the first block. */
 template <class E> __device__ __forceinline__ void finish_joined(
     const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<E> &sh) {
     mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
-    finish_states<LANES>(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
+    finish_states(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
 }
 
 template <class C> __device__ __forceinline__ void consume(
@@ -332,15 +249,15 @@ template <class C> __device__ __forceinline__ void consume(
     const uint64_t a = wgmma_descriptor<C::X_ROW>(sh.stages + at.warpgroup * 64 * C::X_ROW);
     const uint64_t b = wgmma_descriptor<C::W_ROW>(sh.stages + C::X_BYTES);
     const int count = p.part;
-    const bool reduces = p.fold.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
+    const bool reduces = p.fold.visitor.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
     Ring ring = {0, 0};
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     if (joins && has_time(p.fold))
-        finish_states<LANES>(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
+        finish_states(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
     rfi_wait_for_previous();
-    if (sees_irregular(p.fold, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
-    find_wide<E>(p.fold, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    if (sees_irregular(p.fold.product, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    find_wide<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<E>(sh, walk)) {
@@ -366,7 +283,11 @@ template <class C> __device__ __forceinline__ void consume(
             previous = walk.tile;
         }
     }
-    if (walk.count && reduces) finish_joined(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if (walk.count && reduces) {
+        const Slot s = place_of(p, previous, at.warpgroup);
+        if (!has_time(p.fold)) finish_states(finish_of(p, s, at.warpgroup, sh.last, false), true);
+        finish_joined(p, at, s, (walk.count + 1) % 2, sh);
+    }
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
@@ -395,25 +316,9 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
-        mbarrier_init(sh.wide_known, 128 * CONSUMERS);
         mbarrier_init(ready, 1);
         mbarrier_init(pairs.full, 1);
-        for (int i = 0; i < C::STAGES; i++) {
-            mbarrier_init(sh.full + 8 * i, 1);
-            mbarrier_init(sh.empty + 8 * i, 4 * CONSUMERS);
-        }
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(sh.columns_full + 8 * i, 32);
-            mbarrier_init(sh.columns_empty + 8 * i, 128 * CONSUMERS);
-        }
-        for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
-        for (int i = 0; i < HANDED_OUT; i++) {
-            mbarrier_init(sh.tile_full + 8 * i, 1);
-            mbarrier_init(sh.tile_empty + 8 * i, 2 * tile_readers(p) + 1);
-        }
-        mbarrier_init_fence();
-        prefetch_map(&p.x[0]);
-        prefetch_map(&p.w[0]);
+        init_barriers(p, sh, C::STAGES, 1);
     }
     __syncthreads();
     cluster_sync();
@@ -427,7 +332,9 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             if (elect_lane()) produce_stages<C>(p, sh, ready, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
-        else if (p.fold.chain.reduction != RF_OP_NONE) draw_joined<E>(p, sh, rank, warp - 2);
+        else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
+            draw_tickets<E>(
+                p, sh, warp - 2, rank == 0, [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

@@ -10,41 +10,34 @@ namespace hopper {
 namespace halves {
 namespace {
 
-/* As encode_blocks, but what lies together in a block and a term is read as rows of 512 bytes: fewer of them. */
-cudaError_t encode_pieces(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
-    const cuuint64_t panel = (cuuint64_t)w.panel, piece = 256, pieces = panel * RFI_BLOCK_ROWS / piece,
-                     blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
-    return encode(map, data, w.dtype,
-        {3, {piece, pieces, blocks}, {piece * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
-            {(cuuint32_t)piece, (cuuint32_t)pieces, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
-            CU_TENSOR_MAP_SWIZZLE_NONE});
-}
-
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     using E = typename C::Folded;
     memset(p, 0, sizeof *p);
     p->fold = f;
-    p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
-    p->n_tiles = (int32_t)((f.out_features + E::BN - 1) / E::BN);
-    p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
+    p->m_tiles = (int32_t)((f.product.batch + C::BM - 1) / C::BM);
+    p->n_tiles = (int32_t)((f.product.out_features + E::BN - 1) / E::BN);
+    p->stages = (int32_t)((f.product.in_features + C::K - 1) / C::K);
     p->part = (p->stages + 1) / 2;
-    p->w_column = f.w.panel ? 0 : C::W_ROW / 2;
-    p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
+    p->w_column = f.product.w.panel ? 0 : C::W_ROW / 2;
+    p->w_block = f.product.w.panel ? (int32_t)(f.product.w.ld / RFI_BLOCK_ROWS) : 0;
     p->w_once = p->m_tiles == 1;
     p->m_group = 16;
     p->slots = (p->n_tiles + 1) / 2;
+    p->group = JOINED;
     p->group_slot = (p->slots + 1) / 2 * 2;
     /* A box has no rows that the batch lacks, but for a few. */
-    const int rest = (int)(f.batch % C::BM);
-    p->x_boxes = f.batch > C::BM && rest && rest <= C::BM / 2 ? 2 : 1;
-    p->x_rows = f.batch < C::BM ? (int32_t)((f.batch + 7) / 8 * 8) : C::BM / p->x_boxes;
+    const int rest = (int)(f.product.batch % C::BM);
+    p->x_boxes = f.product.batch > C::BM && rest && rest <= C::BM / 2 ? 2 : 1;
+    p->x_rows = f.product.batch < C::BM ? (int32_t)((f.product.batch + 7) / 8 * 8) : C::BM / p->x_boxes;
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < C::X_TERMS && !error; i++)
-        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), C::X_ROW, p->x_rows, 2);
+        error = encode_rows(&p->x[i], term_of(f.product.x, i), f.product.x, f.product.batch, columns_of(f.product),
+            C::X_ROW, p->x_rows, 2);
     for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = f.w.panel
-            ? encode_pieces(&p->w[i], term_of(f.w, i), f.w, f.in_features, C::BN)
-            : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::W_ROW, C::BN, 3);
+        error = f.product.w.panel
+            ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features, C::BN)
+            : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features, f.product.in_features,
+                  C::W_ROW, C::BN, 3);
     return error;
 }
 
@@ -58,8 +51,8 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 
 /* By the terms that x and W are in. */
 cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
-    const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
-    const bool bf16 = f.w.dtype == RF_BFLOAT16;
+    const int x_terms = rfi_terms_of(f.product.x), w_terms = rfi_terms_of(f.product.w);
+    const bool bf16 = f.product.w.dtype == RF_BFLOAT16;
     if (w_terms == 3) return cudaErrorInvalidConfiguration; /* the stages do not fit */
     if (x_terms == 3) return launch<Config<3, 1, true>>(f, stream);
     if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false>>(f, stream);

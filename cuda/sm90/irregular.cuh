@@ -4,14 +4,14 @@
 #ifndef ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 #define ROWFOLD_CUDA_SM90_IRREGULAR_CUH
 
-#include "common/irregular_tile.cuh"
-#include "sm90/epilogue.cuh"
+#include "common/irregular_plain.cuh"
+#include "sm90/finish.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace hopper {
 
 /* Whether there is such a row, for one of the `threads` that ask: each looks at some of the flags. */
-__device__ __forceinline__ bool sees_irregular(const rfi_cuda_fold &f, int thread, int threads) {
+__device__ __forceinline__ bool sees_irregular(const rfi_cuda_product &f, int thread, int threads) {
     bool flagged = false;
     if (f.irregular)
         for (int64_t row = thread; row < f.batch; row += threads) flagged |= f.irregular[row];
@@ -19,7 +19,8 @@ __device__ __forceinline__ bool sees_irregular(const rfi_cuda_fold &f, int threa
 }
 
 /* Joins the states of a row by a warp, and finishes it. */
-template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi_cuda_fold &f, int64_t row, int lane) {
+template <int TOTALS>
+__device__ __forceinline__ void finish_irregular(const rfi_cuda_visitor &f, int64_t row, int lane) {
     const State<TOTALS> *states = (const State<TOTALS> *)f.partials + row * f.num_partials;
     State<TOTALS> all = {};
     with_reduction<TOTALS>(f.chain.reduction, [&](auto of) {
@@ -41,8 +42,8 @@ template <int TOTALS> __device__ __forceinline__ void finish_irregular(const rfi
  * columns, of 64 it has all with half of the columns. A stage is multiplied while the threads bring the next one, which
  * for TF32 takes them half as many instructions as for bfloat16. */
 template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroups {
-    static constexpr bool ASYNCHRONOUS = true;
-    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_, true> Tile;
+    static constexpr bool PLAIN = false, ASYNCHRONOUS = true;
+    typedef irregular_tile::Shape<PASS, ROWS_, COLUMNS_> Tile;
     static constexpr bool VALUES = PASS == irregular_tile::VALUES;
     static constexpr int COLUMNS = ROWS_ == 128 ? COLUMNS_ : COLUMNS_ / 2, COUNT = COLUMNS / 2; /* of a warpgroup */
     static constexpr int STEPS = Tile::ROW / 32, ORDER = Tile::TERMS;
@@ -90,8 +91,8 @@ template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroup
         for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
     }
 };
-/* For few rows more tiles, so that more multiprocessors have one. */
-template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
+/* For few rows more tiles, so that more multiprocessors have one, and plain multiply-adds. */
+template <irregular_tile::Pass> using Of64Rows = irregular_tile::plain::Sums;
 template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
@@ -110,15 +111,15 @@ template <int TOTALS, template <irregular_tile::Pass> class Sums> __device__ __f
     bytes -= (int)sizeof(irregular_tile::Notes);
     irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + bytes);
     irregular_tile::compute<Sums>(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync);
-    if (f.chain.reduction == RF_OP_NONE) return;
-    if (thread == 0) notes.counts[0] = draw(f.irregular_ticket, gridDim.x);
+    if (f.visitor.chain.reduction == RF_OP_NONE) return;
+    if (thread == 0) notes.counts[0] = draw(f.schedule.irregular_ticket, gridDim.x);
     sync();
     const bool last = notes.counts[0];
     if (!last) return;
-    for (int64_t window = 0; window < f.batch; window += irregular_tile::WINDOW) {
-        const int count = irregular_tile::list_rows(f, irregular_tile::ALL, window, notes, thread, sync);
+    for (int64_t window = 0; window < f.product.batch; window += irregular_tile::WINDOW) {
+        const int count = irregular_tile::list_rows(f.product, irregular_tile::ALL, window, notes, thread, sync);
         for (int i = thread / 32; i < count; i += IRREGULAR_THREADS / 32)
-            finish_irregular<TOTALS>(f, notes.list[i], thread % 32);
+            finish_irregular<TOTALS>(f.visitor, notes.list[i], thread % 32);
     }
 }
 

@@ -97,32 +97,37 @@ cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_row
 const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
 
 /* Columns of x that are read, those of the second level included. */
-int64_t columns_of(const rfi_cuda_fold &f) { return f.x.level ? 2 * f.x.level : f.in_features; }
+int64_t columns_of(const rfi_cuda_product &f) { return f.x.level ? 2 * f.x.level : f.in_features; }
 
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
-    p->m_tiles = (int32_t)((f.batch + C::BM - 1) / C::BM);
-    p->n_tiles = (int32_t)((f.out_features + C::BN - 1) / C::BN);
+    p->m_tiles = (int32_t)((f.product.batch + C::BM - 1) / C::BM);
+    const int32_t all_tiles = (int32_t)((f.product.out_features + C::BN - 1) / C::BN);
+    p->first_tile = f.schedule.first_column / C::BN;
+    p->n_tiles = (f.schedule.end_column ? f.schedule.end_column / C::BN : all_tiles) - p->first_tile;
     /* What lies behind the last column is zeros. */
     constexpr int64_t DEPTH = C::K * C::DEPTH;
-    p->stages = (int32_t)((f.in_features * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
-    p->w_column = f.w.panel ? 0 : C::K;
-    p->w_block = f.w.panel ? (int32_t)(f.w.ld / RFI_BLOCK_ROWS) : 0;
+    p->stages = (int32_t)((f.product.in_features * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
+    p->w_column = f.product.w.panel ? 0 : C::K;
+    p->w_block = f.product.w.panel ? (int32_t)(f.product.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
-    p->slots = p->n_tiles * C::SPLITS;
+    p->slots = all_tiles * C::SPLITS;
+    p->group = C::TOTALS == 1 && p->slots <= JOINED ? JOINED : GROUP; /* a second level takes time */
     constexpr int PART = C::BM / C::CLUSTER_N;
-    p->x_rows = f.batch < PART ? (int32_t)((f.batch + 7) / 8 * 8) : PART;
+    p->x_rows = f.product.batch < PART ? (int32_t)((f.product.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < C::X_TERMS && !error; i++)
-        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f) * C::UNITS, C::ROW, p->x_rows, 2);
+        error = encode_rows(&p->x[i], term_of(f.product.x, i), f.product.x, f.product.batch,
+            columns_of(f.product) * C::UNITS, C::ROW, p->x_rows, 2);
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
     for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = f.w.panel
-            ? encode_blocks(&p->w[i], term_of(f.w, i), f.w, f.in_features, W_PART)
-            : encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features * C::UNITS, C::ROW, W_PART, 3);
+        error = f.product.w.panel
+            ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features, W_PART)
+            : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features,
+                  f.product.in_features * C::UNITS, C::ROW, W_PART, 3);
     return error;
 }
 
@@ -174,7 +179,7 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
     /* W is read before what is in front has finished. If it is the caller's, that must be a launch of the library's
      * own, which lets this one begin once all of the caller's have finished: there is one where there are tickets to
      * clear or terms to make. */
-    config.numAttrs = !f.w_borrowed || f.tickets || f.x.scale ? 2 : 1;
+    config.numAttrs = !f.schedule.w_borrowed || f.schedule.tickets || f.product.x.scale ? 2 : 1;
     void *arguments[] = {parameters};
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
@@ -192,9 +197,9 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 /* By the terms that x and W are in. */
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bool SEARCHES = false>
 cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
-    const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
-    const bool bf16 = f.w.dtype == RF_BFLOAT16;
-    if (f.w.dtype == RF_FLOAT32)
+    const int x_terms = rfi_terms_of(f.product.x), w_terms = rfi_terms_of(f.product.w);
+    const bool bf16 = f.product.w.dtype == RF_BFLOAT16;
+    if (f.product.w.dtype == RF_FLOAT32)
         return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES, true>>(f, stream);
     if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);

@@ -42,6 +42,19 @@ __device__ __forceinline__ void store_remote(uint32_t to, uint64_t value, uint32
         "l"(value), "r"(bar), "r"(rank)
         : "memory");
 }
+/* The same place in the shared memory of block `rank` of the cluster. */
+__device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t rank) {
+    uint32_t there;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+/* 16 bytes to another block, counted by a barrier there; addresses from address_in. */
+__device__ __forceinline__ void send(uint32_t to, float a, float b, float c, float d, uint32_t bar) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+        "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
+        : "memory");
+}
 __device__ __forceinline__ bool mbarrier_try_wait(uint32_t bar, uint32_t parity) {
     uint32_t done;
     asm volatile("{\n.reg .pred p;\n"
@@ -113,6 +126,13 @@ __device__ __forceinline__ void tma_load_once(uint32_t to, const CUtensorMap *ma
         "l"(map), "r"(bar), "r"(column), "r"(row)
         : "memory");
 }
+/* For loads of what is read once, which leaves the L2 first, and of other things. */
+__device__ __forceinline__ uint64_t policy_of(bool once) {
+    uint64_t policy;
+    if (once) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 /* The same bytes, at the same address, in every block of the cluster that `mask` names; each block's own barrier counts
  * them. */
 __device__ __forceinline__ void tma_load_multicast(
@@ -141,6 +161,14 @@ __device__ __forceinline__ void tma_load_multicast(
         "l"(map), "r"(bar), "r"(column), "r"(row), "r"(block), "h"(mask)
         : "memory");
 }
+__device__ __forceinline__ void tma_load_by(
+    uint32_t to, const CUtensorMap *map, uint32_t bar, int column, int row, int block, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::
+            "r"(to),
+        "l"(map), "r"(bar), "r"(column), "r"(row), "r"(block), "l"(policy)
+        : "memory");
+}
 
 /* Without a tensor map: `bytes`, a multiple of 16, that lie one behind the other, as those of a block do. Memory serves
  * this faster. */
@@ -151,6 +179,15 @@ __device__ __forceinline__ void bulk_load_once(uint32_t to, const void *from, ui
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy;\n}" ::
             "r"(to),
         "l"(from), "r"(bytes), "r"(bar)
+        : "memory");
+}
+
+__device__ __forceinline__ void bulk_load(
+    uint32_t to, const void *from, uint32_t bytes, uint32_t bar, uint64_t policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(bar), "l"(policy)
         : "memory");
 }
 

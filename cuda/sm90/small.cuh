@@ -79,6 +79,7 @@ struct Shared {
     float *tile;     /* (ROWS, TILE_LD) */
     bool *last;      /* whether this block is the last to finish */
     bool *irregular; /* whether there are rows for compute_irregular */
+    bool *regular;   /* and whether there are others */
     void *states;    /* (2, ROWS) of State: of each row this block's, and that of the block behind it in the cluster */
     uint32_t theirs; /* the barrier of the second */
     rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the
@@ -102,12 +103,12 @@ __device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank
 template <class C> __device__ __forceinline__ const char *blocks_of(const Parameters &p, const Walk<C> &at) {
     const int tile =
         min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
-    return (const char *)p.fold.w.data + (int64_t)tile * C::W_BLOCK + at.k % p.stages * (2 * p.w_panel);
+    return (const char *)p.fold.product.w.data + (int64_t)tile * C::W_BLOCK + at.k % p.stages * (2 * p.w_panel);
 }
 
 template <class C> __device__ __forceinline__ void load_w(const Parameters &p, const Shared &sh, const Walk<C> &at) {
     const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE;
-    mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.batch);
+    mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.product.batch);
     if (p.w_panel) {
         const char *from = blocks_of<C>(p, at);
         bulk_load_once(to, from, C::W_BLOCK, full);
@@ -135,7 +136,7 @@ template <class C> __device__ __forceinline__ bool loads_x(int slot, int rank) {
 template <class C>
 __device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, int rank) {
     const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE + C::W_BYTES;
-    const int column = at.k % p.stages * C::K + (at.stages - at.k > p.stages ? (int)p.fold.x.level : 0);
+    const int column = at.k % p.stages * C::K + (at.stages - at.k > p.stages ? (int)p.fold.product.x.level : 0);
 #pragma unroll
     for (int i = 0; i < C::X_BOXES; i++)
         if (loads_box<C>(at.slot, i, rank))
@@ -165,14 +166,17 @@ template <class C> __device__ __forceinline__ void load_ahead(const Parameters &
 /* What load_ahead has left. */
 template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, int rank) {
     Walk<C> at = {(int)blockIdx.x, 0, 0, 0, p.stages};
+    bool idle = false;
     rfi_wait_for_previous();
-    if (p.fold.levels.wide) {
+    if (p.fold.product.levels.wide) {
         mbarrier_wait(sh.known, 0);
         if (*sh.wide) at.stages *= 2;
+        idle = !*sh.regular;
     }
     int ahead = stages_ahead<C>(p);
 #pragma unroll 1
     for (; ahead && is_there(p, at.tile, rank); ahead--, at.advance()) load_x<C>(p, sh, at, rank);
+    if (idle) return;
 #pragma unroll 1
     for (; is_there(p, at.tile, rank); at.advance()) {
         if (at.round) mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
@@ -270,7 +274,7 @@ template <int FIRST, int SUMS> __device__ __forceinline__ void leave_half(float 
 /* Half of the tile, from sum FIRST of a thread on: its own sums and what the other warpgroup left there. `x_scale`
  * begins at the thread's first row. */
 template <int FIRST, int SUMS> __device__ __forceinline__ void finish_half(
-    const rfi_cuda_fold &f, float *to, const float (&total)[SUMS], const float (&w_scale)[2], const float *x_scale) {
+    const rfi_cuda_product &f, float *to, const float (&total)[SUMS], const float (&w_scale)[2], const float *x_scale) {
 #pragma unroll
     for (int i = FIRST; i < FIRST + SUMS / 2; i++) {
         float *at = to + tile_offset(i);
@@ -282,7 +286,7 @@ template <int FIRST, int SUMS> __device__ __forceinline__ void finish_half(
 /* The sums of both warpgroups to the tile in shared memory: each finishes half of it. The barriers are in one place for
  * both, as synccheck wants it. */
 template <int SUMS> __device__ __forceinline__ void store_tile(
-    const rfi_cuda_fold &f, const Shared &sh, const float (&total)[SUMS], int warpgroup, const float (&w_scale)[2]) {
+    const rfi_cuda_product &f, const Shared &sh, const float (&total)[SUMS], int warpgroup, const float (&w_scale)[2]) {
     const int thread = threadIdx.x % 128, lane = thread % 32, row = lane % 4 * 2;
     float *to = sh.tile + row * TILE_LD + thread / 32 * 16 + lane / 4;
     if (warpgroup == 0) leave_half<SUMS / 2>(to, total);
@@ -300,11 +304,11 @@ template <int TOTALS> __device__ __forceinline__ void fetch_states(
     constexpr int BYTES = sizeof(State<TOTALS>);
     const int width = TOTALS == 1 && step == 1 ? 2 : 1; /* of a copy */
     const bool irregular = *sh.irregular;
-    for (int row = threadIdx.x / 32; row < (int)f.batch;
+    for (int row = threadIdx.x / 32; row < (int)f.product.batch;
         row += CONSUMER_THREADS / 32) { /* a warp a row: no division, and no copy of what is not there */
-        if (irregular && is_irregular(f, row)) continue;
+        if (irregular && is_irregular(f.product, row)) continue;
         const uint32_t to = rfi_shared_address(kept + row * STATES_LD);
-        const State<TOTALS> *from = (const State<TOTALS> *)f.partials + row * f.num_partials + first;
+        const State<TOTALS> *from = (const State<TOTALS> *)f.visitor.partials + row * f.visitor.num_partials + first;
 #pragma unroll 1
         for (int i = threadIdx.x % 32 * width; i < count; i += 32 * width) {
             if (width == 2) rfi_copy_async_16(to + i * BYTES, from + i, min(count - i, 2) * BYTES);
@@ -334,23 +338,25 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
         C::ROWS * STATES_LD * (int)sizeof(State<C::TOTALS>) <= C::STAGES * C::STAGE, "states fit where the ring was");
     State<C::TOTALS> *kept = (State<C::TOTALS> *)((uint8_t *)sh.tile - C::STAGES * C::STAGE);
     const int row = threadIdx.x / LANES;
-    const bool there = row < f.batch && !(*sh.irregular && is_irregular(f, row));
-    State<C::TOTALS> all[1] = {empty_state<C::TOTALS>(f.chain.reduction)};
+    const bool there = row < f.product.batch && !(*sh.irregular && is_irregular(f.product, row));
+    State<C::TOTALS> all[1] = {empty_state<C::TOTALS>(f.visitor.chain.reduction)};
 #pragma unroll 1
     for (int at = first; at < end; at += MOST_STATES * step) {
         const int count = min((end - at + step - 1) / step, MOST_STATES);
         barrier_sync(1, CONSUMER_THREADS); /* what was kept before is read */
         fetch_states(f, sh, kept, at, count, step);
         barrier_sync(1, CONSUMER_THREADS);
-        join_kept<LANES>(f.chain.reduction, all[0], kept + row * STATES_LD, there ? count : 0);
+        join_kept<LANES>(f.visitor.chain.reduction, all[0], kept + row * STATES_LD, there ? count : 0);
     }
     __syncwarp();
-    join_lanes<LANES>(f.chain.reduction, all);
+    join_lanes<LANES>(f.visitor.chain.reduction, all);
     if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
 /* Whether a block keeps the states of its only tile in shared memory. */
-__device__ __forceinline__ bool is_single(const Parameters &p) { return p.tiles <= gridDim.x && !p.fold.keeps_states; }
+__device__ __forceinline__ bool is_single(const Parameters &p) {
+    return p.tiles <= gridDim.x && !p.fold.visitor.keeps_states;
+}
 
 /* Where the fold of a tile leaves its states: with one tile a block they stay here. */
 template <int TOTALS> struct Put {
@@ -381,7 +387,7 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
         barrier_sync(1, CONSUMER_THREADS); /* the merged states are written, too */
     }
     if (C::CLUSTER > 1 && rank > 0) {
-        if (row < f.batch && blockIdx.x < p.tiles) {
+        if (row < f.product.batch && blockIdx.x < p.tiles) {
             const uint64_t *words = (const uint64_t *)&states[row];
             const uint32_t to = shared_address(&states[C::ROWS + row]);
 #pragma unroll
@@ -393,18 +399,18 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
     if (paired)
         mbarrier_wait(
             sh.theirs, 0); /* whatever the rows are: this block must not leave while states are on their way to it */
-    if (row < f.batch && !(*sh.irregular && is_irregular(f, row))) {
+    if (row < f.product.batch && !(*sh.irregular && is_irregular(f.product, row))) {
         State<C::TOTALS> state = states[row];
-        if (paired) join_kept<1>(f.chain.reduction, state, states + C::ROWS + row, 1);
-        rfi_write_state(f.partials, row * f.num_partials + merged + blockIdx.x / C::CLUSTER, state);
+        if (paired) join_kept<1>(f.visitor.chain.reduction, state, states + C::ROWS + row, 1);
+        rfi_write_state(f.visitor.partials, row * f.visitor.num_partials + merged + blockIdx.x / C::CLUSTER, state);
     }
     barrier_sync(1, CONSUMER_THREADS);
-    if (threadIdx.x == 0) *sh.last = draw(f.tickets, clusters);
+    if (threadIdx.x == 0) *sh.last = draw(f.schedule.tickets, clusters);
     barrier_sync(1, CONSUMER_THREADS);
     const int count = min((p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters);
     if (*sh.last)
         merge_rows<C>(f, sh, merged, merged + count, 1,
-            [&f](int row, const State<C::TOTALS> &state) { finish_row(f, row, state); });
+            [&f](int row, const State<C::TOTALS> &state) { finish_row(f.visitor, row, state); });
 }
 
 /* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp
@@ -412,8 +418,8 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
 __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to) {
     const uint64_t *from = (const uint64_t *)&f;
     asm volatile("" : "+l"(from));
-    constexpr int WORDS = offsetof(rfi_cuda_fold, num_results) / sizeof *from;
-    static_assert(offsetof(rfi_cuda_fold, num_results) % sizeof *from == 0, "whole words");
+    constexpr int WORDS = offsetof(rfi_cuda_fold, visitor.num_results) / sizeof *from;
+    static_assert(offsetof(rfi_cuda_fold, visitor.num_results) % sizeof *from == 0, "whole words");
     for (int i = threadIdx.x; i < WORDS; i += CONSUMER_THREADS) ((uint64_t *)to)[i] = from[i];
 }
 
@@ -426,40 +432,45 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     int slot = 0, round = 0;
     copy_parameters(f, sh.fold);
     rfi_wait_for_previous();
-    if (sees_irregular(f, threadIdx.x, CONSUMER_THREADS)) *sh.irregular = true;
+    static_assert(C::ROWS <= CONSUMER_THREADS, "a thread a row");
+    if (threadIdx.x < f.product.batch) *(is_irregular(f.product, threadIdx.x) ? sh.irregular : sh.regular) = true;
     for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) {
-        sh.x_scale[r] = f.x.scale && r < f.batch ? f.x.scale[r] : 1;
-        sh.ratio[r] = f.levels.wide && r < f.batch ? __ldcg(f.levels.ratio + r) : 0;
+        sh.x_scale[r] = f.product.x.scale && r < f.product.batch ? f.product.x.scale[r] : 1;
+        sh.ratio[r] = f.product.levels.wide && r < f.product.batch ? __ldcg(f.product.levels.ratio + r) : 0;
         if (sh.ratio[r] != 0) *sh.wide = true;
     }
     mbarrier_arrive(sh.known);
-    barrier_sync(1, CONSUMER_THREADS); /* all know whether a row has two levels */
+    barrier_sync(1, CONSUMER_THREADS); /* all know what rows there are */
     const int stages = *sh.wide ? 2 * p.stages : p.stages;
-    for (int tile = blockIdx.x; is_there(p, tile, rank); tile += gridDim.x) {
+    const bool idle =
+        __shfl_sync(~0u, (int)(f.product.levels.wide && !*sh.regular), 0); /* nobody wants these products */
+    if (idle && is_there(p, blockIdx.x, rank))
+        for (int i = 0; i < stages_ahead<C>(p); i++) mbarrier_wait(sh.full + 8 * i, 0); /* what is on its way */
+    for (int tile = blockIdx.x; !idle && is_there(p, tile, rank); tile += gridDim.x) {
         const int64_t column0 = (int64_t)tile * FEATURES;
         float w_scale[2] = {1, 1}, total[C::SUMS];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (f.w.scale && column0 + feature + i * 8 < f.out_features)
-                w_scale[i] = f.w.scale[column0 + feature + i * 8];
+            if (f.product.w.scale && column0 + feature + i * 8 < f.product.out_features)
+                w_scale[i] = f.product.w.scale[column0 + feature + i * 8];
         if (threadIdx.x < FEATURES &&
             column0 + threadIdx.x <
-                f.out_features) { /* what the fold reads is then near, when it waits for nothing else */
-            prefetch_l1((const float *)f.bias + column0 + threadIdx.x);
-            for (int v = 0; v < f.num_vectors; v++)
-                prefetch_l1((const float *)f.vectors + v * f.out_features + column0 + threadIdx.x);
+                f.product.out_features) { /* what the fold reads is then near, when it waits for nothing else */
+            prefetch_l1((const float *)f.visitor.bias + column0 + threadIdx.x);
+            for (int v = 0; v < f.visitor.num_vectors; v++)
+                prefetch_l1((const float *)f.visitor.vectors + v * f.product.out_features + column0 + threadIdx.x);
         }
         sum_products<C>(total, p, sh, warpgroup, slot, round, rank);
         slot += stages;
         round += slot / C::STAGES;
         slot %= C::STAGES;
-        store_tile(f, sh, total, warpgroup, w_scale);
+        store_tile(f.product, sh, total, warpgroup, w_scale);
         rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
-            (int)f.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
+            (int)f.product.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
             {(State<C::TOTALS> *)sh.states, is_single(p)});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
-    if (f.tickets) finish<C>(p, sh, rank);
+    if (f.schedule.tickets && !idle) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, (int)*sh.irregular, 0))
@@ -470,25 +481,25 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
 template <class C>
 __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_constant__ Parameters p) {
     if constexpr (C::TOTALS == rfi_answers::TOTALS) {
-        if (!rfi_is_wanted(p.fold)) return;
+        if (!rfi_is_wanted(p.fold.schedule)) return;
     }
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
     __shared__ State<C::TOTALS> states[2 * C::ROWS];
     __shared__ uint64_t theirs, known;
-    __shared__ bool last, irregular, wide;
+    __shared__ bool last, irregular, regular, wide;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, ratio, shared_address(&known), &wide,
-        (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, states,
+        (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, &regular, states,
         shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) ==
         CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
-        irregular = wide = false;
+        irregular = regular = wide = false;
         mbarrier_init(sh.known, CONSUMER_THREADS);
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
@@ -496,7 +507,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
         }
         mbarrier_init(sh.theirs, 1);
         mbarrier_init_fence();
-        mbarrier_arrive_expect(sh.theirs, (int)p.fold.batch * (int)sizeof(State<C::TOTALS>));
+        mbarrier_arrive_expect(sh.theirs, (int)p.fold.product.batch * (int)sizeof(State<C::TOTALS>));
     }
     __syncthreads();
     if (produces && elect_lane()) load_ahead<C>(p, sh, rank);

@@ -14,15 +14,17 @@ namespace {
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
-    p->stages = (int32_t)((f.in_features + C::K - 1) / C::K);
-    p->tiles = (int32_t)rfi_tiles(f.out_features, FEATURES);
-    p->w_panel = f.w.panel ? f.w.ld * (f.w.panel * C::W_TERMS * 2) : 0;
+    p->stages = (int32_t)((f.product.in_features + C::K - 1) / C::K);
+    p->tiles = (int32_t)rfi_tiles(f.product.out_features, FEATURES);
+    p->w_panel = f.product.w.panel ? f.product.w.ld * (f.product.w.panel * C::W_TERMS * 2) : 0;
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < C::X_TERMS && !error; i++)
-        error = encode_rows(&p->x[i], term_of(f.x, i), f.x, f.batch, columns_of(f), BOX_ROW, (int)f.batch, 2);
-    if (f.w.panel) return error; /* read without a map */
+        error = encode_rows(&p->x[i], term_of(f.product.x, i), f.product.x, f.product.batch, columns_of(f.product),
+            BOX_ROW, (int)f.product.batch, 2);
+    if (f.product.w.panel) return error; /* read without a map */
     for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = encode_rows(&p->w[i], term_of(f.w, i), f.w, f.out_features, f.in_features, C::W_ROW, FEATURES, 2);
+        error = encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features,
+            f.product.in_features, C::W_ROW, FEATURES, 2);
     return error;
 }
 
@@ -36,26 +38,27 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 
 /* By the terms that x and W are in. */
 template <int ROWS, int CLUSTER, bool ANSWERS> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
-    const int x_terms = rfi_terms_of(f.x), w_terms = rfi_terms_of(f.w);
+    const int x_terms = rfi_terms_of(f.product.x), w_terms = rfi_terms_of(f.product.w);
     if constexpr (ROWS <= 32)
         if (x_terms == 3 && w_terms == 1) return launch<Config<3, 1, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
     if (x_terms == 3) return cudaErrorInvalidConfiguration; /* the stages do not fit */
     if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, ROWS, CLUSTER, ANSWERS>>(f, stream);
     if (w_terms == 2) return launch<Config<1, 2, false, ROWS, CLUSTER, ANSWERS>>(f, stream);
-    if (x_terms == 2 && f.w.dtype == RF_BFLOAT16) return launch<Config<2, 1, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
+    if (x_terms == 2 && f.product.w.dtype == RF_BFLOAT16)
+        return launch<Config<2, 1, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
     if (x_terms == 2) return launch<Config<2, 1, false, ROWS, CLUSTER, ANSWERS>>(f, stream);
-    if (f.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
+    if (f.product.w.dtype == RF_BFLOAT16) return launch<Config<1, 1, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
     return launch<Config<1, 1, false, ROWS, CLUSTER, ANSWERS>>(f, stream);
 }
 
 /* The more rows, the more it costs that every block reads all of x from the L2: pairs of blocks read it once. Larger
  * clusters leave multiprocessors out. */
 template <bool ANSWERS> cudaError_t launch_rows(const rfi_cuda_fold &f, cudaStream_t stream) {
-    if (f.batch > 64) return cudaErrorInvalidConfiguration;
-    return f.batch > 32 ? launch_for<64, 2, ANSWERS>(f, stream)
-        : f.batch > 16  ? launch_for<32, 2, ANSWERS>(f, stream)
-        : f.batch > 8   ? launch_for<16, 1, ANSWERS>(f, stream)
-                        : launch_for<8, 1, ANSWERS>(f, stream);
+    if (f.product.batch > 64) return cudaErrorInvalidConfiguration;
+    return f.product.batch > 32 ? launch_for<64, 2, ANSWERS>(f, stream)
+        : f.product.batch > 16  ? launch_for<32, 2, ANSWERS>(f, stream)
+        : f.product.batch > 8   ? launch_for<16, 1, ANSWERS>(f, stream)
+                                : launch_for<8, 1, ANSWERS>(f, stream);
 }
 
 } // namespace

@@ -159,23 +159,12 @@ rf_status rf_mpi_open(rf_collective *collective, MPI_Comm comm, double timeout, 
     const char *const none = comm == MPI_COMM_NULL ? "MPI_COMM_NULL" : NULL;
     rf_status status = check_opening(collective, none, timeout, message, size);
     if (status) return status;
-    link_state *l = calloc(1, sizeof *l);
-    if (!l) {
-        say(message, size, "no memory for a collective");
-        return RF_OUT_OF_MEMORY;
-    }
+    link_state *l = new_link(sizeof *l, message, size);
+    if (!l) return RF_OUT_OF_MEMORY;
     status = duplicate(l, comm, message, size);
-    if (status) {
-        free(l);
-        return status;
-    }
-    collective->user = l;
-    collective->rank = l->rank;
-    collective->num_ranks = l->ranks;
-    collective->timeout = timeout;
-    collective->all_gather = all_gather;
-    collective->all_gather_on_device = NULL;
-    return RF_OK;
+    return end_opening(collective, status,
+        &(rf_collective){
+            .user = l, .rank = l->rank, .num_ranks = l->ranks, .timeout = timeout, .all_gather = all_gather});
 }
 
 void rf_mpi_close(rf_collective *collective) {

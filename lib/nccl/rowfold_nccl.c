@@ -239,25 +239,18 @@ static rf_status describe(link_state *l, char *message, size_t size) {
 rf_status rf_nccl_open(rf_collective *collective, void *comm, double timeout, char *message, size_t size) {
     rf_status status = check_opening(collective, comm ? NULL : "NULL", timeout, message, size);
     if (status) return status;
-    link_state *l = calloc(1, sizeof *l);
-    if (!l) {
-        say(message, size, "no memory for a collective");
-        return RF_OUT_OF_MEMORY;
-    }
+    link_state *l = new_link(sizeof *l, message, size);
+    if (!l) return RF_OUT_OF_MEMORY;
     l->comm = comm;
     status = load(&l->nccl, message, size);
     if (!status) status = describe(l, message, size);
-    if (status) {
-        free(l);
-        return status;
-    }
-    collective->user = l;
-    collective->rank = l->rank;
-    collective->num_ranks = l->ranks;
-    collective->timeout = timeout;
-    collective->all_gather = all_gather;
-    collective->all_gather_on_device = all_gather_on_device;
-    return RF_OK;
+    return end_opening(collective, status,
+        &(rf_collective){.user = l,
+            .rank = l->rank,
+            .num_ranks = l->ranks,
+            .timeout = timeout,
+            .all_gather = all_gather,
+            .all_gather_on_device = all_gather_on_device});
 }
 
 void rf_nccl_close(rf_collective *collective) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Cheap steps as one operator: the bits of one step after the other, on every kind of value. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "check.h"
@@ -8,6 +9,13 @@
 #include "random.h"
 #include "plan.h"
 #include "../../cuda/affine.h"
+
+/* The steps of an array as operators. */
+static int affine_steps(const rfi_step *at, int count, rfi_cuda_affine *out, rfi_cuda_span *spans) {
+    rfi_steps steps = {.count = count};
+    memcpy(steps.at, at, (size_t)count * sizeof *at);
+    return rfi_cuda_affine_steps(&steps, out, spans);
+}
 
 static float evaluate(const rfi_cuda_affine *steps, int count, float v) {
     float saved = 0;
@@ -52,8 +60,15 @@ static void test_random_chains(void) {
             if (steps[i].kind == RF_OP_DIV)
                 steps[i].a = ldexp(next_random() % 2 ? 1 : -1, (int)(next_random() % 200) - 100);
         }
-        const int used = rfi_cuda_affine_steps(steps, count, affine);
-        int bounded = 0;
+        rfi_cuda_span spans[COUNT];
+        const int used = affine_steps(steps, count, affine, spans);
+        int bounded = 0, next = 0;
+        for (int i = 0; i < used; i++) {
+            CHECK(spans[i].first == next && spans[i].last >= next, "operator %d from %d to %d", i, spans[i].first,
+                spans[i].last);
+            next = spans[i].last + 1;
+        }
+        CHECK(next == count, "operators of %d of %d steps", next, count);
         for (int i = 0; i < used; i++) bounded |= affine[i].clamps;
         CHECK(used >= 1 && used <= count, "%d of %d steps", used, count);
         for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -68,18 +83,18 @@ static void test_what_is_merged(void) {
     rfi_cuda_affine affine[4];
     const rfi_step scale_clamp[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0},
         {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_CLAMP, -1, -10, 10, 0, 0}};
-    CHECK(rfi_cuda_affine_steps(scale_clamp, 4, affine) == 1, "products with powers of two, of which one is v + v");
+    CHECK(affine_steps(scale_clamp, 4, affine, NULL) == 1, "products with powers of two, of which one is v + v");
     CHECK(affine[0].a == 4 && affine[0].clamps && !affine[0].saves, "their product, bounded");
     const rfi_step falls[] = {{RF_OP_MUL, -1, 2, 0, 0, 0}, {RF_OP_MUL, -1, 0.5, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0},
         {RF_OP_MUL, -1, 3, 0, 0, 0}};
-    CHECK(rfi_cuda_affine_steps(falls, 4, affine) == 4, "what overflows must not come back");
+    CHECK(affine_steps(falls, 4, affine, NULL) == 4, "what overflows must not come back");
     const rfi_step apart[] = {{RF_OP_SAVE, -1, 0, 0, 0, 0}, {RF_OP_MUL, -1, 2, 0, 0, 0},
         {RF_OP_ADD_SAVED, -1, 0, 0, 0, 0}, {RF_OP_SAVE, -1, 0, 0, 0, 0}};
-    CHECK(rfi_cuda_affine_steps(apart, 4, affine) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED &&
+    CHECK(affine_steps(apart, 4, affine, NULL) == 3 && affine[0].saves && affine[2].addend == RFI_CUDA_ADDS_SAVED &&
             !affine[2].saves,
         "what is read later is kept");
     const rfi_step vectors[] = {{RF_OP_MUL, 1, 0, 0, 0, 0}, {RF_OP_ADD, 0, 0, 0, 0, 0}, {RF_OP_RELU, -1, 0, 0, 0, 0}};
-    CHECK(rfi_cuda_affine_steps(vectors, 3, affine) == 2 && affine[0].a_vector == 1 && affine[1].b_vector == 0 &&
+    CHECK(affine_steps(vectors, 3, affine, NULL) == 2 && affine[0].a_vector == 1 && affine[1].b_vector == 0 &&
             affine[1].clamps,
         "vectors; a product and a sum are rounded apart");
 }
@@ -99,14 +114,56 @@ static void test_others(void) {
     rfi_cuda_affine affine[2];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const rfi_step steps[] = {{RF_OP_NEG, -1, 0, 0, 0, 0}, others[i]};
-        CHECK(rfi_cuda_affine_steps(steps, 2, affine) == 0, "step of kind %d, number %zu", others[i].kind, i);
+        CHECK(affine_steps(steps, 2, affine, NULL) == 0, "step of kind %d, number %zu", others[i].kind, i);
     }
-    CHECK(rfi_cuda_affine_steps(others, 0, affine) == 0, "no steps");
+    CHECK(affine_steps(others, 0, affine, NULL) == 0, "no steps");
+}
+
+/* What explain says of a chain, without rewrites; `turned`: of a pass that turns the sign. */
+static void expect_lines(const char *text, int turned, int count, const char *const *lines) {
+    rfi_chain chain;
+    rfi_plan plan;
+    rfi_rewrites log = {.count = 0};
+    rf_status status = rfi_chain_from_text(text, &chain);
+    if (!status) status = rfi_chain_set_size(&chain, 64, 96);
+    if (!status) status = rfi_plan_make(&chain, RF_SIMPLIFY_NONE, &plan, NULL);
+    CHECK(!status, "%s: %s", text, rf_last_error());
+    rfi_steps steps = plan.trunk;
+    if (turned) steps.at[steps.count++] = (rfi_step){.kind = RF_OP_MUL, .vector = -1, .a = -1, .source = -1};
+    for (int twice = 0; twice < 2; twice++) rfi_cuda_affine_tell(&plan, &steps, &log);
+    CHECK(log.count == count, "%s: %d lines, expected %d", text, log.count, count);
+    for (int i = 0; i < log.count && i < count; i++) {
+        char line[200];
+        const rfi_rewrite *entry = &log.at[i];
+        snprintf(line, sizeof line, "%d-%d %s: %s", entry->first, entry->last, entry->rule, entry->text);
+        CHECK(!strcmp(line, lines[i]) && !entry->algebraic, "%s: \"%s\", expected \"%s\"", text, line, lines[i]);
+    }
+}
+
+#define EXPECT(text, turned, ...)                                               \
+    do {                                                                        \
+        const char *const lines[] = {__VA_ARGS__};                              \
+        expect_lines(text, turned, (int)(sizeof lines / sizeof *lines), lines); \
+    } while (0)
+
+static void test_what_is_told(void) {
+    EXPECT("linear | mul(2) | save | add_saved | clamp(-10, 10) | logsumexp", 0,
+        "1-4 multiply_add: v * 4, at least -10, at most 10");
+    EXPECT("linear | mul(@s) | save | sub(3) | add_saved | relu | max", 0, "1-2 multiply_add: v * @s, saved",
+        "3-3 multiply_add: v + -3", "4-5 multiply_add: v + saved, at least 0");
+    EXPECT("linear | add(@b) | minimum(4) | max", 0, "1-2 multiply_add: v + @b, at most 4");
+    EXPECT("linear | add(0) | save | max", 0, "1-2 multiply_add: v + 0");
+    EXPECT("linear | mul(2) | argmin", 1, "1-1 multiply_add: v * -2");
+    EXPECT("linear | add(2) | argmin", 1, "1-1 multiply_add: v + 2");
+    expect_lines("linear | mul(2) | gelu | max", 0, 0, NULL);
+    expect_lines("linear | max", 0, 0, NULL);
+    expect_lines("linear | argmin", 1, 0, NULL);
 }
 
 int main(void) {
     test_random_chains();
     test_what_is_merged();
     test_others();
+    test_what_is_told();
     return failures != 0;
 }

@@ -126,6 +126,7 @@ static void test_expected(void) {
     c = choose(&p, &hopper, -1);
     CHECK(is(&c, "hopper_searches_128x256") && c.ahead == RFI_CUDA_HOPPER_SEARCHES_64X128 && c.ahead_columns == 64,
         "few columns by %s are of states of %d", c.name, c.ahead_columns);
+    CHECK(!c.opens, "terms are prepared, and rows may be irregular: no pass in two launches");
     p.states = RFI_CUDA_OTHER_STATES;
     CHECK(!rfi_cuda_weight_panel(&p, &hopper, -1), "W in blocks for kernels that do not take the reduction");
     c = choose(&p, &hopper, -1);
@@ -137,6 +138,10 @@ static void test_expected(void) {
     CHECK(choose(&p, &hopper, -1).summed == RFI_CUDA_SUMMED_ALL, "a logsumexp alone leaves its sums to tensor cores");
     p.states = RFI_CUDA_ANSWER_STATES;
     CHECK(choose(&p, &hopper, -1).summed == 128, "one that shows single logits does not");
+    CHECK(!choose(&p, &hopper, -1).opens, "without a search nothing is known ahead");
+    p.states = RFI_CUDA_SEARCH_STATES;
+    CHECK(choose(&p, &hopper, -1).opens, "values as they are stored");
+    p.states = RFI_CUDA_ANSWER_STATES;
     p.batch = 8;
     p.states = RFI_CUDA_PAIRS;
     CHECK(choose(&p, &hopper, -1).summed == 128, "nor does the kernel for few rows");
@@ -193,8 +198,8 @@ static void test_few_rows(void) {
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
         rfi_cuda_choice c = choose(&p, &hopper, -1);
-        CHECK(is(&c, expected[i].f32) && !c.grouped == (expected[i].batch <= 64), "float32, batch %d: %s",
-            expected[i].batch, c.name);
+        CHECK(is(&c, expected[i].f32) && !c.grouped == (expected[i].batch <= 64) && c.affine == c.grouped,
+            "float32, batch %d: %s", expected[i].batch, c.name);
         p = problem_of(expected[i].batch, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, expected[i].bf16) && c.aligned_x, "bfloat16, batch %d: %s", expected[i].batch, c.name);

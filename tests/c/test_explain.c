@@ -67,10 +67,14 @@ static const rfi_estimate one_block = {.kernel = "a kernel",
     .weight_reads = 1,
     .block_rows = 64};
 
+/* Of the backend; NULL: it has none. */
+static const rfi_rewrites *lowered;
+
 static char *text_of(const char *chain, rf_simplify simplify, const rfi_estimate *estimate) {
     const rfi_spec spec = spec_of(chain, simplify);
     char *text = NULL;
-    rf_status status = rfi_explain(&spec, "some-backend", estimate, 1048576 - 4096, 1024, RF_FORMAT_TEXT, &text);
+    rf_status status =
+        rfi_explain(&spec, "some-backend", estimate, lowered, 1048576 - 4096, 1024, RF_FORMAT_TEXT, &text);
     CHECK(status == RF_OK && text, "\"%s\": %s", chain, rf_last_error());
     return text;
 }
@@ -79,7 +83,8 @@ static json_t *json_of(const char *chain, rf_simplify simplify, const rfi_estima
     const rfi_spec spec = spec_of(chain, simplify);
     char *text = NULL;
     json_error_t error;
-    rf_status status = rfi_explain(&spec, "some-backend", estimate, 1048576 - 4096, 1024, RF_FORMAT_JSON, &text);
+    rf_status status =
+        rfi_explain(&spec, "some-backend", estimate, lowered, 1048576 - 4096, 1024, RF_FORMAT_JSON, &text);
     CHECK(status == RF_OK && text, "\"%s\": %s", chain, rf_last_error());
     json_t *root = json_loads(text ? text : "", 0, &error);
     CHECK(root, "%s", error.text);
@@ -160,6 +165,40 @@ static void readings_of_weights(void) {
     json_decref(root);
 }
 
+static void lowerings(void) {
+    static const char *const told[] = {
+        "\nlowered: what the kernel computes as one multiply-add, to the same bits; v is the value before\n"
+        "  1-4     multiply_add         v * 4, at least -10\n"
+        "  5       multiply_add         v + 1\n\n",
+        NULL};
+    static const rfi_rewrites log = {2,
+        {{.rule = "multiply_add", .first = 1, .last = 4, .text = "v * 4, at least -10"},
+            {.rule = "multiply_add", .first = 5, .last = 5, .text = "v + 1"}}};
+    static const rfi_rewrites none;
+    const char *const chain = "linear | mul(2) | save | add_saved | maximum(-10) | add(1) | logsumexp";
+    lowered = &log;
+    expect_lines(chain, RF_SIMPLIFY_NONE, &an_estimate, told);
+    json_t *root = json_of(chain, RF_SIMPLIFY_NONE, &an_estimate), *list = json_object_get(root, "lowered"),
+           *first = json_array_get(list, 0);
+    CHECK(json_array_size(list) == 2 && !strcmp(json_string_value(json_object_get(first, "rule")), "multiply_add") &&
+            json_integer_value(json_object_get(first, "first")) == 1 &&
+            json_integer_value(json_object_get(first, "last")) == 4 &&
+            !strcmp(json_string_value(json_object_get(first, "text")), "v * 4, at least -10"),
+        "lowered steps in JSON");
+    json_decref(root);
+    for (int i = 0; i < 2; i++) {
+        lowered = i ? &none : NULL;
+        char *text = text_of(chain, RF_SIMPLIFY_NONE, &an_estimate);
+        CHECK(!strstr(text, "lowered"), "nothing was:\n%s", text);
+        free(text);
+        root = json_of(chain, RF_SIMPLIFY_NONE, &an_estimate);
+        list = json_object_get(root, "lowered");
+        CHECK(json_is_array(list) && !json_array_size(list), "an empty list");
+        json_decref(root);
+    }
+    lowered = NULL;
+}
+
 /* Of linear(8192, 8192) | add(@v) | save | relu | add_saved | max, float32, 1024 rows. */
 static void figures(void) {
     json_t *root = json_of("linear | add(@v) | save | relu | add_saved | max", RF_SIMPLIFY_NONE, NULL),
@@ -218,6 +257,7 @@ int main(void) {
     texts();
     readings_of_weights();
     figures();
+    lowerings();
     json_of_presets();
     return failures != 0;
 }

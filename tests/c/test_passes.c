@@ -43,7 +43,13 @@ static void expect(const char *text, int count, const rfi_cuda_states *states) {
 
 /* Kernels by the columns of a state. */
 static const rfi_cuda_choice of_64 = {.fold_columns = 64, .ahead_columns = 64},
-                             of_256 = {.fold_columns = 256, .ahead_columns = 64};
+                             of_256 = {.fold_columns = 256, .ahead_columns = 64},
+                             opens = {.tile_rows = 128,
+                                 .tile_columns = 256,
+                                 .fold_columns = 256,
+                                 .ahead_columns = 64,
+                                 .opens = 1,
+                                 .multiprocessors = 132};
 
 int main(void) {
     const rfi_cuda_states pairs = RFI_CUDA_PAIRS, answers = RFI_CUDA_ANSWER_STATES, search = RFI_CUDA_SEARCH_STATES,
@@ -102,9 +108,14 @@ int main(void) {
     CHECK(rfi_cuda_room_of(&plan, 20, &of_256) == 5120 && rfi_cuda_room_of(&plan, 1, &of_256) == 32 * 63,
         "room of the lists");
     CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 5).chunk == 5, "no more rows than there are");
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 1024);
+    CHECK(ahead.opening == 33 * 256 && !ahead.sample && ahead.chunk == 1024, "two whole waves of tiles open a pass");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 200).opening == 66 * 256, "one wave of few rows");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 8192).opening == 33 * 256, "16 waves of many");
     take_wide("linear | rank(#t), topk(64)", 20000);
     ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 8192);
     CHECK(ahead.chunk == 2048 && !ahead.sample && ahead.behind == 1, "the sample for 64 would be most of the columns");
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 1024).opening == 19 * 256, "a quarter at most");
     take_wide("linear | div(#h) | rank(#t)", 128256);
     CHECK(passes.at[0].column == 1 && rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 8192).chunk == 8192 &&
             rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 20000).behind == 1,
@@ -112,10 +123,14 @@ int main(void) {
     take_wide("linear | rank(#t), topk(3)", 2000);
     ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
     CHECK(!ahead.chunk && !ahead.sample && ahead.behind == 2, "few columns");
-    rfi_step step;
+    CHECK(!rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 300).opening, "nor is there an opening");
+    rfi_steps pre;
     take("linear | argmin, argmax");
-    CHECK(rfi_cuda_extra_step(&passes.at[0], &step) && step.kind == RF_OP_MUL && step.a == -1, "a sign that is turned");
-    CHECK(!rfi_cuda_extra_step(&passes.at[1], &step), "and one that is not");
+    rfi_cuda_pre_steps(&plan, &plan.branches[passes.at[0].like], &passes.at[0], &pre);
+    CHECK(pre.count == 1 && pre.at[0].kind == RF_OP_MUL && pre.at[0].a == -1 && pre.at[0].source < 0,
+        "a sign that is turned");
+    rfi_cuda_pre_steps(&plan, &plan.branches[passes.at[1].like], &passes.at[1], &pre);
+    CHECK(!pre.count, "and one that is not");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 1 && !rfi_cuda_num_steps(&plan, &passes.at[1]), "steps");
     take("linear | max | norm | var(0) | std");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 5, "%d steps", rfi_cuda_num_steps(&plan, &passes.at[0]));
@@ -131,5 +146,7 @@ int main(void) {
     take("linear | gelu | (abs | max | exp), min");
     CHECK(rfi_cuda_num_steps(&plan, &passes.at[0]) == 3 && rfi_cuda_num_steps(&plan, &passes.at[1]) == 1,
         "steps %d and %d", rfi_cuda_num_steps(&plan, &passes.at[0]), rfi_cuda_num_steps(&plan, &passes.at[1]));
+    rfi_cuda_pre_steps(&plan, &plan.branches[0], NULL, &pre);
+    CHECK(pre.count == 2 && pre.at[0].kind == RF_OP_GELU && pre.at[1].kind == RF_OP_ABS, "trunk, then branch");
     return failures != 0;
 }

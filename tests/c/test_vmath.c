@@ -37,6 +37,7 @@ LIBM(sin)
 LIBM(cos)
 RFI_FN long double rfi_abs_ld(long double x) { return fabsl(x); }
 RFI_FN long double rfi_exp_term_ld(long double x) { return expl(x); }
+RFI_FN long double rfi_quotient_ld(long double v, long double w) { return v / w; }
 RFI_FN long double rfi_maxnum_ld(long double v, long double w) { return fmaxl(v, w); }
 RFI_FN long double rfi_maxn_ld(long double v, long double w) { return v != v || v > w ? v : w; }
 RFI_FN long double rfi_minn_ld(long double v, long double w) { return v != v || v < w ? v : w; }

@@ -41,8 +41,8 @@ is 1 if a case has no result, or infinities or NaN that float64 does not have; 1
 
 With --scaling one layer is split by columns over 1 to 512 devices. What a device computes is measured, as the largest
 shard alone on this machine with --threads; what is sent takes --latency for each round of messages and --bandwidth for
-the bytes. The last column is what the same took on so many processes of this machine, as many as it has cores for, or
-with --device cuda GPUs, which NCCL joins."""
+the bytes, and --node-latency and --node-bandwidth between machines of --node devices. The last column is what the same
+took on so many processes of this machine, as many as it has cores for, or with --device cuda GPUs, which NCCL joins."""
 EXAMPLES = """examples:
   rowfold bench                                       the presets at 1024 x 8192 -> 8192, and small batches
   rowfold bench --preset logsumexp_gelu --json new.json
@@ -98,6 +98,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument(
         "--bandwidth", type=seconds, metavar="BYTES", help="a second, from one device to others (measured here)"
+    )
+    parser.add_argument("--node", type=positive, metavar="DEVICES", help="of a machine, where there are several")
+    parser.add_argument("--node-latency", type=seconds, metavar="SECONDS", help="of a message between machines")
+    parser.add_argument(
+        "--node-bandwidth", type=seconds, metavar="BYTES", help="a second, from a device to its like in other machines"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
     parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
@@ -199,6 +204,9 @@ def _scaling(arguments: argparse.Namespace) -> int:
         raise SystemExit(f"rowfold bench: --scaling --device {arguments.device}; expected cpu, or cuda for all GPUs")
     if (arguments.latency is None) != (arguments.bandwidth is None):
         raise SystemExit("rowfold bench: expected both of --latency and --bandwidth, or neither")
+    nodes = (arguments.node, arguments.node_latency, arguments.node_bandwidth)
+    if any(n is None for n in nodes) and any(n is not None for n in nodes):
+        raise SystemExit("rowfold bench: expected all of --node, --node-latency and --node-bandwidth, or none")
     if arguments.json:
         require_place(arguments.json)
     if not (arguments.preset or arguments.chain):
@@ -207,7 +215,6 @@ def _scaling(arguments: argparse.Namespace) -> int:
     cases = _cases(arguments)
     if arguments.json and len(cases) > 1:
         raise SystemExit(f"rowfold bench: --json writes one case; {len(cases)} were asked for")
-    link = None if arguments.latency is None else scaling.Link(arguments.latency, arguments.bandwidth)
     threads = arguments.threads or 1
     options = {
         "simplify": (arguments.simplify or ["none"])[0],
@@ -215,14 +222,22 @@ def _scaling(arguments: argparse.Namespace) -> int:
         "threads": threads,
         "repeat": arguments.repeat,
     }
+    measured, on_gpus = arguments.latency is None, arguments.device == "cuda"
+    if measured:
+        link = (gpu_scaling if on_gpus else scaling).measure_link(arguments.repeat)
+    else:
+        link = scaling.Link(arguments.latency, arguments.bandwidth)
+    if arguments.node:
+        between = scaling.Link(arguments.node_latency, arguments.node_bandwidth)
+        link = scaling.Cluster(link.latency, link.bandwidth, arguments.node, between)
     for case in cases:
-        if arguments.device == "cuda":
-            used, points = gpu_scaling.measure(case, link, options)
+        if on_gpus:
+            points = gpu_scaling.measure(case, link, options)
         else:
-            used, points = scaling.measure(case, link, cores(), options)
-        scaling.show(case, used, link is None, points)
+            points = scaling.measure(case, link, cores(), options)
+        scaling.show(case, link, measured, points)
         if arguments.json:
-            scaling.write(arguments.json, case, used, points, threads)
+            scaling.write(arguments.json, case, link, points, threads)
     return 0
 
 

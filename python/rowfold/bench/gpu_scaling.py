@@ -26,6 +26,7 @@ from .scaling import (
     received,
     shard_model,
     shards_of,
+    together,
 )
 
 SMALL_BYTES = 512
@@ -143,16 +144,7 @@ def _run(size: int, work: Callable[..., Any], *arguments: Any) -> Any:
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "meeting")
-        processes = [
-            context.Process(target=_rank, args=(work, rank, size, meeting, answers, arguments), daemon=True)
-            for rank in range(size)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-    if any(process.exitcode for process in processes):
-        raise RuntimeError("a process of the benchmark has failed; its error is above")
+        together(context, _rank, [(work, rank, size, meeting, answers, arguments) for rank in range(size)])
     return answers.get()
 
 
@@ -178,6 +170,8 @@ def _probe(rank: int, size: int, repeat: int) -> tuple[float, float]:
 
 def measure_link(repeat: int) -> Link:
     """Between two GPUs of this machine, by NCCL."""
+    if _torch().cuda.device_count() < 2:
+        raise SystemExit("rowfold bench: one GPU has no link to measure; expected --latency and --bandwidth")
     few, many = _run(2, _probe, repeat)
     return Link(few, PROBE_BYTES / max(many - few, 1e-9))
 
@@ -201,17 +195,11 @@ def _calls(rank: int, size: int, case: Case, options: dict[str, Any]) -> float:
     return _timed(torch, call, options["repeat"], _of_first(torch))
 
 
-def measure(
-    case: Case, link: Link | None, options: dict[str, Any], devices: Sequence[int] = DEVICES
-) -> tuple[Link, list[Point]]:
+def measure(case: Case, link: Link, options: dict[str, Any], devices: Sequence[int] = DEVICES) -> list[Point]:
     """Predictions, and beside them what ran: 1, 2, 4 ... GPUs, as many as there are."""
-    torch = _torch()
-    there = torch.cuda.device_count()
-    if link is None and there < 2:
-        raise SystemExit("rowfold bench: one GPU has no link to measure; expected --latency and --bandwidth")
-    used = measure_link(options["repeat"]) if link is None else link
-    points = predict(case, devices, used, options)
+    there = _torch().cuda.device_count()
+    points = predict(case, devices, link, options)
     for point in points:
         if point.devices <= min(there, len(state_groups(case.out_features)) - 1):
             point.ran = float(_run(point.devices, _calls, case, options))
-    return used, points
+    return points

@@ -15,7 +15,7 @@ import statistics
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,19 @@ class Link:
         if devices == 1:
             return 0.0
         return math.ceil(math.log2(devices)) * self.latency + (devices - 1) * each / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Cluster(Link):
+    """The same within a node of ``node`` devices, each of which reaches its likes in other nodes by ``between``."""
+
+    node: int
+    between: Link
+
+    def all_gather(self, devices: int, each: float) -> float:
+        """Between the nodes first, then within each: there a device passes on what all its likes have sent."""
+        nodes = math.ceil(devices / self.node)
+        return self.between.all_gather(nodes, each) + super().all_gather(min(devices, self.node), nodes * each)
 
 
 @dataclass
@@ -169,6 +182,17 @@ def _median(call: Callable[[], Any], repeat: int) -> float:
     return statistics.median(samples)
 
 
+def together(context: Any, work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    """A process for each of the arguments, at the same time; raises RuntimeError where one fails."""
+    processes = [context.Process(target=work, args=own, daemon=True) for own in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise RuntimeError("a process of the benchmark has failed; its error is above")
+
+
 class Ranks:
     """Processes of this machine that gather bytes through memory that they share: a stand-in for a network."""
 
@@ -182,15 +206,7 @@ class Ranks:
     def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """What rank 0 of ``work(gather, rank, *arguments)`` returns."""
         shared = (self.size, self.most, self.memory, self.barrier, self.answers, arguments)
-        processes = [
-            self._context.Process(target=_rank, args=(work, rank, *shared), daemon=True) for rank in range(self.size)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode for process in processes):
-            raise RuntimeError("a process of the benchmark has failed; its error is above")
+        together(self._context, _rank, [(work, rank, *shared) for rank in range(self.size)])
         return self.answers.get()
 
 
@@ -277,15 +293,14 @@ def run_here(case: Case, size: int, options: dict[str, Any]) -> float:
 
 
 def measure(
-    case: Case, link: Link | None, cores: int, options: dict[str, Any], devices: Sequence[int] = DEVICES
-) -> tuple[Link, list[Point]]:
+    case: Case, link: Link, cores: int, options: dict[str, Any], devices: Sequence[int] = DEVICES
+) -> list[Point]:
     """Predictions, and beside them what ran: 1, 2, 4 ... processes, as many as there are cores for their threads."""
-    used = measure_link(options["repeat"]) if link is None else link
-    points = predict(case, devices, used, options)
+    points = predict(case, devices, link, options)
     for point in points:
         if point.devices * options["threads"] <= cores and point.devices <= len(state_groups(case.out_features)) - 1:
             point.ran = run_here(case, point.devices, options)
-    return used, points
+    return points
 
 
 def show(case: Case, link: Link, measured: bool, points: Sequence[Point]) -> None:
@@ -310,6 +325,12 @@ def show(case: Case, link: Link, measured: bool, points: Sequence[Point]) -> Non
         f"{case.chain}, {case.batch} x {case.in_features} -> {case.out_features} {case.dtype}; a message takes "
         f"{seconds_text(link.latency)} and a second for {link.bandwidth / 1e9:.3g} GB ({how})"
     )
+    if isinstance(link, Cluster):
+        other = link.between
+        title += (
+            f", from node to node of {link.node} {seconds_text(other.latency)} and a second for "
+            f"{other.bandwidth / 1e9:.3g} GB (as given)"
+        )
     show_table(title, COLUMNS, lines, ("ran here",))
 
 
@@ -318,7 +339,7 @@ def write(path: Path, case: Case, link: Link, points: Sequence[Point], threads: 
     document = {
         **about(SCHEMA, threads),
         "case": case.as_dict(),
-        "link": vars(link),
+        "link": asdict(link),
         "points": [{**vars(p), "call": p.call} for p in points],
     }
     with complete_or_absent(path) as file:

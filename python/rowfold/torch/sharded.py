@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -114,7 +115,8 @@ class _Awaited:
 
     def __init__(self, group: Any) -> None:
         self.others = [rank for rank in range(dist.get_world_size(group)) if rank != dist.get_rank(group)]
-        self.cards = torch.empty((len(self.others) + 1, _CARD), dtype=torch.uint8)
+        self.bytes = np.zeros((len(self.others) + 1, _CARD), np.uint8)
+        self.cards = list(torch.from_numpy(self.bytes))
         self.works: list[Any] = []
 
     def post(self, group: Any) -> None:
@@ -137,6 +139,7 @@ class Exchange:
         self.group = _with_gloo(group, timeout)
         self._broken = ""
         self._last: tuple[bytes, list[dict[str, Any]]] = b"", []
+        self._said: tuple[dict[str, Any], bytes] = {}, b""
         self.counts: list[int] = []  # columns of each process, in the last call of a function of tensors
 
     @property
@@ -176,14 +179,14 @@ class Exchange:
         if self.group not in _awaited:
             _awaited[self.group] = _Awaited(self.group)
         awaited, card = _awaited[self.group], torch.frombuffer(mine, dtype=torch.uint8)
-        awaited.cards[self.rank] = card
+        awaited.bytes[self.rank] = np.frombuffer(mine, np.uint8)
         sent = [(rank, self._post(rank, dist.isend, card, _CARD_TAG)) for rank in awaited.others]
         try:
             awaited.post(self.group)
         except RuntimeError as error:
             raise self._lost(awaited.others[len(awaited.works)], error) from None
         self._wait([*zip(awaited.others, awaited.works), *sent])
-        everyone: bytes = awaited.cards.numpy().tobytes()
+        everyone = awaited.bytes.tobytes()
         awaited.works = []
         with contextlib.suppress(RuntimeError):  # one that has left since is missed by the next call, if there is one
             awaited.post(self.group)
@@ -213,13 +216,15 @@ class Exchange:
 
     def agree(self, error: Exception | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
         """What each process says of itself; raises on all what any of them has failed with, and names it."""
-        mine = dict(facts)
+        mine = facts
         if error is not None:
             mine = {"error": type(error).__name__, "says": str(error)[:600]}
-        data = json.dumps(mine).encode().ljust(_CARD)
-        if len(data) > _CARD:  # of characters that JSON spells out
-            data = json.dumps({"error": type(error).__name__, "says": "(see that process)"}).encode().ljust(_CARD)
-        everyone = self._gather_cards(bytearray(data))
+        if not self._said[1] or mine != self._said[0]:
+            data = json.dumps(mine).encode().ljust(_CARD)
+            if len(data) > _CARD:  # of characters that JSON spells out
+                data = json.dumps({"error": type(error).__name__, "says": "(see that process)"}).encode().ljust(_CARD)
+            self._said = dict(mine), data
+        everyone = self._gather_cards(bytearray(self._said[1]))
         if everyone == self._last[0]:  # as from call to call
             return self._last[1]
         cards: list[dict[str, Any]] = [json.loads(everyone[i : i + _CARD]) for i in range(0, len(everyone), _CARD)]

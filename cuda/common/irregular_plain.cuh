@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* Few rows that terms do not represent, by plain multiply-adds at the speed of reading W, which is in one term or two.
+ * To bring a stage to tensor cores takes longer than to multiply it with so few rows. Infinities multiply as they are:
+ * what is finite beside them is brought to where its sums do not overflow, but not to zero unless it is.
+ *
+ * The warps of a block share out K by chunks of 32 columns, each with a ring of its own, and wait for nobody before
+ * their sums are added. A lane has eight rows of a few features, so that what it reads of shared memory is used often
+ * enough. A row's sums depend neither on the rows beside it nor on how many there are. */
+#ifndef ROWFOLD_CUDA_IRREGULAR_PLAIN_CUH
+#define ROWFOLD_CUDA_IRREGULAR_PLAIN_CUH
+
+#include "common/irregular_tile.cuh"
+
+namespace irregular_tile {
+namespace plain {
+
+constexpr int FEATURES = 64, CHUNK = 32, LANE_ROWS = 8;
+constexpr int W_ROW = 2 * CHUNK, W_TERM = FEATURES * W_ROW, X_ROW = 4 * (CHUNK + 4); /* bytes of a chunk in a ring; rows
+                                                     of x apart by a bank, for those of a lane are side by side */
+constexpr int TILE_LD = FEATURES + 4, TILE_BYTES = PLAIN_ROWS * TILE_LD * 4;
+constexpr int SUMS_BYTES = WARPS * PLAIN_ROWS * FEATURES * 4; /* behind the tile, where the rings were */
+
+__device__ __forceinline__ float load_shared_32(uint32_t from) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
+    return v;
+}
+
+/* What a lane brings of W's chunks: of every eighth row the piece at `column`. */
+struct WChunks {
+    const uint16_t *high, *low;
+    int64_t base, apart, panel_step, first, out_features, end;
+    int shift, mask, turn, column, to; /* `to`: in a chunk */
+    __device__ __forceinline__ WChunks(const rfi_cuda_fold &p, int64_t column0, int lane)
+        : high((const uint16_t *)p.product.w.data), low((const uint16_t *)p.product.w.low), first(column0 + lane / 4),
+          out_features(p.product.out_features), end(p.product.in_features), column(lane % 4 * 8) {
+        const int panel = p.product.w.panel, row = lane / 4;
+        mask = panel - 1;
+        shift = panel ? 31 - __clz(panel) : 0;
+        panel_step = panel ? p.product.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
+        base = panel ? rfi_place(panel, p.product.w.ld, first, 0) : first * p.product.w.ld;
+        turn = panel ? (int)(base & mask) : 0; /* the same for every eighth row */
+        base -= turn;
+        apart = panel ? 8 * panel : 8 * p.product.w.ld;
+        to = place_of<W_ROW>(row, lane % 4);
+    }
+    __device__ __forceinline__ void load(uint32_t ring, int64_t k0) const {
+        const int64_t k = k0 + column, at = mask < 0 ? k : (k >> shift) * panel_step + ((int)k & mask ^ turn);
+#pragma unroll
+        for (int i = 0; i < FEATURES / 8; i++) {
+            const bool reads = first + 8 * i < out_features && k < end;
+            const int64_t from = reads ? base + i * apart + at : 0;
+            rfi_copy_async_16(ring + to + i * 8 * W_ROW, high + from, reads ? 16 : 0);
+            if (low) rfi_copy_async_16(ring + W_TERM + to + i * 8 * W_ROW, low + from, reads ? 16 : 0);
+        }
+    }
+};
+
+/* And of x's: of every fourth row the piece of four values at `column`, which it scales itself. */
+template <int ROWS> struct XChunks {
+    static constexpr int STEPS = ROWS / 4;
+    rfi_cuda_rows from;
+    int64_t row[STEPS], end; /* -1: not there */
+    float a[STEPS], b[STEPS];
+    bool infinite[STEPS]; /* has infinities: nothing else counts, but that it is not zero, of the finite values */
+    int column, to;
+    bool whole;
+    __device__ __forceinline__ XChunks(const rfi_cuda_fold &p, const int *list, int rows, int lane)
+        : from(p.product.x_stored), end(p.product.in_features), column(lane % 8 * 4), to(lane / 8 * X_ROW + column * 4),
+          whole(from.dtype == RF_FLOAT32 && (uintptr_t)from.data % 16 == 0 && from.ld % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const int r = i * 4 + lane / 8;
+            row[i] = r < rows ? list[r] : -1;
+            const float scale = row[i] < 0 ? 1 : p.product.x.scale[row[i]];
+            infinite[i] = scale == INFINITY;
+            const int exponent = infinite[i] ? 0 : up_of(p.product) - ilogbf(scale), second = max(exponent - 127, 0);
+            a[i] = __int_as_float((exponent - second + 127) << 23);
+            b[i] = __int_as_float((second + 127) << 23);
+        }
+    }
+    __device__ __forceinline__ void load(uint32_t ring, int64_t k0) const {
+        const int64_t k = k0 + column;
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const uint32_t at = ring + to + i * 4 * X_ROW;
+            if (row[i] < 0 || k >= end || (whole && k + 4 <= end)) {
+                const bool reads = row[i] >= 0 && k < end;
+                rfi_copy_async_16(at, (const float *)from.data + (reads ? row[i] * from.ld + k : 0), reads ? 16 : 0);
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                store_shared_32(
+                    at + 4 * j, k + j < end ? rfi_load_as<float>(from.data, from.dtype, row[i] * from.ld + k + j) : 0);
+        }
+    }
+    __device__ __forceinline__ void scale(uint32_t ring) const {
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const uint32_t at = ring + to + i * 4 * X_ROW;
+            uint4 v = load_shared(at);
+            uint32_t *const word = (uint32_t *)&v;
+#pragma unroll
+            for (int j = 0; j < 4; j++) word[j] = __float_as_uint(scaled(__uint_as_float(word[j]), i));
+            store_shared(at, v);
+        }
+    }
+    __device__ __forceinline__ float scaled(float v, int i) const {
+        if (v == 0 || (infinite[i] && fabsf(v) == INFINITY)) return v;
+        const float to = infinite[i] ? 0 : v * a[i] * b[i];
+        return to != 0 ? to : copysignf(infinite[i] ? 0x1p-64f : 0x1p-149f, v);
+    }
+};
+
+/* Eight values of W at `from`, in one term or two. */
+template <bool BF16> __device__ __forceinline__ void load_values(float (&v)[8], uint32_t from, bool two) {
+    pieces::widen(v, load_shared(from), BF16);
+    if (!two) return;
+    float low[8];
+    pieces::widen(low, load_shared(from + W_TERM), BF16);
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] += low[i];
+}
+
+/* The same of a row with infinities, see rfi_cuda_rows: these, and 1 with its sign for what is not zero. */
+__device__ __forceinline__ void load_infinities(float (&v)[8], uint32_t from, bool two) {
+    const Words high = words_of(load_shared(from)),
+                low = words_of(two ? load_shared(from + W_TERM) : make_uint4(0, 0, 0, 0));
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t first = high.w[i / 2] >> i % 2 * 16, second = low.w[i / 2] >> i % 2 * 16 & 0xffff;
+        v[i] = __uint_as_float((first & 0x8000) << 16 | (first & 0x7fff ? 0x7f800000 : second ? 0x3f800000 : 0));
+    }
+}
+
+/* Logits without bias of `rows` rows, ROWS at most, those of notes.list from `from` on, to `tile`, which has `bytes`.
+ * `infinite`: rows of W have infinities here. */
+template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const rfi_cuda_fold &p,
+    float *tile, int bytes, const Notes &notes, bool infinite, int from, int rows, int64_t column0, int thread,
+    Sync sync) {
+    constexpr int ROW_LANES = ROWS / LANE_ROWS, FEATURE_LANES = 32 / ROW_LANES, EACH = FEATURES / FEATURE_LANES;
+    static_assert(FEATURE_LANES % 8 == 0, "the features of a lane are permuted alike");
+    const int *const list = notes.list + from;
+    const int lane = thread % 32, warp = thread / 32, f0 = lane % FEATURE_LANES, r0 = lane / FEATURE_LANES;
+    const bool two = p.product.w.low != nullptr;
+    const int x_at = (two ? 2 : 1) * W_TERM, slot_bytes = x_at + ROWS * X_ROW,
+              slots = min(bytes / WARPS / slot_bytes, MOST_STAGES);
+    const uint32_t shared = rfi_shared_address(tile), rings = shared + warp * slots * slot_bytes;
+    const WChunks w(p, column0, lane);
+    const XChunks<ROWS> x(p, list, rows, lane);
+    float sum[EACH][LANE_ROWS] = {};
+    int64_t asked = warp * CHUNK;
+    const auto load = [&](int slot) {
+        if (asked < p.product.in_features) {
+            w.load(rings + slot * slot_bytes, asked);
+            x.load(rings + slot * slot_bytes + x_at, asked);
+        }
+        rfi_copy_commit();
+        asked += WARPS * CHUNK;
+    };
+    sync(); /* what lay in this memory is read */
+    for (int slot = 0; slot < slots; slot++) load(slot);
+    int slot = 0;
+    for (int64_t k0 = warp * CHUNK; k0 < p.product.in_features; k0 += WARPS * CHUNK) {
+        const uint32_t w_chunk = rings + slot * slot_bytes, x_chunk = w_chunk + x_at;
+        wait_for_oldest(slots);
+        x.scale(x_chunk); /* what it has brought itself */
+        __syncwarp();     /* the chunk is there */
+#pragma unroll
+        for (int piece = 0; piece < CHUNK / 8; piece++) {
+            float v[EACH][8];
+#pragma unroll
+            for (int j = 0; j < EACH; j++) {
+                const uint32_t at = w_chunk + j * FEATURE_LANES * W_ROW + place_of<W_ROW>(f0, piece);
+                if (infinite && notes.w_scale[f0 + j * FEATURE_LANES] == INFINITY) load_infinities(v[j], at, two);
+                else load_values<BF16>(v[j], at, two);
+            }
+#pragma unroll
+            for (int r = 0; r < LANE_ROWS; r++) {
+                const uint32_t at = x_chunk + (r0 + r * ROW_LANES) * X_ROW + piece * 32;
+                const uint4 first = load_shared(at), second = load_shared(at + 16);
+                float xs[8];
+                pieces::unpack(xs, first, 0);
+                pieces::unpack(xs, second, 1);
+#pragma unroll
+                for (int j = 0; j < EACH; j++)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) sum[j][r] = fmaf(xs[i], v[j][i], sum[j][r]);
+            }
+        }
+        __syncwarp(); /* the chunk is read */
+        load(slot);
+        if (++slot == slots) slot = 0;
+    }
+    rfi_copy_wait<0>();
+    sync(); /* all rings are read */
+    const uint32_t sums = shared + TILE_BYTES;
+#pragma unroll
+    for (int r = 0; r < LANE_ROWS; r++)
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            store_shared_32(
+                sums + 4 * ((warp * ROWS + r0 + r * ROW_LANES) * FEATURES + f0 + j * FEATURE_LANES), sum[j][r]);
+    sync(); /* the sums of all warps are there */
+    for (int i = thread; i < rows * FEATURES; i += THREADS) {
+        const int r = i / FEATURES, c = i % FEATURES;
+        float all = 0;
+#pragma unroll
+        for (int other = 0; other < WARPS; other++) all += load_shared_32(sums + 4 * (other * ROWS * FEATURES + i));
+        tile[r * TILE_LD + c] =
+            (float)((double)all * (double)p.product.x.scale[list[r]] * (double)notes.w_scale[c] * down_of(p.product));
+    }
+    sync(); /* the tile is written */
+}
+
+/* In place of sums in registers: the logits of a tile, of up to PLAIN_ROWS rows of any kind. */
+struct Sums {
+    static constexpr bool PLAIN = true;
+    typedef Shape<VALUES, 64, FEATURES> Tile;
+    static_assert(Tile::TILE_LD == TILE_LD, "the same tile");
+    static_assert(TILE_BYTES + SUMS_BYTES <= Tile::TWO_STAGES_BYTES &&
+            WARPS * (2 * W_TERM + PLAIN_ROWS * X_ROW) <= Tile::TWO_STAGES_BYTES,
+        "they fit, and a chunk of each warp at least");
+    template <class Sync> static __device__ __forceinline__ void multiply(const rfi_cuda_fold &p, float *tile,
+        int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
+        if (p.product.w.dtype == RF_BFLOAT16)
+            run<true>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        else run<false>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+    }
+
+  private:
+    template <bool BF16, class Sync> static __device__ __forceinline__ void run(const rfi_cuda_fold &p, float *tile,
+        int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
+        if (rows <= LANE_ROWS)
+            multiply_rows<BF16, LANE_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        else multiply_rows<BF16, PLAIN_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+    }
+};
+
+} // namespace plain
+} // namespace irregular_tile
+#endif

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+/* What goes beside the fold of a thread's columns: the logit that is asked for, the columns before a bound, squares. */
+#ifndef ROWFOLD_CUDA_SM90_SEARCHES_CUH
+#define ROWFOLD_CUDA_SM90_SEARCHES_CUH
+
+#include "sm90/states.cuh"
+
+namespace hopper {
+
+/* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns. */
+template <int N> __device__ __forceinline__ void pick_column(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int r) {
+    const int64_t asked = rfi_asked(f.visitor, row), offset = asked - column;
+    if (row >= f.product.batch || asked >= f.product.out_features || offset < 0 || offset >= 2 * N ||
+        is_irregular(f.product, row))
+        return;
+#pragma unroll
+    for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
+        if (offset == j / 4 * 8 + j % 2) ((float *)f.visitor.picked)[row] = v[j];
+}
+
+/* Of columns that all lie before the bound z's own, or all behind it, those come before it that are not at or below
+ * this: NaN, too, and of equal ones those that lie before. */
+__device__ __forceinline__ float threshold_of(float z, bool lie_before) {
+    if (!lie_before) return z;
+    if (z == -INFINITY) return NAN;
+    const int bits = __float_as_int(z);
+    return z != z ? INFINITY : __int_as_float(z > 0 ? bits - 1 : z < 0 ? bits + 1 : (int)0x80000001);
+}
+
+/* word |= bit if x is above t or either is NaN. By hand: the compiler makes a tree of selects of all columns, and
+ * spills the tree. */
+__device__ __forceinline__ void mark_above(uint32_t &word, float x, float t, uint32_t bit) {
+    asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %2;\n@p or.b32 %0, %0, %3;\n}" : "+r"(word) : "f"(x), "f"(t), "r"(bit));
+}
+
+/* How many of a thread's columns of a row, which are as in fold_columns, lie before the place `offset` from the first,
+ * as a mask of so many bits. */
+template <int N> __device__ __forceinline__ uint64_t places_before(int64_t offset) {
+    const int at = (int)min(max(offset, (int64_t)0), (int64_t)2 * N), count = at / 8 * 2 + min(at % 8, 2);
+    return count < 64 ? (UINT64_C(1) << count) - 1 : ~UINT64_C(0);
+}
+
+/* All columns of a thread as they lie, for the first bound. */
+template <int N> __device__ __forceinline__ void store_all(
+    const rfi_cuda_product &f, const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (row + 8 * r >= f.batch) continue;
+        float *const to = (float *)b.found + (row + 8 * r) * b.room + column;
+#pragma unroll
+        for (int g = 0; g < N / 4; g++) *(float2 *)(to + g * 8) = {v[4 * g + 2 * r], v[4 * g + 2 * r + 1]};
+    }
+}
+
+/* Of this thread's columns, which are as in fold_columns, those before a bound are counted, or listed. `state` is of
+ * these columns, at least: many tiles have nothing so large. All lanes of a warp. It is two instructions a column:
+ * where a bound's own column is among them, a second round tells those before it from those behind it. */
+template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const rfi_cuda_product &f,
+    const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column, int width,
+    const State<rfi_answers::TOTALS> (&state)[2]) {
+    if (!b.columns) {
+        store_all(f, b, v, row, column);
+        return;
+    }
+    const int lane = threadIdx.x % 4; /* of those that share the rows */
+    float z[2];
+    uint64_t ahead[2]; /* of the bound's column */
+    bool looks[2], among = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t at = min(row + 8 * r, f.batch - 1);
+        z[r] = ((const float *)b.values)[at];
+        ahead[r] = places_before<N>(b.columns[at] - column);
+        looks[r] = row + 8 * r < f.batch && !is_irregular(f, at) && (z[r] == z[r] || ahead[r]) &&
+            !(state[r].m < z[r] && state[r].t[0] == state[r].t[0]);
+        among |= ahead[r] && ahead[r] != places_before<N>(2 * N);
+    }
+    if (!__any_sync(~0u, looks[0] || looks[1])) return;
+    among = __any_sync(~0u, among);
+    uint64_t found[2] = {};
+#pragma unroll 1
+    for (int round = among; round >= 0; round--)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float t = threshold_of(z[r], !round && ahead[r]);
+            uint64_t above = 0;
+#pragma unroll
+            for (int w = 0; w < (N / 2 + 31) / 32; w++) {
+                uint32_t word = 0;
+#pragma unroll
+                for (int i = 32 * w; i < min(N / 2, 32 * w + 32); i++)
+                    mark_above(word, v[i / 2 * 4 + 2 * r + i % 2], t, 1u << i % 32);
+                above |= (uint64_t)word << 32 * w;
+            }
+            if (!among) found[r] = above;
+            else if (!round) found[r] |= above & ahead[r];
+            else if (z[r] == z[r]) found[r] = above & ~ahead[r];
+        }
+    unsigned mine = 0; /* of both rows, of which this thread has 64 columns each at most */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (!looks[r]) found[r] = 0;
+        if (RAGGED) found[r] &= places_before<N>(width);
+        mine += (unsigned)__popcll(found[r]) << 16 * r;
+    }
+    unsigned before = mine;
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const unsigned other = __shfl_up_sync(~0u, before, step, 4);
+        if (lane >= step) before += other;
+    }
+    const unsigned all = __shfl_sync(~0u, before, 3, 4), count = lane < 2 ? all >> 16 * lane & 0xffff : 0;
+    unsigned to = 0;
+    if (count) to = atomicAdd(b.counts + row + 8 * lane, count);
+    if (!b.found || !__any_sync(~0u, all)) return;
+    before -= mine;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        unsigned at = __shfl_sync(~0u, to, r, 4) + (before >> 16 * r & 0xffff);
+        if (at + (mine >> 16 * r & 0xffff) > b.room) found[r] = 0;
+        float *values = (float *)b.found + (row + 8 * r) * b.room;
+        int32_t *places = b.found_columns + (row + 8 * r) * b.room;
+        /* Few at a time, of which no thread of the warp mostly has found any. */
+#pragma unroll
+        for (int i = 0; i < N / 2; i += 4) {
+            if (!__any_sync(~0u, found[r] >> i & 15)) continue;
+#pragma unroll
+            for (int j = i; j < i + 4; j++)
+                if (found[r] >> j & 1) {
+                    values[at] = v[j / 2 * 4 + 2 * r + j % 2];
+                    places[at++] = (int32_t)column + j / 2 * 8 + j % 2;
+                }
+        }
+    }
+}
+
+/* The squares of the columns of four lanes. A unit is theirs alone, whatever they add to it one after the other, by
+ * what the first ones are near, or brought down by what is largest so far. */
+template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
+    const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width) {
+    const rfi_cuda_squares &s = f.visitor.squares;
+    const bool magnitudes = s.magnitudes;
+    const int64_t base = column - threadIdx.x % 4 * 2, start = base / f.visitor.fold_columns * f.visitor.fold_columns;
+    const int count = (int)min(max(f.product.out_features - base, (int64_t)0), (int64_t)2 * N);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int64_t at = min(row + 8 * r, f.product.batch - 1);
+        rfi_square_unit<float> *const to = (rfi_square_unit<float> *)s.sums + at * s.units + start / RFI_FOLD_COLUMNS;
+        float largest = magnitudes ? 0 : -INFINITY, below = 0;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float x = v[i / 2 * 4 + 2 * r + i % 2];
+            if (!RAGGED || i / 2 * 8 + i % 2 < width) largest = fmaxf(largest, magnitudes ? fabsf(x) : x);
+        }
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+#pragma unroll
+        for (int i = 0; i < N / 2; i++)
+            if (!RAGGED || i / 2 * 8 + i % 2 < width) below += rfi_below(v[i / 2 * 4 + 2 * r + i % 2], largest);
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) below += __shfl_xor_sync(~0u, below, step);
+        float centre = magnitudes ? largest : rfi_centre(largest, below, (float)count);
+        rfi_square_unit<float> before = {};
+        if (base != start) {
+            if (threadIdx.x % 4 == 0) before = *to; /* what this lane has written */
+            before.centre = __shfl_sync(~0u, before.centre, 0, 4);
+            centre = magnitudes ? fmaxf(centre, before.centre) : centre == centre ? before.centre : centre;
+        }
+        const float factor = magnitudes ? rfi_down_f32(centre) : 1, shift = magnitudes ? 0 : centre;
+        float sum = 0, squares = 0;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float part = (v[i / 2 * 4 + 2 * r + i % 2] - shift) * factor;
+            if (RAGGED && i / 2 * 8 + i % 2 >= width) continue;
+            sum += part;
+            squares = fmaf(part, part, squares);
+        }
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) {
+            sum += __shfl_xor_sync(~0u, sum, step);
+            squares += __shfl_xor_sync(~0u, squares, step);
+        }
+        if (threadIdx.x % 4 || row + 8 * r >= f.product.batch || is_irregular(f.product, at) || !count) continue;
+        const float less = magnitudes && before.count > 0 ? factor / rfi_down_f32(before.centre) : 1;
+        *to = {before.count + (float)count, centre, before.sum + sum, fmaf(before.squares * less, less, squares)};
+    }
+}
+
+} // namespace hopper
+#endif
