@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Few rows that terms do not represent, by plain multiply-adds at the speed of reading W, which is in one term or two.
+/* Few rows that terms do not represent, by plain multiply-adds that read W once, which is in one term or two.
  * To bring a stage to tensor cores takes longer than to multiply it with so few rows. Infinities multiply as they are:
  * what is finite beside them is brought to where its sums do not overflow, but not to zero unless it is.
  *
