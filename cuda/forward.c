@@ -279,7 +279,7 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
 
 /* Brings a piece of x to terms and adds up what its rows are flagged with; `flags` has room for two of each row. */
 static rf_status count_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece, uint8_t *flags, rf_ways *ways) {
-    const rfi_cuda_clear clear = {.w_borrowed = 1};
+    const rfi_cuda_clear clear = {.w_in_flight = 1};
     const int tile_rows = r->l->passes[0].choice.tile_rows;
     const size_t rows = (size_t)piece->rows;
     cudaStream_t stream = r->call->stream;

@@ -190,11 +190,11 @@ typedef struct rfi_cuda_schedule {
     int64_t split_depth;        /* values of K in a part but for the last */
     void *split_sums;           /* (tiles, splits, values of a tile) of the compute type, if there are parts */
     unsigned *split_tickets;    /* one for each tile, zero before the launch */
-    int32_t overlaps;   /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
-                           rfi_cuda_overlaps */
-    int32_t w_borrowed; /* W is the caller's memory, which a kernel of his may just be writing; else it is the model's,
-                           and does not change */
-    const unsigned *wanted;           /* 0 there: the launch is to do nothing; NULL: it is wanted */
+    int32_t overlaps;       /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
+                               rfi_cuda_overlaps */
+    int32_t w_in_flight;    /* a kernel in front may just be writing W: one of the caller's, whose memory it is, or an
+                               update's */
+    const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
     int32_t first_column, end_column; /* of the kernels of tiles of sm_90a: a launch folds those of whole clusters,
                                          others in other launches with the same tickets; 0 and 0: all */
 } rfi_cuda_schedule;
@@ -215,8 +215,8 @@ typedef struct rfi_cuda_fold {
 typedef struct rfi_cuda_clear {
     unsigned *words;
     int64_t count;
-    int32_t overlaps;   /* as in rfi_cuda_fold */
-    int32_t w_borrowed; /* likewise */
+    int32_t overlaps;    /* as in rfi_cuda_fold */
+    int32_t w_in_flight; /* likewise */
 } rfi_cuda_clear;
 
 /* Prepares rows in terms of 16 bits, see rfi_cuda_rows. */

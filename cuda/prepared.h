@@ -25,6 +25,7 @@ typedef struct rfi_cuda_prepared {
     int w_infinite;      /* W is in terms, of which some stand for infinities */
     int w_several;       /* and of these some rows have several: all of x goes the way of irregular rows */
     int w_tf32;          /* W is kept as it is stored, but rounded to TF32, and x is brought to the same */
+    int updating;        /* an update was not waited for: what writes W may still be in front of a call */
     int strict, dense;   /* what of x may be lost: see rfi_cuda_split */
     const uint8_t *thin; /* likewise, in `columns` or NULL */
     rfi_cuda_findings findings;

@@ -19,7 +19,7 @@ static rfi_cuda_clear clear_of(const rfi_cuda_layout *l, char *workspace, const 
     return (rfi_cuda_clear){.words = (unsigned *)(workspace + l->tickets),
         .count = l->num_tickets,
         .overlaps = fold->schedule.overlaps,
-        .w_borrowed = fold->schedule.w_borrowed};
+        .w_in_flight = fold->schedule.w_in_flight};
 }
 
 /* x in terms, which becomes the fold's, and words cleared. */
@@ -132,7 +132,7 @@ static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *pi
             .chain = *chain},
         .schedule = {.shared_per_block = (int32_t)p->figures.shared_per_block,
             .overlaps = p->overlaps,
-            .w_borrowed = !p->weight}};
+            .w_in_flight = !p->weight || p->updating}};
 }
 
 /* Where results of a pass go. */

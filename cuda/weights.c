@@ -553,10 +553,11 @@ rf_status rfi_cuda_update(
     if (!status) status = keep_weights(&next, spec, weights, keep_form && next.collapsed == p->collapsed);
     void *unused = status ? next.weight : p->weight;
     if (next.weight == p->weight) unused = NULL;
+    next.updating = !reads_host(spec, weights);
     if (!status) *p = next;
     rfi_cuda_layouts_clear(p->layouts);
     *bytes = held(p);
-    if (reads_host(spec, weights)) {
+    if (!next.updating) {
         rf_status drained = rfi_cuda_status(cudaStreamSynchronize(weights->stream), "updating the weights");
         if (!status) status = drained;
     }

@@ -510,6 +510,23 @@ def test_update_changes_the_form_where_values_ask_for_it(torch, dtype: str, x_dt
         assert torch.equal(model(x), expected[i]), i
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("features", [128, 1024, 4096])
+def test_a_call_right_behind_an_update_waits_for_it(torch, dtype: str, features: int) -> None:
+    """Kernels that begin early fetch W before what is in front of them has finished."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(16, features, device="cuda", generator=generator).to(getattr(torch, dtype))
+    kinds = [torch.randn(2000, features, device="cuda", generator=generator).to(x.dtype) * scale for scale in (1, 2)]
+    models = [rowfold.Model(f"linear({features}, 2000) | logsumexp", dtype=dtype).load_weights(w) for w in kinds]
+    expected, model = [m(x) for m in models], models[0]
+    got = []
+    for i in range(60):
+        model.update_weights(kinds[i % 2], keep_form=True)
+        got.append(model(x))
+    for i, y in enumerate(got):
+        assert torch.equal(y, expected[i % 2]), i
+
+
 @pytest.mark.alone
 def test_update_does_not_wait(torch) -> None:
     """Behind work that takes long: with keep_form always, without it where no value decides."""

@@ -15,12 +15,12 @@ __device__ __forceinline__ void clear_words(const rfi_cuda_clear &clear) {
         clear.words[i] = 0;
 }
 
-/* The fold that follows fetches W as soon as it runs: the model's W at any time, the caller's once all that is in front
- * of this kernel has finished. */
+/* The fold that follows fetches W as soon as it runs: at any time, or, if W may just be being written, once all that is
+ * in front of this kernel has finished. */
 __device__ __forceinline__ void begin(const rfi_cuda_clear &clear) {
-    if (!clear.w_borrowed) rfi_release_next();
+    if (!clear.w_in_flight) rfi_release_next();
     rfi_wait_for_previous();
-    if (clear.w_borrowed) rfi_release_next();
+    if (clear.w_in_flight) rfi_release_next();
 }
 
 __global__ void __launch_bounds__(THREADS) clear_all(const __grid_constant__ rfi_cuda_clear p) {

@@ -176,10 +176,10 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
     config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream;
     config.attrs = attributes;
-    /* W is read before what is in front has finished. If it is the caller's, that must be a launch of the library's
-     * own, which lets this one begin once all of the caller's have finished: there is one where there are tickets to
-     * clear or terms to make. */
-    config.numAttrs = !f.schedule.w_borrowed || f.schedule.tickets || f.product.x.scale ? 2 : 1;
+    /* W is read before what is in front has finished. If that may be writing it, there must be a launch of the call's
+     * own in between, which lets this one begin once all in front of it has finished: there is one where there are
+     * tickets to clear or terms to make. */
+    config.numAttrs = !f.schedule.w_in_flight || f.schedule.tickets || f.product.x.scale ? 2 : 1;
     void *arguments[] = {parameters};
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
