@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Few rows that terms do not represent, by plain multiply-adds at the speed of reading W, which is in one term or two.
+/* Few rows that terms do not represent, by plain multiply-adds that read W once, which is in one term or two.
  * To bring a stage to tensor cores takes longer than to multiply it with so few rows. Infinities multiply as they are:
  * what is finite beside them is brought to where its sums do not overflow, but not to zero unless it is.
  *
@@ -113,24 +113,67 @@ template <int ROWS> struct XChunks {
     }
 };
 
-/* Eight values of W at `from`, in one term or two. */
-template <bool BF16> __device__ __forceinline__ void load_values(float (&v)[8], uint32_t from, bool two) {
-    pieces::widen(v, load_shared(from), BF16);
-    if (!two) return;
-    float low[8];
-    pieces::widen(low, load_shared(from + W_TERM), BF16);
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] += low[i];
-}
+/* How W is in a chunk. Branches on that lie around a whole chunk: within, what each of them loads would be waited for
+ * by itself. */
+enum Form { ONE_TERM, TWO_TERMS, TWO_WITH_INFINITIES };
 
-/* The same of a row with infinities, see rfi_cuda_rows: these, and 1 with its sign for what is not zero. */
-__device__ __forceinline__ void load_infinities(float (&v)[8], uint32_t from, bool two) {
-    const Words high = words_of(load_shared(from)),
-                low = words_of(two ? load_shared(from + W_TERM) : make_uint4(0, 0, 0, 0));
+/* Eight values of W at `from`. `infinite`: of a row with infinities, see rfi_cuda_rows: these, and 1 with its sign for
+ * what is not zero. */
+template <bool BF16, Form FORM>
+__device__ __forceinline__ void load_values(float (&v)[8], uint32_t from, bool infinite) {
+    const uint4 first = load_shared(from);
+    pieces::widen(v, first, BF16);
+    if (FORM == ONE_TERM) return;
+    const uint4 second = load_shared(from + W_TERM);
+    float rest[8];
+    pieces::widen(rest, second, BF16);
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] += rest[i];
+    if (FORM == TWO_TERMS) return;
+    const Words high = words_of(first), low = words_of(second);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const uint32_t first = high.w[i / 2] >> i % 2 * 16, second = low.w[i / 2] >> i % 2 * 16 & 0xffff;
-        v[i] = __uint_as_float((first & 0x8000) << 16 | (first & 0x7fff ? 0x7f800000 : second ? 0x3f800000 : 0));
+        const uint32_t h = high.w[i / 2] >> i % 2 * 16, l = low.w[i / 2] >> i % 2 * 16 & 0xffff,
+                       odd = (h & 0x8000) << 16 |
+            (h & 0x7fff ? 0x7f800000
+                    : l ? 0x3f800000
+                        : 0);
+        v[i] = infinite ? __uint_as_float(odd) : v[i];
+    }
+}
+
+/* What a lane has of a tile: every FEATURE_LANES-th feature from f0 on, every ROW_LANES-th row from r0 on. */
+template <int ROWS> struct Lanes {
+    static constexpr int ROW_LANES = ROWS / LANE_ROWS, FEATURE_LANES = 32 / ROW_LANES, EACH = FEATURES / FEATURE_LANES;
+    static_assert(FEATURE_LANES % 8 == 0, "the features of a lane are permuted alike");
+    int f0, r0;
+    unsigned infinite; /* bit j: the j-th of the features has infinities */
+};
+
+/* sum += a chunk */
+template <bool BF16, Form FORM, int ROWS> __device__ __forceinline__ void multiply_chunk(
+    float (&sum)[Lanes<ROWS>::EACH][LANE_ROWS], const Lanes<ROWS> &lane, uint32_t w_chunk, uint32_t x_chunk) {
+    constexpr int EACH = Lanes<ROWS>::EACH;
+#pragma unroll
+    for (int piece = 0; piece < CHUNK / 8; piece++) {
+        float v[EACH][8];
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            load_values<BF16, FORM>(v[j],
+                w_chunk + j * Lanes<ROWS>::FEATURE_LANES * W_ROW + place_of<W_ROW>(lane.f0, piece),
+                lane.infinite >> j & 1);
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) {
+            const uint32_t at = x_chunk + (lane.r0 + r * Lanes<ROWS>::ROW_LANES) * X_ROW + piece * 32;
+            const uint4 first = load_shared(at), second = load_shared(at + 16);
+            float xs[8];
+            pieces::unpack(xs, first, 0);
+            pieces::unpack(xs, second, 1);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+#pragma unroll
+                for (int j = 0; j < EACH; j++) sum[j][r] = fmaf(xs[i], v[j][i], sum[j][r]);
+        }
     }
 }
 
@@ -139,10 +182,13 @@ __device__ __forceinline__ void load_infinities(float (&v)[8], uint32_t from, bo
 template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const rfi_cuda_fold &p,
     float *tile, int bytes, const Notes &notes, bool infinite, int from, int rows, int64_t column0, int thread,
     Sync sync) {
-    constexpr int ROW_LANES = ROWS / LANE_ROWS, FEATURE_LANES = 32 / ROW_LANES, EACH = FEATURES / FEATURE_LANES;
-    static_assert(FEATURE_LANES % 8 == 0, "the features of a lane are permuted alike");
+    constexpr int ROW_LANES = Lanes<ROWS>::ROW_LANES, FEATURE_LANES = Lanes<ROWS>::FEATURE_LANES,
+                  EACH = Lanes<ROWS>::EACH;
     const int *const list = notes.list + from;
-    const int lane = thread % 32, warp = thread / 32, f0 = lane % FEATURE_LANES, r0 = lane / FEATURE_LANES;
+    const int lane = thread % 32, warp = thread / 32;
+    Lanes<ROWS> mine = {lane % FEATURE_LANES, lane / FEATURE_LANES, 0};
+    for (int j = 0; j < EACH; j++)
+        if (notes.w_scale[mine.f0 + j * FEATURE_LANES] == INFINITY) mine.infinite |= 1u << j;
     const bool two = p.product.w.low != nullptr;
     const int x_at = (two ? 2 : 1) * W_TERM, slot_bytes = x_at + ROWS * X_ROW,
               slots = min(bytes / WARPS / slot_bytes, MOST_STAGES);
@@ -167,28 +213,9 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
         wait_for_oldest(slots);
         x.scale(x_chunk); /* what it has brought itself */
         __syncwarp();     /* the chunk is there */
-#pragma unroll
-        for (int piece = 0; piece < CHUNK / 8; piece++) {
-            float v[EACH][8];
-#pragma unroll
-            for (int j = 0; j < EACH; j++) {
-                const uint32_t at = w_chunk + j * FEATURE_LANES * W_ROW + place_of<W_ROW>(f0, piece);
-                if (infinite && notes.w_scale[f0 + j * FEATURE_LANES] == INFINITY) load_infinities(v[j], at, two);
-                else load_values<BF16>(v[j], at, two);
-            }
-#pragma unroll
-            for (int r = 0; r < LANE_ROWS; r++) {
-                const uint32_t at = x_chunk + (r0 + r * ROW_LANES) * X_ROW + piece * 32;
-                const uint4 first = load_shared(at), second = load_shared(at + 16);
-                float xs[8];
-                pieces::unpack(xs, first, 0);
-                pieces::unpack(xs, second, 1);
-#pragma unroll
-                for (int j = 0; j < EACH; j++)
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sum[j][r] = fmaf(xs[i], v[j][i], sum[j][r]);
-            }
-        }
+        if (!two) multiply_chunk<BF16, ONE_TERM>(sum, mine, w_chunk, x_chunk);
+        else if (!infinite) multiply_chunk<BF16, TWO_TERMS>(sum, mine, w_chunk, x_chunk);
+        else multiply_chunk<BF16, TWO_WITH_INFINITIES>(sum, mine, w_chunk, x_chunk);
         __syncwarp(); /* the chunk is read */
         load(slot);
         if (++slot == slots) slot = 0;
@@ -201,7 +228,8 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
 #pragma unroll
         for (int j = 0; j < EACH; j++)
             store_shared_32(
-                sums + 4 * ((warp * ROWS + r0 + r * ROW_LANES) * FEATURES + f0 + j * FEATURE_LANES), sum[j][r]);
+                sums + 4 * ((warp * ROWS + mine.r0 + r * ROW_LANES) * FEATURES + mine.f0 + j * FEATURE_LANES),
+                sum[j][r]);
     sync(); /* the sums of all warps are there */
     for (int i = thread; i < rows * FEATURES; i += THREADS) {
         const int r = i / FEATURES, c = i % FEATURES;

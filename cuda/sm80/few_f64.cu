@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Few rows of float64: plain multiply-adds at the speed of reading W, x and W as they are stored, any alignment.
+/* Few rows of float64: plain multiply-adds that read W once, x and W as they are stored, any alignment.
  *
  * A block multiplies a tile of 8 rows x 64 features, or a part of K of it: see sm80/splits.cuh. Its warps share out K
  * by chunks of 16 columns, each with a ring of its own, and wait for nobody before their sums are added, in their

@@ -91,8 +91,9 @@ template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroup
         for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
     }
 };
-/* For few rows more tiles, so that more multiprocessors have one, and plain multiply-adds. */
-template <irregular_tile::Pass> using Of64Rows = irregular_tile::plain::Sums;
+/* For few rows more tiles, so that more multiprocessors have one, and for very few plain multiply-adds. */
+template <irregular_tile::Pass> using Of16Rows = irregular_tile::plain::Sums;
+template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
 template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;

@@ -472,10 +472,15 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (f.schedule.tickets && !idle) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (__shfl_sync(~0u, (int)*sh.irregular, 0))
-        compute_irregular<C::TOTALS, Of64Rows>(
-            f, (uint8_t *)sh.tile - C::STAGES * C::STAGE, C::STAGES * C::STAGE, threadIdx.x, 1);
+    static_assert(
+        IRREGULAR_BYTES<Of16Rows> <= C::STAGES * C::STAGE && IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE,
+        "it fits where the ring was");
+    if (__shfl_sync(~0u, (int)*sh.irregular, 0)) {
+        uint8_t *const ring = (uint8_t *)sh.tile - C::STAGES * C::STAGE;
+        if constexpr (C::ROWS <= irregular_tile::PLAIN_ROWS)
+            compute_irregular<C::TOTALS, Of16Rows>(f, ring, C::STAGES * C::STAGE, threadIdx.x, 1);
+        else compute_irregular<C::TOTALS, Of64Rows>(f, ring, C::STAGES * C::STAGE, threadIdx.x, 1);
+    }
 }
 
 template <class C>

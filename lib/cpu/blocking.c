@@ -79,11 +79,6 @@ static double time_of_task(double columns, double rows, double weight_bytes, dou
     return ((products > read ? products : read) + READ_BESIDES * weight_bytes) * columns + PACK * rows;
 }
 
-/* A thread that has nothing to do reads nothing of W either. */
-static double time_of_memory(int64_t columns, int64_t tasks, int threads, double weight_bytes) {
-    return MEMORY * weight_bytes * (double)columns / (double)least(tasks, threads);
-}
-
 /* Until the last of the threads is done. Tasks are handed out one by one, those of the last block of columns at the
  * end: they may be smaller, and then several of them fit in beside a last larger one. */
 static double time_of(const cut *c, int64_t columns, int threads, double weight_bytes, double rate) {
@@ -92,24 +87,24 @@ static double time_of(const cut *c, int64_t columns, int threads, double weight_
                   beside = (threads - large % threads) % threads;
     const double large_time = time_of_task((double)width, (double)c->rows, weight_bytes, rate),
                  small_time = time_of_task((double)rest, (double)c->rows, weight_bytes, rate);
-    const double memory = time_of_memory(columns, product(c->row_blocks, c->column_blocks), threads, weight_bytes);
-    if (c->column_blocks == 1) return memory + ((double)ceil_div(c->row_blocks, threads) + LATE) * small_time;
+    if (c->column_blocks == 1) return ((double)ceil_div(c->row_blocks, threads) + LATE) * small_time;
     const double left = rest < width ? (double)c->row_blocks - (double)beside * floor(large_time / small_time) : 0;
-    return memory + ((double)rounds + LATE) * large_time + (left > 0 ? ceil(left / threads) * small_time : 0);
+    return ((double)rounds + LATE) * large_time + (left > 0 ? ceil(left / threads) * small_time : 0);
 }
 
 /* The layer as far as a split is concerned. */
 typedef struct layer {
-    int64_t batch, units, panels, panel, chunks;
+    int64_t batch, inputs, units, panels, panel, chunks;
     double weight_bytes;
 } layer;
 
 /* The same for all rows times a part of the columns and of the inputs. */
 static double time_split(const layer *l, int threads, int64_t column_parts, int64_t splits) {
     const double columns = (double)(ceil_div(l->panels, column_parts) * l->panel);
-    const double share = (double)ceil_div(l->chunks, splits) / (double)l->chunks;
-    return time_of_memory(l->panels * l->panel, column_parts * splits, threads, l->weight_bytes) +
-        ((double)ceil_div(column_parts * splits, threads) + LATE) * share *
+    /* The last chunk may be short, so that a part of as many chunks as others is not. */
+    const double share =
+        (double)least(ceil_div(l->chunks, splits) * RFI_CPU_DEPTH, l->inputs) / (double)most(l->inputs, 1);
+    return ((double)ceil_div(column_parts * splits, threads) + LATE) * share *
         time_of_task(columns, (double)l->batch, l->weight_bytes, 1);
 }
 
@@ -133,6 +128,11 @@ static cut split_columns_and_inputs(cut c, const layer *l, int threads) {
     return best;
 }
 
+/* A thread that has nothing to do reads nothing of W either. */
+static double time_of_memory(const cut *c, int64_t columns, int threads, double weight_bytes) {
+    return MEMORY * weight_bytes * (double)columns / (double)least(product(c->row_blocks, c->column_blocks), threads);
+}
+
 /* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
  * the batch. One thread has the widest and highest. */
 static cut cut_evenly(
@@ -149,7 +149,8 @@ static cut cut_evenly(
             if (rounds && row_blocks <= fewest) continue;
             if (row_blocks > batch) break;
             const cut c = cut_into(batch, units, most(row_blocks, fewest), block_units);
-            const double time = time_of(&c, columns, threads, weight_bytes, rate);
+            const double time =
+                time_of(&c, columns, threads, weight_bytes, rate) + time_of_memory(&c, columns, threads, weight_bytes);
             if (best.rows && time >= least_time) continue;
             least_time = time;
             best = c;
@@ -169,7 +170,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     cut c = cut_evenly(batch, padded, b->threads, bytes, pairs ? pairs->block_rows : RFI_CPU_ROWS, rate);
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
     const int64_t sums = ceil_div(RFI_CPU_DEPTH, rfi_cpu_block_depth(RFI_CPU_DEPTH, value)) * chunks;
-    const layer l = {batch, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};
+    const layer l = {batch, spec->plan.in_features, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};
     if (!pairs && product(product(batch, padded), product(sums, (int64_t)value)) <= SPLIT_BYTES)
         c = split_columns_and_inputs(c, &l, b->threads);
     b->row_blocks = c.row_blocks;

@@ -157,6 +157,15 @@ int main(void) {
         CHECK(b.column_blocks == 1 && b.rows > 100, "%lld columns: blocks of %lld x %lld", (long long)n,
             (long long)b.rows, (long long)(b.block_units * RFI_CPU_UNIT));
     }
+    /* The last chunk is hardly a part of the inputs. */
+    const rfi_cpu_kernel wide = {.max_rows = 14, .panel = 16};
+    for (int64_t k = RFI_CPU_DEPTH + 1; k < RFI_CPU_DEPTH * 5 / 4; k++) {
+        rfi_spec spec = spec_of(k, 128, RF_OP_SUM, 4);
+        rfi_cpu_blocking b;
+        spec.weight_dtype = spec.compute_dtype = RF_FLOAT64;
+        CHECK(!rfi_cpu_block(&spec, &wide, 64, &b) && b.splits == 1, "%lld inputs in %lld parts", (long long)k,
+            (long long)b.splits);
+    }
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;
 }

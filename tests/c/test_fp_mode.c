@@ -16,7 +16,7 @@
 #include "random.h"
 #include "slow.h"
 
-enum { BATCH = 48, LEAST_BATCH = 6, K = 300, N = 600, TEXT = 4096, WORDS = 16 * 3, PATIENCE_S = 100 };
+enum { BATCH = 48, LEAST_BATCH = 6, K = 300, N = 600, TEXT = 4096, WORDS = 16 * 3, PATIENCE_S = 400 };
 
 /* The control word of what computes, without its sticky flags. */
 #if defined __x86_64__
