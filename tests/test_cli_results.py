@@ -18,7 +18,8 @@ import rowfold
 from cases import flat
 from rowfold import files
 from rowfold.__main__ import main
-from test_cli import MEBIBYTE, cli, environment, peak_of
+from test_cli import cli, environment
+from test_cli_streaming import MEBIBYTE, peak_of
 from test_python_files import write
 
 K, N = 24, 50
