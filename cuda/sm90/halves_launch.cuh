@@ -35,7 +35,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
             C::X_ROW, p->x_rows, 2);
     for (int i = 0; i < C::W_TERMS && !error; i++)
         error = f.product.w.panel
-            ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features, C::BN)
+            ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features, C::BN, 256)
             : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features, f.product.in_features,
                   C::W_ROW, C::BN, 3);
     return error;

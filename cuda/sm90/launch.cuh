@@ -84,14 +84,17 @@ cudaError_t encode_rows(CUtensorMap *map, const void *data, const rfi_cuda_rows 
                                   : CU_TENSOR_MAP_SWIZZLE_32B});
 }
 
-/* The same of a term of W in blocks, which are swizzled already, by three coordinates: column and row in the block, and
- * block. A box is of whole blocks. */
-cudaError_t encode_blocks(CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows) {
-    const cuuint64_t panel = (cuuint64_t)w.panel,
+/* The same of a term of W in blocks, which are swizzled already, by three coordinates: 0, 0 and the block. A box is of
+ * whole blocks. What lies together in a block and a term is read as rows of `piece` values, for TMA takes its time for
+ * rows: see few-rows.md 22. */
+cudaError_t encode_blocks(
+    CUtensorMap *map, const void *data, const rfi_cuda_rows &w, int64_t columns, int box_rows, cuuint64_t piece) {
+    const cuuint64_t panel = (cuuint64_t)w.panel, pieces = panel * RFI_BLOCK_ROWS / piece,
                      blocks = ((cuuint64_t)columns + panel - 1) / panel * ((cuuint64_t)w.ld / RFI_BLOCK_ROWS);
     return encode(map, data, w.dtype,
-        {3, {panel, RFI_BLOCK_ROWS, blocks}, {panel * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
-            {(cuuint32_t)panel, RFI_BLOCK_ROWS, (cuuint32_t)box_rows / RFI_BLOCK_ROWS}, CU_TENSOR_MAP_SWIZZLE_NONE});
+        {3, {piece, pieces, blocks}, {piece * 2, (cuuint64_t)rfi_block_values(w.panel) * 2},
+            {(cuuint32_t)piece, (cuuint32_t)pieces, (cuuint32_t)box_rows / RFI_BLOCK_ROWS},
+            CU_TENSOR_MAP_SWIZZLE_NONE});
 }
 
 const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
@@ -124,10 +127,10 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
     for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = f.product.w.panel
-            ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features, W_PART)
-            : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features,
-                  f.product.in_features * C::UNITS, C::ROW, W_PART, 3);
+        error = f.product.w.panel ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features,
+                                        W_PART, (cuuint64_t)f.product.w.panel)
+                                  : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features,
+                                        f.product.in_features * C::UNITS, C::ROW, W_PART, 3);
     return error;
 }
 
