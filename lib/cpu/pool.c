@@ -165,7 +165,8 @@ static void move_away(int number) {
     cpu_set_t allowed, others;
     CPU_ZERO(&others);
     for (int i = 0; i <= pool.threads; i++)
-        if (pool.processor_of[i] >= 0 && pool.processor_of[i] < CPU_SETSIZE) CPU_SET(pool.processor_of[i], &others);
+        if (pool.processor_of[i] >= 0 && pool.processor_of[i] < CPU_SETSIZE)
+            CPU_SET((size_t)pool.processor_of[i], &others);
     pthread_mutex_unlock(&pool.lock);
     if (!sched_getaffinity(0, sizeof allowed, &allowed)) {
         CPU_AND(&others, &others, &allowed);
