@@ -153,7 +153,8 @@ static rf_status check_saved(const rfi_chain_place *place, const rfi_chain *chai
 
 static rf_status check_result(const rfi_chain_place *place, const rfi_chain *chain, const rfi_result *result) {
     const rf_op *ops = chain->ops;
-    if (result->first == result->end && chain->num_results > 1)
+    const int begun = result->first > chain->trunk_end; /* by RF_OP_RESULT */
+    if (result->first == result->end && begun)
         return fail(ops, place, result->first - 1, "a result has no operators; expected a reduction at least");
     if (result->reduction < 0 && chain->num_results > 1)
         return fail(ops, place, result->first,

@@ -43,7 +43,8 @@ PATIENCE_SECONDS, PATIENCE = 60, 10
 FOLDERS = ("lib", "cuda", "tests", "python", "examples", "doc", "tools")
 # Python tests are the reference's and the generic kernel's as well as the best backend's.
 PYTHON_TESTS = [
-    f"test_{name}.py" for name in ("semantics", "rewrites", "edges", "weights", "pairs", "fuzz", "explain", "results")
+    f"test_{name}.py"
+    for name in ("semantics", "rewrites", "edges", "errors", "weights", "pairs", "fuzz", "explain", "results")
 ]
 BACKENDS = "cpu-avx512,cpu-generic,reference"
 NOT_RUN = ("tests/c/version",)  # which compares the version of a release

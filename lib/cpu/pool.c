@@ -178,8 +178,9 @@ static void move_away(int number) {
     pool.processor_of[number] = sched_getcpu();
 }
 
-static void *thread_main(void *number) {
-    worker w = {.number = (int)(intptr_t)number, .call = PTHREAD_COND_INITIALIZER};
+/* `place`: the thread's own in processor_of. */
+static void *thread_main(void *place) {
+    worker w = {.number = (int)((int *)place - pool.processor_of), .call = PTHREAD_COND_INITIALIZER};
     int worked = 0, placed = 0;
     pthread_mutex_lock(&pool.lock);
     for (;;) {
@@ -224,7 +225,7 @@ static void start_threads(int wanted) {
     if (pthread_sigmask(SIG_SETMASK, &sent, &before)) return;
     while (pool.threads < wanted) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, thread_main, (void *)(intptr_t)(pool.threads + 1))) break;
+        if (pthread_create(&thread, NULL, thread_main, &pool.processor_of[pool.threads + 1])) break;
         pthread_detach(thread);
         pool.processor_of[++pool.threads] = -1;
     }

@@ -187,7 +187,7 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
     const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     const int64_t blocks = ceil_div(at->depth, block);
-    const int ask = x_comes_ahead(run, t);
+    const int ask = blocks && x_comes_ahead(run, t); /* a layer without inputs has no blocks, nor a next chunk */
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
                       end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;

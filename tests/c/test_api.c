@@ -73,6 +73,37 @@ static void simple_form(const char *backend) {
     rf_model_destroy(model);
 }
 
+/* A layer of no inputs is its bias, with fewer and with more rows than columns. */
+static void no_inputs(const char *backend) {
+    enum { ROWS = 90, COLUMNS = 40 };
+    float bias[COLUMNS], y[ROWS], all[ROWS][COLUMNS];
+    for (int j = 0; j < COLUMNS; j++) bias[j] = (float)(j * 7 % COLUMNS);
+    for (int columns = 1; columns <= COLUMNS; columns += 13) {
+        rf_model *models[2] = {NULL};
+        float most = 0;
+        for (int j = 0; j < columns; j++) most = bias[j] > most ? bias[j] : most;
+        for (int i = 0; i < 2; i++) {
+            char chain[40];
+            snprintf(chain, sizeof chain, "linear(0, %d)%s", columns, i ? "" : " | max");
+            const rf_config config = {.size = sizeof config, .chain = chain, .backend = backend};
+            OK(rf_model_create(&models[i], &config));
+            OK(rf_model_load_weights(models[i], NULL, bias, NULL, 0));
+        }
+        for (int rows = 1; rows <= ROWS; rows += 11) {
+            OK(rf_model_forward(models[0], NULL, rows, y));
+            OK(rf_model_forward(models[1], NULL, rows, all));
+            for (int i = 0; i < rows; i++) {
+                CHECK(y[i] == most, "%s: %d columns: row %d of %d is %g, expected %g", backend, columns, i, rows, y[i],
+                    most);
+                const float *row = all[0] + i * columns;
+                CHECK(!memcmp(row, bias, (size_t)columns * sizeof *row), "%s: %d columns: row %d of %d is another",
+                    backend, columns, i, rows);
+            }
+        }
+        rf_model_destroy(models[0]), rf_model_destroy(models[1]);
+    }
+}
+
 /* Leading dimensions of x, W and y; what lies between the rows is not read and not written. */
 static void strides(const char *backend) {
     float wide_x[BATCH][LDX], wide_w[N][LDW], y[BATCH][LDY];
@@ -340,6 +371,7 @@ int main(void) {
             continue;
         }
         simple_form(backend);
+        no_inputs(backend);
         strides(backend);
         types(backend);
         op_list(backend);

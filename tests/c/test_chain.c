@@ -257,6 +257,7 @@ static void bad_ops(void) {
         {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_DIV, .vector = "#t"}}, 2, "linear | div(#t)", ""},
         {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_MAX}, {.kind = RF_OP_RESULT}}, 3, "",
             "ops[2]: a result has no operators"},
+        {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_RESULT}}, 2, "", "ops[1]: a result has no operators"},
         {{{.kind = RF_OP_LINEAR}, {.kind = RF_OP_RESULT}, {.kind = RF_OP_RESULT}, {.kind = RF_OP_MAX}}, 4, "",
             "ops[1]: a result has no operators"},
         {{{.kind = RF_OP_RESULT}, {.kind = RF_OP_MAX}}, 2, "", "ops[0]: RF_OP_RESULT begins a result"},

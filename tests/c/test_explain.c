@@ -165,6 +165,12 @@ static void readings_of_weights(void) {
     json_decref(root);
 }
 
+/* Four digits, between a thousand and 1024 of a unit, too. */
+static void quantities(void) {
+    static const char *const lines[] = {"  memory read and written          1010 KiB   ", NULL};
+    expect_lines("linear(1, 128288) | max", RF_SIMPLIFY_NONE, &no_estimate, lines); /* 1010.25 */
+}
+
 static void lowerings(void) {
     static const char *const told[] = {
         "\nlowered: what the kernel computes as one multiply-add, to the same bits; v is the value before\n"
@@ -256,6 +262,7 @@ static void json_of_presets(void) {
 int main(void) {
     texts();
     readings_of_weights();
+    quantities();
     figures();
     lowerings();
     json_of_presets();

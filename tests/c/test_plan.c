@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "constant.h"
+#include "groups.h"
 #include "ops.h"
 #include "plan.h"
 #include "random.h"
@@ -326,9 +327,39 @@ static void sizes(void) {
     }
 }
 
+/* A column's group is the one between whose borders it lies; a model of all columns cuts them at these borders, and a
+ * shard where its units pass them. */
+static void groups(void) {
+    enum { UNIT = RFI_GROUP_UNIT };
+    for (int64_t total = 1; total < 40 * UNIT; total += 173) {
+        const rfi_shard whole = {.first = 0, .count = total, .total = total};
+        const int64_t count = rfi_num_groups(total);
+        CHECK(rfi_shard_groups(&whole) == count, "%lld columns", (long long)total);
+        for (int64_t g = 0; g < count; g++) {
+            const int64_t begin = rfi_group_border(total, g), end = rfi_group_border(total, g + 1);
+            CHECK(rfi_group_of(total, begin) == g && rfi_group_of(total, end - 1) == g,
+                "of %lld columns %lld and %lld are in groups %lld and %lld, expected %lld", (long long)total,
+                (long long)begin, (long long)end - 1, (long long)rfi_group_of(total, begin),
+                (long long)rfi_group_of(total, end - 1), (long long)g);
+            CHECK(rfi_shard_border(&whole, g) * UNIT == begin, "of %lld columns group %lld begins with unit %lld",
+                (long long)total, (long long)g, (long long)rfi_shard_border(&whole, g));
+        }
+        for (int64_t first = 0; first < total; first += 401) {
+            const rfi_shard part = {.first = first, .count = total - first, .total = total};
+            for (int64_t u = 0, g = 0; u < rfi_shard_units(&part); u++) {
+                while (u >= rfi_shard_border(&part, g + 1)) g++;
+                CHECK(rfi_group_of(total, first + u * UNIT) == rfi_group_of(total, first) + g,
+                    "of %lld columns from %lld on unit %lld is in group %lld", (long long)total, (long long)first,
+                    (long long)u, (long long)g);
+            }
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     int scale = argc > 1 ? atoi(argv[1]) : 1;
     sizes();
+    groups();
     exact_rewrites();
     collapses();
     constants();

@@ -225,6 +225,8 @@ static void wrong_calls(void) {
     refused(model, "results[2].ld is -1; expected 1 or more");
     results[2].data = out.logprob;
     refused(model, "results[2] overlaps results[0]; expected separate buffers");
+    args.x = out.logprob;
+    refused(model, "results[0] overlaps x; expected separate buffers");
     results[2].memory = 9;
     refused(model, "results[2].memory is 9, which is no rf_memory");
     rows[1].data = out.max;

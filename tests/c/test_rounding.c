@@ -28,6 +28,8 @@ static const struct {
     {0x1p-14 + 0x1p-25, RF_FLOAT16, 0x0400},
     {0x1.8p-14, RF_FLOAT16, 0x0600},
     {0x1p-14 - 0x1p-26, RF_FLOAT16, 0x0400}, /* up to the smallest normal number */
+    {0x1p-14 - 0x1p-24, RF_FLOAT16, 0x03ff}, /* the largest subnormal one */
+    {0x1.8p-15, RF_FLOAT16, 0x0300},
     {0x1p-24, RF_FLOAT16, 0x0001},
     {0x1p-25, RF_FLOAT16, 0x0000},
     {0x1p-25 + 0x1p-60, RF_FLOAT16, 0x0001},
