@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import math
@@ -177,11 +178,11 @@ def test_the_roofline_is_there_where_cases_differ_in_it():
     assert len(drawn(small, unmeasured)) == 3
 
 
-@pytest.mark.parametrize("spread", [1.0, 1.01, 1.5, 3.0, 40.0, 1e4])
+@pytest.mark.parametrize("spread", [1.0, 1.01, 1.5, 3.0, 40.0, 150.0, 1e4, 1e11])
 @pytest.mark.parametrize("start", [1e-6, 3.3e-4, 9.7e-3, 2.0])
 def test_every_axis_has_some_numbers_and_not_too_many(start, spread):
     first = result("rowfold (none)", [start], error=start * 1e-4)
-    second = result("numpy", [start * spread], error=start * spread * 1e-4)
+    second = result("numpy", [start * min(spread, 1e4)], error=start * spread * 1e-4)
     for axes in drawn(document(first, second)):
         low, high = axes.get_xlim()
         shown = [at for at in axes.get_xticks() if low <= at <= high]
@@ -189,6 +190,35 @@ def test_every_axis_has_some_numbers_and_not_too_many(start, spread):
         texts = [text.get_text() for at, text in zip(axes.get_xticks(), axes.get_xticklabels()) if low <= at <= high]
         assert all(float(text) > 0 for text in texts)
         assert all(low < x < high for x in points(axes))
+        assert not overlapping(axes.xaxis)
+
+
+def overlapping(axis):
+    """The neighbours among the numbers of an axis that are written over each other."""
+    importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(axis.figure).draw()
+    low, high = axis.get_view_interval()
+    shown = [label for at, label in zip(axis.get_ticklocs(), axis.get_ticklabels()) if low <= at <= high]
+    boxes = [(label.get_text(), label.get_window_extent()) for label in shown]
+    return [(text, other) for (text, box), (other, next_box) in zip(boxes, boxes[1:]) if box.overlaps(next_box)]
+
+
+@pytest.mark.parametrize("batch", [1, 30, 3000])
+@pytest.mark.parametrize("share", [1.0, 0.5, 1e-3])
+def test_the_numbers_beside_the_roof_can_be_read(batch, share):
+    """However near the points are to the roof and to each other, two numbers or more on either axis."""
+    rate = 2.0 * 30 * 20 / (share * 1e9)
+    runs = [document(result("rowfold (none)", [rate * rows]), batch=rows) for rows in (batch, 2 * batch)]
+    *_, roofline = drawn(*runs)
+    for axis in (roofline.xaxis, roofline.yaxis):
+        low, high = axis.get_view_interval()
+        assert 2 <= sum(low <= at <= high for at in axis.get_ticklocs()) <= 12
+        assert not overlapping(axis)
+    # What the two parts of the roof are called is written inside the picture and not over its line.
+    roof = roofline.lines[-1].get_path().transformed(roofline.transData)
+    for text in roofline.texts:
+        box = text.get_window_extent()
+        assert roofline.bbox.count_contains(box.corners()) == 4
+        assert not roof.intersects_bbox(box, filled=False)
 
 
 def gpu_document(device, *cases):

@@ -34,6 +34,11 @@ BETWEEN_CASES = 1.0  # rows
 HEADING = 1.6  # rows
 ROOFLINE_INCHES = 4.0
 LEAST_RANGE = 5.0  # of a logarithmic axis: two of 1, 2 and 5 times a power of ten lie in it
+# What is written on an axis whose ends are apart by less than this factor: these times powers of ten. Errors take more
+# room: 2e-08.
+NUMBERS = ((8, (1, 1.5, 2, 3, 5)), (300, (1, 2, 5)), (math.inf, (1,)))
+WIDE_NUMBERS = ((20, (1, 2, 5)), (300, (1, 3)), (math.inf, (1,)))
+MOST_POWERS = 6  # of ten
 
 
 class Group(NamedTuple):
@@ -75,8 +80,9 @@ def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
     _times(times, groups, labels)
     _relative(relative, groups, labels)
     _errors(errors, groups, labels)
-    for axes in (times, relative, errors):
-        _readable(axes)
+    _readable(times.xaxis)
+    _readable(relative.xaxis)
+    _readable(errors.xaxis, WIDE_NUMBERS)
     if roofed:
         _roofline(figure.add_subplot(grid[1, :]), roofed, labels)
     handles = [_handle(times, label, labels) for label in labels]
@@ -225,39 +231,34 @@ def _roofline(axes: Any, cases: Sequence[dict[str, Any]], labels: Sequence[str])
     axes.plot([low, corner, high], [low * read, flops, flops], color="black", linewidth=1.2, zorder=1)
     style = {"fontsize": 8, "color": "black", "textcoords": "offset points"}
     axes.annotate(f"{flops:.0f} GFLOP/s", (high, flops), xytext=(-4, 5), ha="right", **style)
-    axes.annotate(f"{read:.1f} GB/s", (low, low * read), xytext=(14, 0), ha="left", va="center", **style)
+    axes.annotate(f"{read:.1f} GB/s", (low, low * read), xytext=(0, -6), ha="left", va="top", **style)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _plain_numbers(axes.xaxis)
-    _plain_numbers(axes.yaxis)
-    axes.grid(which="both", color=GRID, linewidth=0.6)
+    _readable(axes.xaxis)
+    _readable(axes.yaxis)
+    axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_title("Roofline", fontsize=10)
     axes.set_xlabel("operations of the product for each byte of W", fontsize=8)
     axes.set_ylabel("GFLOP/s", fontsize=8)
 
 
-def _readable(axes: Any) -> None:
+def _readable(axis: Any, numbers: Sequence[tuple[float, tuple[float, ...]]] = NUMBERS) -> None:
     """Puts at least two numbers on a logarithmic axis, however near its points are to each other, and not too many."""
-    low, high = axes.get_xlim()
+    low, high = axis.get_view_interval()
     if high < LEAST_RANGE * low:
         middle, half = math.sqrt(low * high), math.sqrt(LEAST_RANGE)
         low, high = middle / half, middle * half
-        axes.set_xlim(low, high)
-    subs = (1, 2, 5) if high < 300 * low else (1,)
-    axes.xaxis.set_major_locator(_ticker().LogLocator(subs=subs, numticks=12))
-    axes.xaxis.set_minor_locator(_ticker().NullLocator())
-    _plain_numbers(axes.xaxis)
+        axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+    subs = next(subs for most, subs in numbers if high < most * low)
+    axis.set_major_locator(_ticker().LogLocator(subs=subs, numticks=MOST_POWERS))
+    axis.set_minor_locator(_ticker().NullLocator())
+    # 10 and 100 rather than powers of ten.
+    axis.set_major_formatter(_ticker().FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _ticker() -> Any:
     return importlib.import_module("matplotlib.ticker")
-
-
-def _plain_numbers(axis: Any) -> None:
-    """10 and 100 rather than powers of ten."""
-    axis.set_major_formatter(_ticker().FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(_ticker().NullFormatter())
 
 
 def _work(case: dict[str, Any]) -> tuple[float, float]:
