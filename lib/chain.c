@@ -83,7 +83,7 @@ static rf_status check_params(const rf_op *ops, const rfi_chain_place *place, in
         return fail(ops, place, i, "%s needs %s or %s", desc->name, desc->param_names[0], desc->param_names[1]);
     for (int p = *op->vector ? 1 : 0; p < op->num_params; p++)
         if (isnan(op->params[p]) && !(desc->flags & RFI_OPF_NAN_PARAMS))
-            return fail(ops, place, i, "%s of %s is nan", desc->param_names[p], desc->name);
+            return fail(ops, place, i, "%s of %s is nan; expected a number", desc->param_names[p], desc->name);
     if ((desc->flags & RFI_OPF_NONZERO_A) && op->num_params && !*op->vector && op->params[0] == 0)
         return fail(ops, place, i, "%s of %s is 0; expected another number", desc->param_names[0], desc->name);
     if (desc->top && !(op->params[0] >= 1 && op->params[0] <= RF_MAX_TOP && op->params[0] == floor(op->params[0]))) {
@@ -96,8 +96,8 @@ static rf_status check_params(const rf_op *ops, const rfi_chain_place *place, in
     if (desc->row_use == RF_ROW_COLUMN && op->num_params == 2 &&
         !(fabs(op->params[1]) <= 0x1p53 && op->params[1] == floor(op->params[1]))) {
         char number[RFI_NUMBER_TEXT];
-        return fail(ops, place, i, "%s of %s is %s; expected a whole number", desc->param_names[1], desc->name,
-            rfi_number_format(op->params[1], number));
+        return fail(ops, place, i, "%s of %s is %s; expected a whole number from -2^53 to 2^53", desc->param_names[1],
+            desc->name, rfi_number_format(op->params[1], number));
     }
     if (desc->flags & RFI_OPF_ORDERED) {
         double least = op->num_params > 0 ? op->params[0] : desc->param_defaults[0],

@@ -158,6 +158,8 @@ static rf_status take_wanted(const rf_model *model, const rf_forward_args *args,
     const rf_memory memory = memory_of(args->rows_memory);
     rf_status status = check_memory(model, &rows_names, memory);
     if (status) return status;
+    if (args->num_rows > PTRDIFF_MAX / sizeof(int64_t)) /* before any is read */
+        return rfi_error(RF_INVALID_ARGUMENT, "args.num_rows is %zu, more than memory can hold", args->num_rows);
     if (memory == RF_MEMORY_DEVICE && c->forward.x_memory != RF_MEMORY_DEVICE)
         return rfi_error(RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected x there, too");
     for (size_t i = 0; i < args->num_rows && memory == RF_MEMORY_HOST; i++)

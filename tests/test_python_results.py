@@ -65,7 +65,7 @@ def test_out_is_a_sequence(model):
     assert all(y is o for y, o in zip(got, out)) and all(np.array_equal(y, w) for y, w in zip(out, want))
     with pytest.raises(rowfold.InvalidArgumentError, match="out has 3 arrays; expected 4"):
         model(X, out[:3], target=IDS, temperature=HEAT)
-    with pytest.raises(TypeError, match="out has dtype float32; expected int64"):
+    with pytest.raises(TypeError, match="out of argmax has dtype float32; expected int64"):
         model(X, [out[0], out[0], out[2], out[3]], target=IDS, temperature=HEAT)
 
 
@@ -93,6 +93,16 @@ def test_torch_tensors_stay_tensors(model):
         ({"temperature": HEAT.astype(np.float64), "target": IDS}, TypeError, "'temperature' has dtype float64"),
         ({"temperature": HEAT, "target": IDS + 40}, ValueError, 'row input "target" is'),
         ({"temperature": HEAT, "target": "ids"}, TypeError, "'target' is a str; expected an array"),
+        (
+            {"temperature": HEAT, "target": np.full((2, 3), np.nan)},
+            TypeError,
+            "'target' has dtype float64; expected int64",
+        ),
+        (
+            {"temperature": 10**400, "target": IDS},
+            ValueError,
+            "'temperature' is larger than any float64",
+        ),
     ],
 )
 def test_wrong_row_inputs(model, rows, error, message):
@@ -160,7 +170,7 @@ def test_out_of_topk_is_a_pair(more):
     assert got.gather is out[2] and np.array_equal(got.gather, want.gather)
     with pytest.raises(TypeError, match="out of topk is a ndarray; expected a pair of arrays, values and columns"):
         more(X, [out[0], out[0], *out[2:]], target=IDS, kept=KEPT)
-    with pytest.raises(TypeError, match="out has dtype float32; expected int64"):
+    with pytest.raises(TypeError, match="out of topk_indices has dtype float32; expected int64"):
         more(X, [out[0], (out[1][0], out[1][0]), *out[2:]], target=IDS, kept=KEPT)
 
 
@@ -172,6 +182,59 @@ def test_topk_alone_is_what_torch_gives():
         assert torch.equal(indices, theirs.indices) and torch.allclose(values.double(), theirs.values)
         again = model(torch.tensor(X))
         assert torch.equal(again.values, values) and torch.equal(again.indices, indices)
+
+
+class Instead:
+    """Of the arrays of ``out`` for MORE, one is another."""
+
+    def __init__(self, place, made):
+        self.place, self.made = place, made
+
+    def __call__(self, out):
+        return [self.made(one) if i == self.place else one for i, one in enumerate(out)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (Instead(0, lambda y: y[:1]), ValueError, "out of logprob has shape (1, 3, 1); expected (2, 3, 1)"),
+        (Instead(0, lambda y: y.astype(np.int64)), TypeError, "out of logprob has dtype int64; expected float32, flo"),
+        (
+            Instead(0, lambda y: y.astype(np.float64)),
+            TypeError,
+            "of logprob has dtype float64; expected float32",
+        ),
+        (Instead(0, lambda y: None), TypeError, "out of logprob is a NoneType; expected a numpy.ndarray, as x is one"),
+        (
+            Instead(1, lambda y: (y[0], y[1].astype(np.int32))),
+            TypeError,
+            "topk_indices has dtype int32; expected",
+        ),
+        (
+            Instead(1, lambda y: (y[0][..., :2], y[1])),
+            ValueError,
+            "topk has shape (2, 3, 2); expected (2, 3, 3)",
+        ),
+        (Instead(2, lambda y: y[..., :3]), ValueError, "out of gather has shape (2, 3, 3); expected (2, 3, 4)"),
+        (Instead(3, lambda y: y.astype(np.float32)), TypeError, "out of rank has dtype float32; expected int64"),
+        (lambda out: [*out[:5], out[0]], ValueError, "out of std overlaps out of logprob; expected separate buffers"),
+        (lambda out: out[:5], ValueError, "out has 5 arrays; expected 6, one for each result"),
+        (
+            lambda out: dict(enumerate(out)),
+            TypeError,
+            "out is a dict; expected a sequence of 6 arrays",
+        ),
+        (lambda out: out[0], TypeError, "out is a ndarray; expected a sequence of 6 arrays"),
+    ],
+)
+def test_wrong_out(more, change, error, message):
+    good = more(X, target=IDS, kept=KEPT)
+    out = [tuple(np.full_like(a, 7) for a in y) if isinstance(y, tuple) else np.full_like(y, 7) for y in good]
+    given = change(out)
+    with pytest.raises(error) as caught:
+        more(X, given, target=IDS, kept=KEPT)
+    assert message in str(caught.value)
+    assert all((a == 7).all() for y in out for a in (y if isinstance(y, tuple) else (y,)))
 
 
 @pytest.mark.parametrize("wanted", [[4, 0, 0, 5], [], np.array([[True, False, True], [False, False, True]]), range(6)])
@@ -237,6 +300,8 @@ def test_wrong_columns(more, kept, error, message):
     [
         ("linear | topk(0)", "k of topk is 0; expected a whole number from 1 to 64"),
         ("linear | topk(65)", "k of topk is 65; expected a whole number from 1 to 64"),
+        ("linear | topk(nan)", "k of topk is nan; expected a number"),
+        ("linear | logprob(#a, 1e300)", "ignore_index of logprob is 1e300; expected a whole number from -2^53 to 2^53"),
         ("linear | topk(1.5)", "k of topk is 1.5; expected a whole number from 1 to 64"),
         ("linear | topk", "topk needs its parameter k, how many columns"),
         ("linear | topk(#k)", "topk takes numbers only, no row input"),

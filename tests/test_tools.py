@@ -8,11 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import graph  # noqa: E402
 import mutate  # noqa: E402
+import tensor_sums  # noqa: E402
 
 
 def test_tests_that_run_alone_are_the_last_ones() -> None:
@@ -74,3 +78,39 @@ def test_circles_are_found() -> None:
         ["e", "f"],
     ]
     assert graph.circles({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+
+
+def test_tables_of_several_results(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each kind of data and type; log-probabilities about as exact as float32's, single logits within six
+    standard deviations of what a float32 sum of 300 values loses, which is 2.45 sqrt(n) units.
+    """
+    pytest.importorskip("torch")
+    import bench_answers
+
+    def rows(*arguments: str) -> list[list[str]]:
+        monkeypatch.setattr(sys, "argv", ["bench_answers.py", *arguments, "--size", "16", "300", "400"])
+        bench_answers.main()
+        lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if "|" in line]
+        return lines[2:]
+
+    found = rows("errors")
+    assert [row[:2] for row in found] == [
+        [kind, dtype] for kind in bench_answers.KINDS for dtype in ("float32", "bfloat16", "float16")
+    ]
+    assert all(0 < float(mine) < 2 * float(single) + 1e-6 for _, _, mine, single, _ in found)
+    assert all(float(own) > 1e-4 for _, dtype, _, _, own in found if dtype != "float32")
+    found = rows("logits", "--dtypes", "float16", "--backends", "reference", "cpu-generic")
+    assert len(found) == 4 and all(0 < float(error) < 2.45 * 300**0.5 * 2**-24 for row in found for error in row[3:9])
+    assert len(rows("cost", "--dtypes", "float32", "--turns", "1")) == 1 + len(bench_answers.SINGLE) + 4
+
+
+def test_modelled_sums_truncate() -> None:
+    """Of positive products too little, the more the longer; of short integers nothing."""
+    rng = np.random.default_rng(2)
+    x, w = (tensor_sums.stored(values, "float16") for values in tensor_sums.positive(rng, (50, 512)))
+    exact = (x * w).sum(axis=1)
+    lost = [((tensor_sums.sums(x, w, period) - exact) / exact).mean() for period in (512, 128, 32)]
+    assert lost[0] < 2 * lost[1] < 4 * lost[2] < 0
+    assert abs(((tensor_sums.raised(tensor_sums.sums(x, w, 128), 8) - exact) / exact).mean()) < -lost[1] / 4
+    x, w = rng.integers(-3, 4, (2, 20, 100)).astype(float)
+    assert (tensor_sums.raised(tensor_sums.sums(x, w, 64), 6) == (x * w).sum(axis=1)).all()

@@ -198,8 +198,12 @@ def test_keyword_arguments():
 @pytest.mark.parametrize(
     ("ids", "error", "message"),
     [
-        (torch.tensor([0, 1, N, 3, 4]), ValueError, "is 13 in row 2; logprob expects a column from 0 to 12"),
-        (torch.tensor([0, 1, 2, 3, -1]), ValueError, "is -1 in row 4; logprob expects a column from 0 to 12, or -100"),
+        (torch.tensor([0, 1, N, 3, 4]), ValueError, "^y is 13 in row 2; logprob expects a column from 0 to 12"),
+        (
+            torch.tensor([0, 1, 2, 3, -1]),
+            ValueError,
+            "^y is -1 in row 4; logprob expects a column from 0 to 12, or",
+        ),
         (torch.zeros(5), TypeError, "y has dtype torch.float32; expected int64, a column for each row"),
         (torch.rand(5, N), TypeError, "y has dtype torch.float32; expected int64"),
         (torch.zeros(4, dtype=torch.int64), ValueError, r"y has shape \(4,\); expected \(5,\), a column for each row"),

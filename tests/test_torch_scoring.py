@@ -176,7 +176,7 @@ def test_a_view_of_hidden_states_needs_no_copy():
         ({"topk": 1.0}, TypeError, "topk is 1.0; expected an int"),
         ({"topk": -1}, ValueError, "topk is -1; expected 0 for none, or 1 to 50"),
         ({"topk": 51}, ValueError, "topk is 51; expected 0 for none, or 1 to 50"),
-        ({"targets": torch.tensor([0, 1, N, 3, -1]), "rank": True}, ValueError, 'input "target" is 50 in row 2'),
+        ({"targets": torch.tensor([0, 1, N, 3, -1]), "rank": True}, ValueError, 'input "targets" is 50 in row 2'),
     ],
 )
 def test_wrong_arguments(change, error, message):

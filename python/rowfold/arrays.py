@@ -200,7 +200,7 @@ class NumpyKind:
         if isinstance(array, np.ma.MaskedArray):
             raise ArgumentTypeError("out is a masked array, whose mask would hide the result; expected a plain array")
         if numpy_to_dtype(array.dtype, "out", dtype) is not dtype:
-            raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
+            raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {output_text(dtype)}")
         if array.shape != shape:
             raise InvalidArgumentError(f"out has shape {shape_text(array.shape)}; expected {shape_text(shape)}")
         if not array.flags.writeable:
@@ -326,7 +326,17 @@ def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
     hint = ""
     if dtype == _UINT16:
         hint = " (uint16 is read as bfloat16 only where the model's dtype says bfloat16)"
-    raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected float32, float64, float16 or bfloat16{hint}")
+    raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected {expected_text(said)}{hint}")
+
+
+def expected_text(said: DType) -> str:
+    """What an array may be where ``said`` is expected and another of the same use would do."""
+    return dtype_name(said) if said in INDICES else "float32, float64, float16 or bfloat16"
+
+
+def output_text(dtype: DType) -> str:
+    """The one dtype of a result."""
+    return dtype_name(dtype) if dtype in INDICES else f"{dtype_name(dtype)}, the model's y_dtype"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -18,9 +18,9 @@ from .arrays import (
     Matrix,
     check_last_dimension,
     check_shape,
-    dtype_name,
     numpy_dtype,
     numpy_to_dtype,
+    output_text,
     row_stride,
     shape_text,
     type_name,
@@ -86,7 +86,7 @@ class CudaInterfaceKind:
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected an array of x's kind, {type_name(like)}")
         seen = _see(array, "out")
         if numpy_to_dtype(seen.dtype, "out", dtype) is not dtype:
-            raise ArgumentTypeError(f"out has dtype {seen.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
+            raise ArgumentTypeError(f"out has dtype {seen.dtype}; expected {output_text(dtype)}")
         if seen.shape != shape:
             raise InvalidArgumentError(f"out has shape {shape_text(seen.shape)}; expected {shape_text(shape)}")
         if seen.read_only:

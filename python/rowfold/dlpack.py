@@ -30,8 +30,9 @@ from .arrays import (
     check_last_dimension,
     check_shape,
     dense,
-    dtype_name,
+    expected_text,
     numpy_dtype,
+    output_text,
     row_stride,
     shape_text,
     type_name,
@@ -266,7 +267,7 @@ class DlpackKind:
         stream = _stream_of(array, "out")
         seen = view(array, "out", stream)
         if _dtype_of(seen, "out", dtype) is not dtype:
-            raise ArgumentTypeError(f"out has dtype {_said(seen)}; expected {dtype_name(dtype)}, the model's y_dtype")
+            raise ArgumentTypeError(f"out has dtype {_said(seen)}; expected {output_text(dtype)}")
         if seen.shape != shape:
             raise InvalidArgumentError(f"out has shape {shape_text(seen.shape)}; expected {shape_text(shape)}")
         if seen.flags is not None and seen.flags & (READ_ONLY | IS_COPIED):
@@ -316,7 +317,7 @@ def _dtype_of(seen: View, argument: str, said: DType) -> DType:
     ):
         known = said
     if known is None:
-        raise ArgumentTypeError(f"{argument} has dtype {_said(seen)}; expected float32, float64, float16 or bfloat16")
+        raise ArgumentTypeError(f"{argument} has dtype {_said(seen)}; expected {expected_text(said)}")
     return known
 
 

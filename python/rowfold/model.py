@@ -6,8 +6,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from types import TracebackType
@@ -809,15 +810,29 @@ class Model:
             pairs = [kind.empty(x, shape, dtype) for shape, dtype in shapes]
             return [y for y, _ in pairs], [matrix for _, matrix in pairs]
         outs = self._apart(out)
-        return outs, [kind.output(y, given.owner, *shape) for y, shape in zip(outs, shapes)]
+        if len(outs) == 1:
+            return outs, [kind.output(outs[0], given.owner, *shapes[0])]
+        return outs, [self._output(kind, i, y, given.owner, *shapes[i]) for i, y in enumerate(outs)]
+
+    def _output(
+        self, kind: arrays.ArrayKind, index: int, array: Any, like: Any, shape: tuple[int, ...], dtype: DType
+    ) -> arrays.Matrix:
+        """One of several results' arrays, by name in what is raised."""
+        try:
+            return kind.output(array, like, shape, dtype)
+        except (ArgumentTypeError, InvalidArgumentError) as error:
+            raise type(error)(f"out of {self._results[index].name}{str(error).removeprefix('out')}") from None
 
     def _apart(self, out: Any) -> list[Any]:
         """The arrays of the caller's ``out``, those of topk one behind the other."""
-        given = [out] if len(self._places) == 1 else list(out)
-        if len(given) != len(self._places):
-            raise InvalidArgumentError(
-                f"out has {len(given)} arrays; expected {len(self._places)}, one for each result"
+        count = len(self._places)
+        if count > 1 and not isinstance(out, Sequence):
+            raise ArgumentTypeError(
+                f"out is a {type(out).__qualname__}; expected a sequence of {count} arrays, one for each result"
             )
+        given = [out] if count == 1 else list(out)
+        if len(given) != count:
+            raise InvalidArgumentError(f"out has {len(given)} arrays; expected {count}, one for each result")
         outs = []
         for place, one in zip(self._places, given):
             pair = self._results[place + 1 : place + 2]
@@ -860,7 +875,14 @@ class Model:
             workspace = kind.workspace(x, lambda: handle.call_workspace(args))
             if workspace is not None:
                 args.workspace, args.workspace_size, _ = workspace
-        handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+        try:
+            handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(self._by_name(str(error))) from None
+
+    def _by_name(self, message: str) -> str:
+        """What the library says of ``results`` by number, with their names."""
+        return re.sub(r"results\[(\d+)\]", lambda found: f"out of {self._results[int(found[1])].name}", message)
 
     def _check_device(self, argument: str, given: arrays.Matrix) -> None:
         """Host arrays go anywhere; device ones only to the model's own device."""

@@ -29,7 +29,11 @@ def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], comput
     if isinstance(value, Real) and not isinstance(value, np.generic):
         if use is not RowUse.NUMBER:
             raise ArgumentTypeError(f"{argument} is {value!r}; expected an array of {_PER_ROW[use]} for each row")
-        value = np.full(lead, value, arrays.numpy_dtype(compute))
+        try:
+            number = float(value)
+        except OverflowError:
+            raise InvalidArgumentError(f"{argument} is larger than any float64; expected a number") from None
+        value = np.full(lead, number, arrays.numpy_dtype(compute))
     if not hasattr(value, "shape") or not hasattr(value, "dtype") or not hasattr(value, "reshape"):
         value = np.asarray(value) if hasattr(value, "__array__") else value
         kind_of(value, argument)  # refuses what is no array
@@ -37,7 +41,7 @@ def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], comput
     batch = math.prod(lead)
     if use is RowUse.COLUMNS:
         if shape[:-1] != lead or not shape[-1:] > (0,):
-            wanted = f"({', '.join([*map(str, lead), 'k'])})"
+            wanted = f"({', '.join(map(str, lead))}, k)" if lead else "(k,)"
             raise InvalidArgumentError(
                 f"{argument} has shape {arrays.shape_text(shape)}; expected {wanted}, k columns for each row"
             )

@@ -14,7 +14,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ._lib import FLOATS, INDICES, DType, Memory
-from .arrays import Matrix, check_last_dimension, check_shape, dtype_name, row_stride, shape_text, type_name
+from .arrays import (
+    Matrix,
+    check_last_dimension,
+    check_shape,
+    dtype_name,
+    expected_text,
+    output_text,
+    row_stride,
+    shape_text,
+    type_name,
+)
 from .errors import ArgumentTypeError, InvalidArgumentError, OutOfMemoryError
 
 
@@ -119,7 +129,7 @@ class TorchKind:
         if not isinstance(array, torch.tensor):
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected a torch.Tensor, as x is one")
         if _dtype_of(array, "out", dtype) is not dtype:
-            raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {dtype_name(dtype)}, the model's y_dtype")
+            raise ArgumentTypeError(f"out has dtype {array.dtype}; expected {output_text(dtype)}")
         if array.shape != shape:
             raise InvalidArgumentError(f"out has shape {shape_text(array.shape)}; expected {shape_text(shape)}")
         if array.device != like.device:
@@ -214,6 +224,6 @@ def _dtype_of(array: Any, argument: str, said: DType) -> DType:
         known = said
     if known is None or array.layout is not torch.strided:
         came = f"dtype {array.dtype}" if known is None else f"layout {array.layout}"
-        expected = "float32, float64, float16 or bfloat16" if known is None else "torch.strided"
+        expected = expected_text(said) if known is None else "torch.strided"
         raise ArgumentTypeError(f"{argument} has {came}; expected {expected}")
     return known

@@ -172,7 +172,10 @@ static void wrong_calls(void) {
     rf_model *model = loaded(chain, "reference");
     int64_t columns[BATCH] = {0, 1, N};
     const int32_t columns32[BATCH] = {0, -100, 1};
+    const int64_t first_row = 0;
     set_up();
+    args.rows = &first_row, args.num_rows = SIZE_MAX - 1; /* more than can be read */
+    refused(model, "more than memory can hold");
     rows[2].data = columns;
     refused(
         model, "row input \"target\" is 4 in row 2; logprob expects a column from 0 to 3, or -100 to ignore the row");

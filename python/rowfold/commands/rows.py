@@ -156,4 +156,6 @@ def _dtype(dtype: np.dtype[Any], label: str, column: bool) -> DType:
     said = DType.__members__.get(dtype.name.upper(), DType.DEFAULT) if column else DType.DEFAULT
     if said in INDICES:
         return said
+    if column and dtype.kind not in "fV":  # bfloat16 is of kind V
+        raise ArgumentTypeError(f"{label} has dtype {dtype}; expected int64 or int32, or a floating-point type")
     return arrays.numpy_to_dtype(dtype, label, DType.DEFAULT)

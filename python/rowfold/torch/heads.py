@@ -121,6 +121,8 @@ def check_layer(hidden: Any, weight: Any, bias: Any, names: tuple[str, str, str]
             raise ArgumentTypeError(f"{name} is a {type(tensor).__qualname__}; expected a torch.Tensor")
         if tensor is not None and tensor.dtype not in NAMES:
             raise ArgumentTypeError(f"{name} has dtype {tensor.dtype}; expected one of {', '.join(NAMES.values())}")
+        if tensor is not None and tensor.layout is not torch.strided:
+            raise ArgumentTypeError(f"{name} has layout {tensor.layout}; expected torch.strided")
         if tensor is not None and tensor.device != weight.device:
             raise InvalidArgumentError(f"{name} is on {tensor.device}; expected {weight.device}, as {names[1]}")
         if tensor is not None and (tensor.dtype is torch.float64) != (weight.dtype is torch.float64):

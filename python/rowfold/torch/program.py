@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -438,7 +439,14 @@ class Runner:
         return Runner(self.program, self.held).several(x, columns)
 
     def _several(self, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return self.outputs(self.model(x, **self.given(x, columns)), columns)
+        given = self.given(x, columns)
+        try:
+            found = self.model(x, **given)
+        except InvalidArgumentError as error:
+            named = [column.name for column in self.program.columns]
+            text = re.sub(r'row input "column(\d+)"', lambda found: named[int(found[1])], str(error))
+            raise InvalidArgumentError(text) from None
+        return self.outputs(found, columns)
 
     def given(self, x: torch.Tensor, columns: Sequence[torch.Tensor]) -> dict[str, Any]:
         """The model's row inputs: for each row of x the columns that it names."""

@@ -151,7 +151,7 @@ def _token_layer(
     check_layer(hidden, weight, bias, ("hidden", "weight", "bias"))
     lead = tuple(hidden.shape[:-1])
     check_columns(targets, "targets", lead, weight.device)
-    rows: dict[str, Any] = {"target": targets}
+    rows: dict[str, Any] = {"targets": targets}
     steps = ["linear"]
     if logit_scale is not None:
         steps.append(_operator("mul", "logit_scale", logit_scale, hidden, rows))
@@ -168,7 +168,7 @@ def _token_layer(
         {"hidden": hidden, "weight": weight, "bias": bias}
         | {name: value for name, value in rows.items() if isinstance(value, torch.Tensor)},
     )
-    results = [f"logprob(#target, {_index(ignore_index)})"]
+    results = [f"logprob(#targets, {_index(ignore_index)})"]
     fields = ["logprobs"]
     counts = None
     if entropy:
@@ -177,7 +177,7 @@ def _token_layer(
     if rank:
         counts = targets != ignore_index
         if hidden.is_cuda:  # where nothing is refused, one row input serves both
-            results.append("rank(#target)")
+            results.append("rank(#targets)")
         else:
             rows["ranked"] = torch.where(counts, targets, 0)
             results.append("rank(#ranked)")
@@ -205,7 +205,10 @@ def _count(value: Any, columns: int) -> int:
 def _positive(value: Any, name: str) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ArgumentTypeError(f"{name} is {value!r}; expected a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not 0 < number < math.inf:
         raise InvalidArgumentError(f"{name} is {value!r}; expected a number above 0")
     return number
