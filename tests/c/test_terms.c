@@ -104,7 +104,8 @@ static void check_panels(void) {
     for (int depth = 1; depth <= DEPTH; depth += depth < 70 ? 1 : 221) {
         const int64_t apart = (depth + 1) / 2 * PANEL;
         rfi_cpu_seen seen[PANEL];
-        for (int i = 0; i < depth * PANEL; i++) values[i] = some_value((int)(next_random() % (RFI_CPU_ALONE - 1)) - 100);
+        for (int i = 0; i < depth * PANEL; i++)
+            values[i] = some_value((int)(next_random() % (RFI_CPU_ALONE - 1)) - 100);
         for (int j = 0; j < PANEL; j++) seen[j] = (rfi_cpu_seen){UINT32_MAX, 0, 0};
         for (int k = 0; k < depth; k += RFI_CPU_TILE_DEPTH)
             rfi_cpu_terms_split_panel(panel + k / 2 * PANEL, apart, values + k * PANEL,
