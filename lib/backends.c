@@ -8,19 +8,21 @@
 #include "error.h"
 #include "guard.h"
 
-extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_bf16, rfi_backend_cpu_avx512_bf16,
-    rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic, rfi_backend_cpu_avx512_tiles,
-    rfi_backend_reference;
+extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_terms, rfi_backend_cpu_amx_bf16,
+    rfi_backend_cpu_avx512_bf16, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic,
+    rfi_backend_cpu_avx512_tiles, rfi_backend_cpu_avx512_terms, rfi_backend_reference;
 
 /* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. */
 const rfi_backend *const rfi_backends[] = {
     &rfi_backend_cuda,
+    &rfi_backend_cpu_amx_terms,
     &rfi_backend_cpu_amx_bf16,
     &rfi_backend_cpu_avx512_bf16,
     &rfi_backend_cpu_avx512,
     &rfi_backend_cpu_avx2,
     &rfi_backend_cpu_generic,
     &rfi_backend_cpu_avx512_tiles,
+    &rfi_backend_cpu_avx512_terms,
     &rfi_backend_reference,
 };
 
@@ -77,7 +79,7 @@ static rf_status choose_forced(
         *backend = b;
         return settle(spec, b);
     }
-    char names[200] = "";
+    char names[240] = "";
     for (size_t i = 0; i < rf_backend_count(); i++) {
         if (i) strncat(names, ", ", sizeof names - strlen(names) - 1);
         strncat(names, rfi_backends[i]->name, sizeof names - strlen(names) - 1);

@@ -52,6 +52,7 @@ noinst_HEADERS += \
 	lib/chain.h \
 	lib/collapse.h \
 	lib/constant.h \
+	lib/cpu/amx.h \
 	lib/cpu/blocking.h \
 	lib/cpu/dot_typed.h \
 	lib/cpu/estimate.h \
@@ -67,6 +68,7 @@ noinst_HEADERS += \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
 	lib/cpu/rows_typed.h \
+	lib/cpu/tile_steps.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \
@@ -153,14 +155,14 @@ if BUILD_AVX512_BF16
 noinst_LTLIBRARIES += lib/cpu/libavx512_bf16.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx512_bf16.la
 endif
-lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_tiles.c
+lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_terms.c lib/cpu/kernel_tiles.c
 $(lib_cpu_libavx512_bf16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
 
 if BUILD_AMX
 noinst_LTLIBRARIES += lib/cpu/libamx.la
 lib_librowfold_la_LIBADD += lib/cpu/libamx.la
 endif
-lib_cpu_libamx_la_SOURCES = lib/cpu/kernel_amx_bf16.c
+lib_cpu_libamx_la_SOURCES = lib/cpu/kernel_amx_bf16.c lib/cpu/kernel_amx_terms.c
 $(lib_cpu_libamx_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AMX_CFLAGS)
 
 # Behind the convenience libraries, which use these.

@@ -30,6 +30,15 @@ internal_programs = \
 	tests/c/test_plan \
 	tests/c/test_pool \
 	tests/c/test_vmath
+# With the kernel for AMX, whose tiles are plain C there.
+if BUILD_AVX512_BF16
+internal_programs += tests/c/test_terms
+noinst_LTLIBRARIES += tests/c/libtiles.la
+endif
+tests_c_libtiles_la_SOURCES = tests/c/emulated_tiles.c
+$(tests_c_libtiles_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
+EXTRA_DIST += tests/c/test_terms.c
+tests_c_test_terms_LDADD = tests/c/libtiles.la lib/cpu/libavx512_bf16.la -lm
 # Of the library's own objects, whose calls to the CUDA runtime the linker leads through the program.
 if HAVE_CUDA
 internal_programs += tests/c/test_cuda_faults
@@ -43,7 +52,7 @@ tests_c_test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) $(CUDA_CPPFLAGS)
 tests_c_test_cuda_faults_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_cuda_faults_LDADD = $(lib_librowfold_la_LIBADD)
 tests_c_test_cuda_faults_LDFLAGS = $(cuda_calls:%=-Wl,--wrap=%)
-noinst_HEADERS += tests/c/check.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h tests/c/slow.h
+noinst_HEADERS += tests/c/check.h tests/c/emulated_tiles.h tests/c/random.h tests/c/ranks.h tests/c/rowfold_0_1.h tests/c/shard.h tests/c/slow.h
 check_PROGRAMS += $(public_programs) $(internal_programs)
 # Run by tests/mpi.sh, on several ranks.
 mpi_programs =

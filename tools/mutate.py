@@ -44,7 +44,7 @@ FOLDERS = ("lib", "cuda", "tests", "python", "examples", "doc", "tools")
 # Python tests are the reference's and the generic kernel's as well as the best backend's.
 PYTHON_TESTS = [
     f"test_{name}.py"
-    for name in ("semantics", "rewrites", "edges", "errors", "weights", "pairs", "fuzz", "explain", "results")
+    for name in ("semantics", "rewrites", "edges", "errors", "weights", "pairs", "terms", "fuzz", "explain", "results")
 ]
 BACKENDS = "cpu-avx512,cpu-generic,reference"
 NOT_RUN = ("tests/c/version",)  # which compares the version of a release
@@ -161,7 +161,8 @@ class Recipe:
         self.library += self._objects(lists["lib_cpu_libgeneric_la_SOURCES"], kernel)
         self.library += self._objects(lists["lib_cpu_libavx512_la_SOURCES"], kernel + AVX512_FLAGS)
         pairs = kernel + AVX512_FLAGS + ["-mavx512bf16"]
-        self.library += self._objects(lists["lib_cpu_libavx512_bf16_la_SOURCES"], pairs)
+        of_pairs = self._objects(lists["lib_cpu_libavx512_bf16_la_SOURCES"], pairs)
+        self.library += of_pairs
         # Of a program: its objects, and whether it is linked with the library, or holds a part of it.
         self.programs: dict[str, tuple[list[str], bool]] = {}
         for program in [*lists["public_programs"], *lists["internal_programs"]]:
@@ -174,6 +175,9 @@ class Recipe:
             linked = lists.get(f"{name}_LDADD", ["lib/librowfold.la"])
             plan = self.plan if "lib/libplan.la" in linked else []
             self.programs[program] = (objects + plan, "lib/librowfold.la" in linked)
+        tiles = self._objects(lists["tests_c_libtiles_la_SOURCES"], pairs, "tests/c/test_terms-")
+        tiles += self._objects(["tests/c/test_terms.c"], plain, "tests/c/test_terms-")
+        self.programs["tests/c/test_terms"] = (tiles + of_pairs, False)
 
     def _objects(self, sources: Iterable[str], flags: list[str], prefix: str = "") -> list[str]:
         found = []

@@ -166,12 +166,17 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
     const rfi_cpu_pairs *pairs = rfi_cpu_in_pairs(spec, kernel) ? kernel->pairs : NULL;
-    const double bytes = (double)rfi_dtype_size(spec->weight_dtype), rate = pairs ? pairs->rate : 1;
-    cut c = cut_evenly(batch, padded, b->threads, bytes, pairs ? pairs->block_rows : RFI_CPU_ROWS, rate);
+    const rfi_cpu_terms *terms = rfi_cpu_in_terms(spec, kernel) ? kernel->terms : NULL;
+    const double bytes = (double)rfi_cpu_weight_item(spec, kernel),
+                 rate = pairs ? pairs->rate
+        : terms               ? terms->rate
+                              : 1;
+    const int block_rows = pairs ? pairs->block_rows : terms ? terms->block_rows : RFI_CPU_ROWS;
+    cut c = cut_evenly(batch, padded, b->threads, bytes, block_rows, rate);
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
     const int64_t sums = ceil_div(RFI_CPU_DEPTH, rfi_cpu_block_depth(RFI_CPU_DEPTH, value)) * chunks;
     const layer l = {batch, spec->plan.in_features, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};
-    if (!pairs && product(product(batch, padded), product(sums, (int64_t)value)) <= SPLIT_BYTES)
+    if (!pairs && !terms && product(product(batch, padded), product(sums, (int64_t)value)) <= SPLIT_BYTES)
         c = split_columns_and_inputs(c, &l, b->threads);
     b->row_blocks = c.row_blocks;
     b->rows = c.rows;
@@ -183,10 +188,15 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
 
     b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
     b->pairs_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
-    b->w_offset = b->pairs_offset +
-        (pairs ? align_256((size_t)round_up(b->rows, pairs->rows_step) * RFI_CPU_PAIRS_LD * sizeof(uint32_t)) : 0);
+    const int64_t row_pairs = pairs ? round_up(b->rows, pairs->rows_step) * RFI_CPU_PAIRS_LD
+        : terms                     ? round_up(b->rows, terms->rows_step) * RFI_CPU_TERMS_LD
+                                    : 0;
+    b->ranges_offset = b->pairs_offset + align_256((size_t)row_pairs * sizeof(uint32_t));
+    b->w_offset = b->ranges_offset + (terms ? align_256((size_t)b->rows * sizeof(rfi_cpu_range)) : 0);
     b->c_offset = b->w_offset +
-        (spec->weight_dtype == spec->compute_dtype ? 0 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
+        (spec->weight_dtype == spec->compute_dtype && !terms
+                ? 0
+                : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
     b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
     if (rfi_cpu_is_split(b)) {
         const int64_t last = (chunks - 1) * RFI_CPU_DEPTH, depth = spec->plan.in_features - last;

@@ -18,14 +18,15 @@ typedef struct rfi_cpu_blocking {
     int64_t c_ld;                 /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
-    size_t pairs_offset; /* and of x packed in pairs, where W is */
-    size_t rows_offset;  /* and, if narrow, logits row by row, or results */
-    size_t own_offset;   /* and behind these a copy of the logits for a branch's own steps */
-    size_t scratch;      /* bytes a thread; when all tiles are done it holds the states of groups */
-    size_t states;       /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
-    size_t tops;         /* bytes behind them for the best columns of topk, (batch) lists of each */
-    size_t row_list;     /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
-    size_t apart;        /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type */
+    size_t pairs_offset;  /* and of x packed in pairs, where W is, one or several terms of it */
+    size_t ranges_offset; /* and of rfi_cpu_range of its rows, where it is several */
+    size_t rows_offset;   /* and, if narrow, logits row by row, or results */
+    size_t own_offset;    /* and behind these a copy of the logits for a branch's own steps */
+    size_t scratch;       /* bytes a thread; when all tiles are done it holds the states of groups */
+    size_t states;        /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
+    size_t tops;          /* bytes behind them for the best columns of topk, (batch) lists of each */
+    size_t row_list;      /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
+    size_t apart;         /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type */
     int64_t rows_of_sums, c_ld_apart;
 } rfi_cpu_blocking;
 

@@ -68,7 +68,9 @@ static int available_avx2(const char **reason) { return rfi_cpu_has_avx2(reason)
 static int available_avx512(const char **reason) { return rfi_cpu_has_avx512(reason); }
 static int available_avx512_bf16(const char **reason) { return rfi_cpu_has_avx512_bf16(reason); }
 static int available_avx512_tiles(const char **reason) { return rfi_cpu_has_avx512_tiles(reason); }
+static int available_avx512_terms(const char **reason) { return rfi_cpu_has_avx512_tiles(reason); }
 static int available_amx_bf16(const char **reason) { return rfi_cpu_has_amx_bf16(reason); }
+static int available_amx_terms(const char **reason) { return rfi_cpu_has_amx_terms(reason); }
 
 /* A backend that is not built stays in the list to say so; its table is never used. */
 #ifndef RFI_BUILD_AVX2
@@ -80,9 +82,11 @@ static int available_amx_bf16(const char **reason) { return rfi_cpu_has_amx_bf16
 #ifndef RFI_BUILD_AVX512_BF16
 #define rfi_cpu_avx512_bf16 rfi_cpu_generic
 #define rfi_cpu_avx512_tiles rfi_cpu_generic
+#define rfi_cpu_avx512_terms rfi_cpu_generic
 #endif
 #ifndef RFI_BUILD_AMX
 #define rfi_cpu_amx_bf16 rfi_cpu_generic
+#define rfi_cpu_amx_terms rfi_cpu_generic
 #endif
 
 /* For the bits of AMX elsewhere. */
@@ -93,7 +97,9 @@ BACKEND(avx2, "avx2", NULL)
 BACKEND(avx512, "avx512", NULL)
 BACKEND(avx512_bf16, "avx512-bf16", rfi_cpu_prefers_avx512_bf16)
 BACKEND(avx512_tiles, "avx512-tiles", never)
+BACKEND(avx512_terms, "avx512-terms", never)
 BACKEND(amx_bf16, "amx-bf16", NULL)
+BACKEND(amx_terms, "amx-terms", rfi_cpu_prefers_amx_terms)
 
 const rfi_cpu_isa *rfi_cpu_best_isa(void) {
     const char *reason;

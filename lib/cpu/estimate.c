@@ -14,14 +14,27 @@ static const double BLOCKED_EFFICIENCY = 0.9;
 static double larger(double a, double b) { return a > b ? a : b; }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
-/* What adds products in pairs, for x of the model's usual type; "" where nothing does. */
-static const char *pairs_name(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
-    return rfi_cpu_in_pairs(spec, kernel) && spec->x_dtype == RF_BFLOAT16 ? kernel->pairs->name : "";
+/* How products of bfloat16 stand for those of x of the model's usual type and W. */
+typedef struct way {
+    const char *text, *name; /* "" where none do */
+    int max_rows;
+    double rate; /* to that of multiply-adds */
+} way;
+
+static way way_of(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    const rfi_cpu_pairs *pairs = kernel->pairs;
+    const rfi_cpu_terms *terms = kernel->terms;
+    if (rfi_cpu_in_pairs(spec, kernel) && spec->x_dtype == RF_BFLOAT16)
+        return (way){", products in pairs by ", pairs->name, pairs->max_rows, pairs->rate};
+    if (rfi_cpu_in_terms(spec, kernel))
+        return (way){", products of three bfloat16 terms each by ", terms->name, terms->max_rows, terms->rate};
+    return (way){"", "", kernel->max_rows, 1};
 }
 
 static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const rfi_spec *spec,
     const rfi_cpu_blocking *b, rfi_cpu_figures figures, rfi_estimate *out) {
-    const char *type = rfi_dtype_name(spec->compute_dtype), *pairs = pairs_name(spec, kernel);
+    const char *type = rfi_dtype_name(spec->compute_dtype);
+    const way w = way_of(spec, kernel);
     if (out->collapsed)
         snprintf(out->kernel, sizeof out->kernel,
             "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
@@ -31,8 +44,7 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
             (long long)b->rows, b->threads, plural(b->threads));
     else
         snprintf(out->kernel, sizeof out->kernel, "%s, %s%s%s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
-            isa->name, type, *pairs ? ", products in pairs by " : "", pairs,
-            *pairs ? kernel->pairs->max_rows : kernel->max_rows, kernel->panel, (long long)b->rows,
+            isa->name, type, w.text, w.name, w.max_rows, kernel->panel, (long long)b->rows,
             (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
     char read[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
@@ -50,7 +62,8 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     rf_status status = rfi_cpu_block(spec, kernel, batch, &b);
     if (status) return status;
 
-    const double weight = n * k * (double)rfi_dtype_size(b.narrow ? spec->compute_dtype : spec->weight_dtype);
+    const double weight =
+        n * k * (double)(b.narrow ? rfi_dtype_size(spec->compute_dtype) : rfi_cpu_weight_item(spec, kernel));
     rfi_cpu_figures figures = rfi_cpu_probe_cached(isa, spec->threads, weight);
     if (spec->compute_dtype == RF_FLOAT64) figures.flops /= 2;
     out->collapsed = plan->collapsible && (!prepared || prepared->collapse.usable);
@@ -70,7 +83,7 @@ rf_status rfi_cpu_estimate(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel,
     out->block_rows = reads ? b.rows : 0;
     out->bytes = (out->collapsed ? k * (double)sizeof(double) : weight * (double)(reads ? reads : 1)) + x + y;
     if (figures.flops <= 0 || figures.bytes <= 0) return RF_OK;
-    const double rate = BLOCKED_EFFICIENCY * figures.flops * (*pairs_name(spec, kernel) ? kernel->pairs->rate : 1);
+    const double rate = BLOCKED_EFFICIENCY * figures.flops * way_of(spec, kernel).rate;
     double passes = 1 + 2.0 * plan->trunk.count + (plan->branches[0].reduction ? 1 : 0),
            value = (double)rfi_dtype_size(spec->compute_dtype);
     out->fused_seconds = larger(out->flops / rate, out->bytes / figures.bytes);

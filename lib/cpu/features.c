@@ -119,6 +119,23 @@ int rfi_cpu_has_amx_bf16(const char **reason) {
 #endif
 }
 
+int rfi_cpu_has_amx_terms(const char **reason) {
+#ifdef RFI_BUILD_AMX
+    if (!rfi_cpu_has_amx_bf16(reason)) return 0;
+    *reason = "this processor's tiles of terms are not added as multiply-adds are";
+    return rfi_cpu_terms_as_documented_amx();
+#else
+    *reason = "this build has no AMX kernels";
+    return 0;
+#endif
+}
+
+/* The rate of float32 products in terms to that of multiply-adds, in whole forwards of 64 rows and more on a processor
+ * with AMX; 0: not timed. W takes 1.5 times the bytes, which few rows wait for, so it has to be worth that. */
+static const double AMX_TERMS_RATE = 0, AMX_TERMS_WORTH = 1.3;
+
+int rfi_cpu_prefers_amx_terms(void) { return AMX_TERMS_RATE >= AMX_TERMS_WORTH; }
+
 int rfi_cpu_cores(void) {
     cpu_set_t set;
     /* The set is too small for a kernel that knows of more than 1024 processors. */

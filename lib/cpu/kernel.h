@@ -27,12 +27,16 @@ enum {
     RFI_CPU_X_LD = RFI_CPU_DEPTH +
         16, /* elements from one row of packed x to the next: no multiple of 4 KiB, which would share cache sets */
     RFI_CPU_PAIRS_LD = (RFI_CPU_DEPTH + 32) / 2, /* pairs from one row of x packed in pairs to the next, likewise */
-    RFI_CPU_STEP = 4,                            /* inputs that the microkernel takes in one turn of its loop */
-    RFI_CPU_TILE = 16,                           /* rows of a tile, and pairs of a row */
-    RFI_CPU_TILE_DEPTH = 32,                     /* inputs that a step of tiles takes */
-    RFI_CPU_TILE_ROWS = 32,                      /* rows of a sliver of tiles */
-    RFI_CPU_TILE_BLOCK = 128,                    /* rows of a task's block, for tiles */
-    RFI_CPU_NARROW = 48,                         /* columns of a layer up to which it is computed in dot products, */
+    RFI_CPU_TERMS = 3,                           /* of a float32, */
+    RFI_CPU_TERMS_LD = RFI_CPU_TERMS * RFI_CPU_PAIRS_LD, /* and pairs from one row of x in them to the next: an odd
+                                                            number of cache lines */
+    RFI_CPU_STEP = 4,                                    /* inputs that the microkernel takes in one turn of its loop */
+    RFI_CPU_TILE = 16,                                   /* rows of a tile, and pairs of a row */
+    RFI_CPU_TILE_DEPTH = 32,                             /* inputs that a step of tiles takes */
+    RFI_CPU_TILE_ROWS = 32,                              /* rows of a sliver of tiles */
+    RFI_CPU_TILE_BLOCK = 128,                            /* rows of a task's block, for tiles */
+    RFI_CPU_TILE_PANEL = 32,                             /* columns of a panel, for tiles */
+    RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
     RFI_CPU_NARROW_SHORT = 16, /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes
                                   cost more than panels */
     RFI_CPU_LONG = 128,
@@ -127,6 +131,72 @@ static inline int rfi_cpu_least_exponent(uint16_t least) {
  * and so is every sum of them, rounded or not: from 2^-126 on none is subnormal. */
 static inline int rfi_cpu_pairs_exact(int x, int w) { return x && w && x + w >= 2 * 134 - 126; }
 
+/* float32 in three terms of bfloat16 each, for instruction sets that add products of bfloat16 so much faster that six
+ * of them take less time than one of float32: the first term is the value rounded to bfloat16, the second what is left
+ * of it, rounded, the third the rest, which has no more than seven bits. Of x = x0 + x1 + x2 and w likewise these
+ * products are added (x's term, then w's), in this order, for every RFI_CPU_TILE_DEPTH inputs of a chunk; then x0 w0 of
+ * all of the chunk, whose sum is so large beside the others that roundings count in it alone. Left out are x1 w2, x2 w1
+ * and x2 w2, at most 2^-24 of a product (doc/kernels/cpu.md 34). Next to each other are products that share a factor,
+ * which is loaded once. */
+#define RFI_CPU_EACH_SMALL_PRODUCT(X) X(0, 2) X(0, 1) X(1, 1) X(1, 0) X(2, 0)
+
+/* Of values: the least of (bits & 0x7fffffff) - 1, where zero is largest, and the greatest and second of bits &
+ * 0x7fffffff. */
+typedef struct rfi_cpu_seen {
+    uint32_t least, greatest, second;
+} rfi_cpu_seen;
+
+/* Exponents, as stored, of the smallest magnitude that is not zero (RFI_CPU_ALL_ZERO if there is none) and of the
+ * largest; and whether that stands alone: 2^RFI_CPU_ALONE times all others. */
+typedef struct rfi_cpu_range {
+    uint8_t least, greatest, alone;
+} rfi_cpu_range;
+
+enum { RFI_CPU_ALONE = 20 };
+
+static inline rfi_cpu_range rfi_cpu_range_of(rfi_cpu_seen seen) {
+    const int greatest = (int)(seen.greatest >> 23), second = (int)(seen.second >> 23);
+    return (rfi_cpu_range){
+        .least = (uint8_t)(seen.least == UINT32_MAX ? RFI_CPU_ALL_ZERO : (seen.least + 1) >> 23),
+        .greatest = (uint8_t)greatest,
+        .alone = seen.greatest && greatest - second >= RFI_CPU_ALONE,
+    };
+}
+
+typedef struct rfi_cpu_terms {
+    const char *name;
+    int max_rows, rows_step, block_rows; /* as rfi_cpu_pairs' */
+    double rate;                         /* of its products, six as one, to that of multiply-adds in float */
+    /* By rows - 1. A chunk is one block. A row of x is RFI_CPU_TERMS times RFI_CPU_PAIRS_LD pairs, a term after the
+     * other; the terms of a panel are panels of pairs, one behind the other, too. */
+    const rfi_cpu_multiply *multiply;
+    /* A row of depth values, with zeros up to a multiple of RFI_CPU_TILE_DEPTH inputs. */
+    rfi_cpu_range (*split_row)(uint32_t *to, const float *from, int64_t depth);
+    /* Inputs of a panel, (depth, panel) values, to terms that are `apart` pairs apart; adds to what was (panel) seen.
+     */
+    void (*split_panel)(uint32_t *to, int64_t apart, const float *from, int64_t depth, rfi_cpu_seen *seen);
+    /* A whole panel to its values. */
+    void (*join_panel)(float *to, const uint32_t *from, int64_t depth);
+    void (*begin)(void); /* as rfi_cpu_pairs' */
+    void (*end)(void);
+} rfi_cpu_terms;
+
+/* Are the terms of values in this range normal numbers, that add up to them, and no infinities? A value is a multiple
+ * of 2^-23 of its power of two, and so is each of its terms. Of a value that stands alone the products make the sum
+ * all by themselves, so that what terms leave out of them shows: plain float32 rounds nothing else, either. */
+static inline int rfi_cpu_has_terms(rfi_cpu_range r) {
+    return r.least >= 127 - 126 + 23 && r.greatest <= 127 + 126 && !r.alone;
+}
+
+/* May values in these ranges be multiplied in terms? All products are multiples of 2^-46 of those of the least powers
+ * of two, and so are their sums, rounded or not: none is subnormal, which tiles would flush. Each product of two first
+ * terms is below 4 times that of the greatest powers of two, the others are 2^-6 of it together, and a chunk has 512:
+ * no sum overflows. */
+static inline int rfi_cpu_terms_exact(rfi_cpu_range x, rfi_cpu_range w) {
+    return rfi_cpu_has_terms(x) && rfi_cpu_has_terms(w) && x.least + w.least >= 2 * 127 - 126 + 46 &&
+        x.greatest + w.greatest <= 2 * 127 + 127 - 12;
+}
+
 /* For one compute type on one instruction set. */
 typedef struct rfi_cpu_kernel {
     int max_rows; /* rows a sliver may have */
@@ -173,6 +243,7 @@ typedef struct rfi_cpu_kernel {
     void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, double count, int rows,
         const int64_t *q, void *out, double *states, int64_t ld_states);
     const rfi_cpu_pairs *pairs; /* NULL: bfloat16 is multiplied value by value */
+    const rfi_cpu_terms *terms; /* NULL: so is float32 */
 } rfi_cpu_kernel;
 
 typedef struct rfi_cpu_isa {
@@ -186,16 +257,22 @@ typedef struct rfi_cpu_isa {
 } rfi_cpu_isa;
 
 extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_avx512_bf16, rfi_cpu_avx512_tiles,
-    rfi_cpu_amx_bf16;
+    rfi_cpu_amx_bf16, rfi_cpu_avx512_terms, rfi_cpu_amx_terms;
 
 /* Of panels as AVX-512 has them, and what they share. */
 extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16, rfi_cpu_pairs_avx512_tiles, rfi_cpu_pairs_amx_bf16;
 extern const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[], rfi_cpu_tiles_multiply[];
 void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
 void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth);
+extern const rfi_cpu_terms rfi_cpu_terms_avx512, rfi_cpu_terms_amx;
+extern const rfi_cpu_multiply rfi_cpu_terms_multiply[];
+rfi_cpu_range rfi_cpu_terms_split_row(uint32_t *to, const float *from, int64_t depth);
+void rfi_cpu_terms_split_panel(uint32_t *to, int64_t apart, const float *from, int64_t depth, rfi_cpu_seen *seen);
+void rfi_cpu_terms_join_panel(float *to, const uint32_t *from, int64_t depth);
 
 /* Does this processor, which has the instruction, round as is said above? That of AMX needs the kernel's permission. */
 int rfi_cpu_pairs_as_documented_avx512_bf16(void);
 int rfi_cpu_tiles_as_documented_amx_bf16(void);
+int rfi_cpu_terms_as_documented_amx(void);
 
 #endif

@@ -1,28 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* AMX-BF16: TDPBF16PS adds the products of a tile of x, 16 rows of 16 pairs, with one of W, 16 pairs of 16 columns, to
- * one of 16 x 16 floats. Slivers of two tiles of rows by two of columns are 4 sums; with 2 tiles of x and 2 of W,
- * all 8. Pairs of x and W lie as for AVX512-BF16: which half of a pair comes first is the same in both, and makes no
- * difference. Rows of x behind the last are multiplied as they are, and nobody looks at their sums. */
-#include <immintrin.h>
+/* Products of bfloat16 on AMX-BF16. Pairs of x and W lie as for AVX512-BF16: which half of a pair comes first is the
+ * same in both, and makes no difference. */
 #include <string.h>
 
-#include "cpu/kernel.h"
+#include "cpu/amx.h"
 
-enum { LANES = 16, VECTORS = 2, PANEL = LANES * VECTORS };
-/* The tiles, which have to be constants: sums by row and column, x by row, W by column. */
-#define SUM_00 0
-#define SUM_01 1
-#define SUM_10 2
-#define SUM_11 3
-#define X_0 4
-#define X_1 5
-#define W_0 6
-#define W_1 7
-
-enum { X_BYTES = RFI_CPU_PAIRS_LD * 4, W_BYTES = PANEL * 4, SUM_BYTES = PANEL * 4 };
-
-/* To some compilers a load of a tile is a function of an address, for which nothing has to be in memory. */
-static inline __attribute__((always_inline)) void write_out(void) { __asm__ volatile("" ::: "memory"); }
+enum { X_BYTES = RFI_CPU_PAIRS_LD * 4 };
 
 static inline __attribute__((always_inline)) void step(const uint32_t *x, const uint32_t *w, const int tiles) {
     _tile_loadd(W_0, w, W_BYTES);
@@ -39,17 +22,11 @@ static inline __attribute__((always_inline)) void step(const uint32_t *x, const 
 /* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
 static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int tiles) {
     enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
-    float sums[RFI_CPU_TILE_ROWS][PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     const uint32_t *x = s->x, *w = s->w;
-    const float *in = s->in, *bias = s->bias;
     const char *ahead = s->ahead;
-    float *out = s->out;
     int64_t k = 0;
     write_out();
-    _tile_zero(SUM_00);
-    _tile_zero(SUM_01);
-    _tile_zero(SUM_10);
-    _tile_zero(SUM_11);
+    clear_sums();
     for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
         step(x, w, tiles);
         for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
@@ -64,17 +41,7 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
         step(x, last, tiles);
         write_out(); /* nor may `last` be given up before */
     }
-    _tile_stored(SUM_00, &sums[0][0], SUM_BYTES);
-    _tile_stored(SUM_01, &sums[0][LANES], SUM_BYTES);
-    if (tiles > 1) {
-        _tile_stored(SUM_10, &sums[RFI_CPU_TILE][0], SUM_BYTES);
-        _tile_stored(SUM_11, &sums[RFI_CPU_TILE][LANES], SUM_BYTES);
-    }
-    const __m512 bias_0 = _mm512_loadu_ps(bias), bias_1 = _mm512_loadu_ps(bias + LANES);
-    for (int i = 0; i < rows; i++, in += s->ld_in, out += s->ld_out) {
-        _mm512_storeu_ps(out, _mm512_loadu_ps(in) + _mm512_load_ps(&sums[i][0]) + bias_0);
-        _mm512_storeu_ps(out + LANES, _mm512_loadu_ps(in + LANES) + _mm512_load_ps(&sums[i][LANES]) + bias_1);
-    }
+    store_sums(s, rows, tiles);
 }
 
 static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 1); }
@@ -93,7 +60,7 @@ static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
 #undef ONE
 
 /* All tiles whole. As LDTILECFG reads it. */
-static void begin(void) {
+void rfi_cpu_amx_begin(void) {
     static const struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
@@ -109,7 +76,7 @@ static void begin(void) {
 }
 
 /* A processor whose tiles are in use saves more with every switch of threads, and may run slower. */
-static void end(void) { _tile_release(); }
+void rfi_cpu_amx_end(void) { _tile_release(); }
 
 const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .name = "AMX-BF16",
@@ -123,8 +90,8 @@ const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .multiply_float = rfi_cpu_pairs_multiply_float,
     .pack = rfi_cpu_pairs_pack,
     .widen = rfi_cpu_pairs_widen,
-    .begin = begin,
-    .end = end,
+    .begin = rfi_cpu_amx_begin,
+    .end = rfi_cpu_amx_end,
 };
 
 /* Eight exponents up to that of 1, so that sums of products have more bits than a float. */
@@ -157,9 +124,9 @@ int rfi_cpu_tiles_as_documented_amx_bf16(void) {
     s.out = plain;
     rfi_cpu_tiles_multiply[ROWS - 1](&s);
     s.out = tiles;
-    begin();
+    rfi_cpu_amx_begin();
     table[ROWS - 1](&s);
-    end();
+    rfi_cpu_amx_end();
     for (int i = 0; i < ROWS * PANEL; i++)
         if (memcmp(&tiles[i], &plain[i], sizeof tiles[i]) && !(__builtin_isnan(tiles[i]) && __builtin_isnan(plain[i])))
             return 0;

@@ -37,9 +37,11 @@ typedef __m512d vd;
 #include "cpu/kernel_typed.h"
 
 #ifdef RFI_BUILD_AVX512_BF16
-RFI_CPU_TABLE(rfi_cpu_avx512_bf16, ISA_NAME, &rfi_cpu_pairs_avx512_bf16);
-RFI_CPU_TABLE(rfi_cpu_avx512_tiles, ISA_NAME, &rfi_cpu_pairs_avx512_tiles);
+RFI_CPU_TABLE(rfi_cpu_avx512_bf16, ISA_NAME, &rfi_cpu_pairs_avx512_bf16, NULL);
+RFI_CPU_TABLE(rfi_cpu_avx512_tiles, ISA_NAME, &rfi_cpu_pairs_avx512_tiles, NULL);
+RFI_CPU_TABLE(rfi_cpu_avx512_terms, ISA_NAME, &rfi_cpu_pairs_avx512_tiles, &rfi_cpu_terms_avx512);
 #endif
 #ifdef RFI_BUILD_AMX
-RFI_CPU_TABLE(rfi_cpu_amx_bf16, ISA_NAME, &rfi_cpu_pairs_amx_bf16);
+RFI_CPU_TABLE(rfi_cpu_amx_bf16, ISA_NAME, &rfi_cpu_pairs_amx_bf16, NULL);
+RFI_CPU_TABLE(rfi_cpu_amx_terms, ISA_NAME, &rfi_cpu_pairs_amx_bf16, &rfi_cpu_terms_amx);
 #endif

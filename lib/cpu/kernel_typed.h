@@ -232,8 +232,8 @@ static uint64_t read_memory(const void *data, size_t bytes) {
 #define WIDENED(kernel) NULL
 #endif
 
-/* The table of this instruction set, or of this and one that adds products in pairs. */
-#define RFI_CPU_TABLE(symbol, label, f32_pairs)                       \
+/* The table of this instruction set, or of this and one that adds products in pairs or terms. */
+#define RFI_CPU_TABLE(symbol, label, f32_pairs, f32_terms)            \
     const rfi_cpu_isa symbol = {                                      \
         .name = label,                                                \
         .f32 =                                                        \
@@ -266,6 +266,7 @@ static uint64_t read_memory(const void *data, size_t bytes) {
                 .turn = turn_f32,                                     \
                 .fold_rows = fold_rows_f32,                           \
                 .pairs = f32_pairs,                                   \
+                .terms = f32_terms,                                   \
             },                                                        \
         .f64 =                                                        \
             {                                                         \
@@ -291,4 +292,4 @@ static uint64_t read_memory(const void *data, size_t bytes) {
         .read = read_memory,                                          \
     }
 
-RFI_CPU_TABLE(RFI_CPU_ISA(rfi_cpu), ISA_NAME, NULL);
+RFI_CPU_TABLE(RFI_CPU_ISA(rfi_cpu), ISA_NAME, NULL, NULL);

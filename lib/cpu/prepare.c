@@ -77,6 +77,30 @@ static int pack_pairs(uint32_t *to, int64_t panel, const uint16_t *from, int64_t
     return rfi_cpu_least_exponent(smallest);
 }
 
+/* The same to terms, or, where not all have any, to (depth, panel) values, with a range that has none. */
+static rfi_cpu_range pack_terms(
+    const rfi_cpu_terms *terms, void *to, const void *from, int64_t ld, int64_t columns, int64_t depth) {
+    enum { PANEL = RFI_CPU_TILE_PANEL, STEP = RFI_CPU_TILE_DEPTH };
+    float values[STEP * PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    rfi_cpu_seen seen[PANEL];
+    rfi_cpu_range all = {.least = RFI_CPU_ALL_ZERO};
+    for (int j = 0; j < PANEL; j++) seen[j] = (rfi_cpu_seen){UINT32_MAX, 0, 0};
+    for (int64_t k = 0; k < depth; k += STEP) {
+        const int64_t count = least(STEP, depth - k);
+        pack_32(values, PANEL, (const float *)from + k, ld, columns, count);
+        terms->split_panel((uint32_t *)to + k / 2 * PANEL, round_up(depth, 2) / 2 * PANEL, values, count, seen);
+    }
+    for (int j = 0; j < PANEL; j++) {
+        const rfi_cpu_range of_column = rfi_cpu_range_of(seen[j]);
+        if (of_column.least < all.least) all.least = of_column.least;
+        if (of_column.greatest > all.greatest) all.greatest = of_column.greatest;
+        all.alone |= of_column.alone;
+    }
+    if (rfi_cpu_has_terms(all)) return all;
+    pack_32(to, PANEL, from, ld, columns, depth);
+    return (rfi_cpu_range){.least = 0};
+}
+
 /* One panel, all its chunks. */
 static void pack_panel(void *context, int64_t task, int slot) {
     const pack_job *job = context;
@@ -86,11 +110,16 @@ static void pack_panel(void *context, int64_t task, int slot) {
     (void)slot;
     for (int64_t k = 0; k < job->in_features; k += RFI_CPU_DEPTH) {
         int64_t depth = least(job->in_features - k, RFI_CPU_DEPTH), packed = least(p->depth - k, RFI_CPU_DEPTH);
-        char *to = (char *)p->weight + (size_t)(rfi_cpu_chunk_offset(p, unit, k) + place * packed) * job->item;
+        char *to = (char *)p->weight + (size_t)(rfi_cpu_chunk_offset(p, unit, k) + place * packed) * p->item;
         const char *from = (const char *)job->weights->weight + (size_t)(first * job->weights->ld + k) * job->item;
         if (p->pairs) {
-            *rfi_cpu_least_of(p, first, k) =
+            p->least[rfi_cpu_panel_chunk(p, first, k)] =
                 (uint8_t)pack_pairs((void *)to, panel, (const void *)from, job->weights->ld, columns, depth);
+            continue;
+        }
+        if (p->terms) {
+            p->ranges[rfi_cpu_panel_chunk(p, first, k)] =
+                pack_terms(p->terms, to, from, job->weights->ld, columns, depth);
             continue;
         }
         void (*pack)(void *, int64_t, const void *, int64_t, int64_t, int64_t) = job->item == 2 ? pack_16
@@ -127,6 +156,7 @@ void rfi_cpu_release(void *prepared) {
     free(p->weight);
     free(p->columns);
     free(p->least);
+    free(p->ranges);
     rfi_collapse_release(&p->collapse);
     free(p);
 }
@@ -178,27 +208,31 @@ rf_status rfi_cpu_update(
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights,
     void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
-    const int narrow = rfi_cpu_is_narrow(plan), pairs = rfi_cpu_in_pairs(spec, kernel);
+    const int narrow = rfi_cpu_is_narrow(plan), pairs = rfi_cpu_in_pairs(spec, kernel),
+              terms = rfi_cpu_in_terms(spec, kernel);
     int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
-    size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_dtype_size(spec->weight_dtype);
+    size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_cpu_weight_item(spec, kernel);
     if (n > INT64_MAX - RFI_CPU_UNIT || k > INT64_MAX - RFI_CPU_DEPTH || (padded = round_up(n, kernel->panel)) < n ||
         __builtin_mul_overflow(narrow ? n : padded,
-            narrow      ? rfi_cpu_narrow_ld(kernel, k)
-                : pairs ? round_up(k, 2)
-                        : k,
+            narrow               ? rfi_cpu_narrow_ld(kernel, k)
+                : pairs || terms ? round_up(k, 2)
+                                 : k,
             &weight_bytes) ||
         __builtin_mul_overflow(weight_bytes, (int64_t)(narrow ? value : item), &weight_bytes) ||
         __builtin_mul_overflow(padded, (1 + plan->num_vectors) * (int64_t)value, &column_bytes))
         return rfi_error(RF_OUT_OF_MEMORY, "%lld x %lld weights are more than memory can hold", (long long)n,
             (long long)plan->in_features);
-    const size_t least_bytes = pairs ? (size_t)(padded / kernel->panel * ceil_div(k, RFI_CPU_DEPTH)) : 0;
+    const size_t panel_chunks = (size_t)(padded / kernel->panel * ceil_div(k, RFI_CPU_DEPTH)),
+                 least_bytes = pairs ? panel_chunks : 0,
+                 ranges_bytes = terms ? panel_chunks * sizeof(rfi_cpu_range) : 0;
     rfi_cpu_prepared *p = calloc(1, sizeof *p);
     if (p) {
         p->weight = allocate((size_t)weight_bytes);
         p->columns = allocate((size_t)column_bytes);
         p->least = malloc(least_bytes + 1); /* never NULL for being empty */
+        p->ranges = malloc(ranges_bytes + 1);
     }
-    if (!p || !p->weight || !p->columns || !p->least) {
+    if (!p || !p->weight || !p->columns || !p->least || !p->ranges) {
         rfi_cpu_release(p);
         return rfi_error(RF_OUT_OF_MEMORY, "no memory for %lld bytes of packed weights", (long long)weight_bytes);
     }
@@ -211,10 +245,13 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
     }
     p->kernel = kernel;
     p->pairs = pairs ? kernel->pairs : NULL;
+    p->terms = terms ? kernel->terms : NULL;
+    p->item = item;
     p->padded = padded;
-    p->depth = pairs ? round_up(k, 2) : k;
+    p->depth = pairs || terms ? round_up(k, 2) : k;
     fill(p, spec, weights, n);
     *prepared = p;
-    *bytes = sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + least_bytes + collapse_bytes(p, spec);
+    *bytes =
+        sizeof *p + (size_t)weight_bytes + (size_t)column_bytes + least_bytes + ranges_bytes + collapse_bytes(p, spec);
     return RF_OK;
 }

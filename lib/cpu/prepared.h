@@ -5,18 +5,23 @@
 
 #include "collapse.h"
 #include "cpu/kernel.h"
+#include "dtype.h"
 #include "sizes.h"
 
 typedef struct rfi_cpu_prepared {
     const rfi_cpu_kernel *kernel;
     const rfi_cpu_pairs *pairs; /* W is packed in pairs; or NULL */
+    const rfi_cpu_terms *terms; /* W is packed in pairs of terms; or NULL */
+    size_t item;                /* bytes of a packed value of W, all of its terms */
     int64_t padded;             /* out_features rounded up to whole panels */
-    int64_t depth;              /* in_features, rounded up to whole pairs if W is packed in them */
-    void *weight;               /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type */
-    void *columns;              /* owned; bias and vectors */
-    const void *bias;           /* (padded) in columns */
+    int64_t depth;              /* in_features, rounded up to whole pairs if W is packed in any */
+    void *weight;     /* owned; packed as kernel.h says, of its own type or, if narrow, of the compute type. In
+                         terms: a panel's chunk that has none lies there as values */
+    void *columns;    /* owned; bias and vectors */
+    const void *bias; /* (padded) in columns */
     const void *vectors[RF_MAX_OPS]; /* (padded) each, in columns */
     uint8_t *least;        /* owned; of W in pairs, by panel and chunk: rfi_cpu_least_exponent of its values */
+    rfi_cpu_range *ranges; /* owned; of W in terms, likewise */
     rfi_collapse collapse; /* usable only where the plan is collapsible */
 } rfi_cpu_prepared;
 
@@ -27,6 +32,15 @@ static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
 
 static inline int rfi_cpu_in_pairs(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
     return kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && !rfi_cpu_is_narrow(&spec->plan);
+}
+
+static inline int rfi_cpu_in_terms(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    return kernel->terms && spec->weight_dtype == RF_FLOAT32 && !rfi_cpu_is_narrow(&spec->plan);
+}
+
+/* Bytes of a value of W as it is packed, where the layer is not narrow. */
+static inline size_t rfi_cpu_weight_item(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    return rfi_cpu_in_terms(spec, kernel) ? RFI_CPU_TERMS * sizeof(uint16_t) : rfi_dtype_size(spec->weight_dtype);
 }
 
 /* Elements from one column of a narrow layer's chunk of `depth` inputs to the next. The chunk starting at input k
@@ -45,10 +59,10 @@ rf_status rfi_cpu_update(
  * depth * panel elements apart. */
 int64_t rfi_cpu_chunk_offset(const rfi_cpu_prepared *prepared, int64_t unit, int64_t k);
 
-/* Of the panel that begins at `column`, in the chunk that begins at input k. */
-static inline uint8_t *rfi_cpu_least_of(const rfi_cpu_prepared *prepared, int64_t column, int64_t k) {
+/* The number of the panel that begins at `column`, in the chunk that begins at input k. */
+static inline int64_t rfi_cpu_panel_chunk(const rfi_cpu_prepared *prepared, int64_t column, int64_t k) {
     const int64_t chunks = ceil_div(prepared->depth, RFI_CPU_DEPTH);
-    return prepared->least + column / prepared->kernel->panel * chunks + k / RFI_CPU_DEPTH;
+    return column / prepared->kernel->panel * chunks + k / RFI_CPU_DEPTH;
 }
 
 #endif

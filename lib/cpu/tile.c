@@ -18,10 +18,11 @@ typedef struct tile {
     const int64_t *list; /* (rows) which of the run they are; NULL: from `row` on */
     size_t value, item;  /* bytes of the compute type, and of x */
     char *x, *w, *c;
-    uint32_t *pairs;     /* x, where W is in pairs */
-    char *apart;         /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
-    int64_t begin, end;  /* of the inputs, whole chunks but for the last, */
-    int64_t first, last; /* and of the columns, in whole panels */
+    uint32_t *pairs;       /* x, where W is in pairs; several terms of it, where W is */
+    rfi_cpu_range *ranges; /* (rows) of x in terms */
+    char *apart;           /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
+    int64_t begin, end;    /* of the inputs, whole chunks but for the last, */
+    int64_t first, last;   /* and of the columns, in whole panels */
 } tile;
 
 static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
@@ -40,6 +41,7 @@ static tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .w = scratch + b->w_offset,
         .c = scratch + b->c_offset,
         .pairs = (uint32_t *)(void *)(scratch + b->pairs_offset),
+        .ranges = (rfi_cpu_range *)(void *)(scratch + b->ranges_offset),
         .end = run->spec->plan.in_features,
         .first = first,
         .last = least(first + units * RFI_CPU_UNIT, run->prepared->padded),
@@ -56,6 +58,7 @@ typedef struct place {
     int64_t column; /* first of the panel */
     int least;      /* of x in pairs: rfi_cpu_pairs_exact; 0 if it is not there */
     int widened;    /* x is there in the compute type */
+    int64_t apart;  /* rows of x in terms that this panel is multiplied with in float instead */
     int came_ahead; /* x was asked for while the chunk before was multiplied */
 } place;
 
@@ -78,10 +81,30 @@ static void widen_x(const rfi_cpu_run *run, const tile *t, place *at) {
     }
 }
 
+static void need_values(const rfi_cpu_run *run, const tile *t, place *at) {
+    if (!at->widened) widen_x(run, t, at);
+}
+
+/* x of another type has fewer terms, and the others are zero. */
+static void split_x(const rfi_cpu_run *run, const tile *t, place *at) {
+    const rfi_cpu_terms *terms = run->prepared->terms;
+    const int in_float = run->call->x_dtype == RF_FLOAT32;
+    if (!in_float) widen_x(run, t, at);
+    for (int64_t i = 0; i < t->rows; i++) {
+        if (in_float) ask_for_row(run, t, i, at);
+        const void *x = in_float ? x_of(run, t, i, at->k) : t->x + (size_t)(i * RFI_CPU_X_LD) * t->value;
+        t->ranges[i] = terms->split_row(t->pairs + i * RFI_CPU_TERMS_LD, x, at->depth);
+    }
+}
+
 static int x_in_pairs(const rfi_cpu_run *run) { return run->prepared->pairs && run->call->x_dtype == RF_BFLOAT16; }
 
 static void pack_x(const rfi_cpu_run *run, const tile *t, place *at) {
     const rfi_cpu_pairs *pairs = run->prepared->pairs;
+    if (run->prepared->terms && at->depth) {
+        split_x(run, t, at);
+        return;
+    }
     if (!x_in_pairs(run) || !at->depth) {
         widen_x(run, t, at);
         return;
@@ -100,7 +123,7 @@ static const char *panel_of(const rfi_cpu_run *run, const place *at) {
     const rfi_cpu_prepared *p = run->prepared;
     int64_t unit = at->column / RFI_CPU_UNIT, packed = least(p->depth - at->k, RFI_CPU_DEPTH);
     int64_t offset = rfi_cpu_chunk_offset(p, unit, at->k) + at->column % RFI_CPU_UNIT * packed;
-    return (const char *)p->weight + (size_t)offset * rfi_dtype_size(run->spec->weight_dtype);
+    return (const char *)p->weight + (size_t)offset * p->item;
 }
 
 /* A row of a panel, of either type. */
@@ -115,6 +138,18 @@ typedef struct factors {
     int64_t slivers, rows_step; /* the tile's rows come in so many, whole multiples of rows_step but for the last */
     int64_t block;              /* inputs of a chunk whose products are added up at a time */
 } factors;
+
+static rfi_cpu_range range_of_panel(const rfi_cpu_prepared *p, const place *at) {
+    return p->ranges[rfi_cpu_panel_chunk(p, at->column, at->k)];
+}
+
+/* The values of a panel that is packed in terms. */
+static const float *values_of_panel(const rfi_cpu_run *run, const tile *t, const place *at) {
+    const void *w = panel_of(run, at);
+    if (!rfi_cpu_has_terms(range_of_panel(run->prepared, at))) return w;
+    run->prepared->terms->join_panel((float *)(void *)t->w, w, at->depth);
+    return (const float *)(const void *)t->w;
+}
 
 /* Every way for x of one type adds the same products in the same order and rounds each sum alike, so that a row's bits
  * do not depend on the others of its tile, which have a part in the choice. */
@@ -134,7 +169,20 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
         .rows_step = 1,
         .block = rfi_cpu_block_depth(at->depth, t->value),
     };
-    const int exact = p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, *rfi_cpu_least_of(p, at->column, at->k));
+    if (p->terms && at->depth) {
+        if (at->apart < t->rows) {
+            f.multiply = p->terms->multiply;
+            f.x = (const char *)t->pairs;
+            f.x_row = RFI_CPU_TERMS_LD * sizeof(uint32_t);
+            f.slivers = ceil_div(t->rows, p->terms->max_rows);
+            f.rows_step = p->terms->rows_step;
+            f.block = RFI_CPU_DEPTH;
+            return f;
+        }
+        f.w = (const char *)values_of_panel(run, t, at);
+    }
+    const int exact =
+        p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, p->least[rfi_cpu_panel_chunk(p, at->column, at->k)]);
     if (exact || (p->pairs && at->depth && x_in_pairs(run) && p->pairs->multiply_any)) {
         f.multiply = exact ? p->pairs->multiply : p->pairs->multiply_any;
         f.x = (const char *)t->pairs;
@@ -145,7 +193,7 @@ static factors factors_of(const rfi_cpu_run *run, const tile *t, place *at) {
         if (p->pairs->whole) f.block = RFI_CPU_DEPTH;
         return f;
     }
-    if (!at->widened) widen_x(run, t, at);
+    need_values(run, t, at);
     if (f.multiply && (f.slivers == 1 || stored == compute)) return f;
     if (p->pairs) p->pairs->widen((float *)(void *)t->w, (const uint32_t *)(const void *)f.w, at->depth);
     else kernel->widen(t->w, f.w, stored, at->depth * kernel->panel);
@@ -183,7 +231,7 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
     const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
     const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
     char *const out = t->apart ? t->apart + (size_t)rfi_cpu_block_number(at->k, t->value) * sums : t->c;
-    int64_t bytes = at->depth * kernel->panel * (int64_t)rfi_dtype_size(run->spec->weight_dtype);
+    int64_t bytes = at->depth * kernel->panel * (int64_t)run->prepared->item;
     const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     const int64_t blocks = ceil_div(at->depth, block);
@@ -228,12 +276,73 @@ static void multiply_panel(const rfi_cpu_run *run, const tile *t, place *at, con
     }
 }
 
+/* Rows `first` to `end` of a tile times a panel of values, as cpu-avx512 does, to (rows, panel). */
+static void multiply_in_float(
+    const rfi_cpu_run *run, const tile *t, const place *at, const float *w, int64_t first, int64_t end, float *to) {
+    const rfi_cpu_prepared *p = run->prepared;
+    const int64_t panel = p->kernel->panel, c_ld = run->blocking.c_ld,
+                  block = rfi_cpu_block_depth(at->depth, sizeof(float));
+    const int last = at->k + at->depth == run->spec->plan.in_features;
+    for (int64_t row = first; row < end; row += p->kernel->max_rows) {
+        const int64_t rows = least(p->kernel->max_rows, end - row);
+        const float *c = (const float *)(const void *)t->c + row * c_ld + at->column - t->unit * RFI_CPU_UNIT;
+        rfi_cpu_sliver s = {.in = at->k ? (const void *)c : zeros,
+            .ld_in = at->k ? c_ld : 0,
+            .out = to + (row - first) * panel,
+            .ld_out = panel,
+            .ahead = (const char *)w};
+        for (int64_t k = 0; k < at->depth; k += block) {
+            s.depth = least(block, at->depth - k);
+            s.x = (const float *)(const void *)t->x + row * RFI_CPU_X_LD + k;
+            s.w = w + k * panel;
+            s.bias = last && k + block >= at->depth ? (const float *)p->bias + at->column : (const void *)zeros;
+            p->kernel->multiply[RF_FLOAT32][rows - 1](&s);
+            s.in = s.out;
+            s.ld_in = panel;
+        }
+    }
+}
+
+/* A row whose products with a panel may be subnormal, overflow or meet infinities is multiplied with it in float. That
+ * depends on the row's part of the chunk and on W alone. Where some rows are such, all go through the tiles, and these
+ * get their own sums afterwards. */
+static void multiply_panel_in_terms(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
+    const rfi_cpu_range w = range_of_panel(run->prepared, at);
+    const int64_t panel = run->prepared->kernel->panel, c_ld = run->blocking.c_ld;
+    float sums[RFI_CPU_TILE_BLOCK * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    at->apart = 0;
+    for (int64_t i = 0; i < t->rows; i++) at->apart += !rfi_cpu_terms_exact(t->ranges[i], w);
+    if (at->apart == 0 || at->apart == t->rows) {
+        multiply_panel(run, t, at, next);
+        return;
+    }
+    need_values(run, t, at);
+    const float *values = values_of_panel(run, t, at);
+    for (int64_t i = 0, end; i < t->rows; i = end + 1) {
+        for (end = i; end < t->rows && !rfi_cpu_terms_exact(t->ranges[end], w);) end++;
+        if (end > i) multiply_in_float(run, t, at, values, i, end, sums + i * panel);
+    }
+    multiply_panel(run, t, at, next);
+    float *c = (float *)(void *)t->c + at->column - t->unit * RFI_CPU_UNIT;
+    for (int64_t i = 0; i < t->rows; i++)
+        if (!rfi_cpu_terms_exact(t->ranges[i], w)) memcpy(c + i * c_ld, sums + i * panel, (size_t)panel * sizeof *sums);
+}
+
 static void begin_products(const rfi_cpu_run *run) {
-    if (x_in_pairs(run) && run->prepared->pairs->begin) run->prepared->pairs->begin();
+    const rfi_cpu_prepared *p = run->prepared;
+    if (x_in_pairs(run) && p->pairs->begin) p->pairs->begin();
+    if (p->terms && p->terms->begin) p->terms->begin();
 }
 
 static void end_products(const rfi_cpu_run *run) {
-    if (x_in_pairs(run) && run->prepared->pairs->end) run->prepared->pairs->end();
+    const rfi_cpu_prepared *p = run->prepared;
+    if (x_in_pairs(run) && p->pairs->end) p->pairs->end();
+    if (p->terms && p->terms->end) p->terms->end();
+}
+
+static void multiply_any_panel(const rfi_cpu_run *run, const tile *t, place *at, const char *next) {
+    if (run->prepared->terms && at->depth) multiply_panel_in_terms(run, t, at, next);
+    else multiply_panel(run, t, at, next);
 }
 
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
@@ -251,7 +360,7 @@ static void multiply_tile(const rfi_cpu_run *run, const tile *t) {
                 next = (place){.k = k + RFI_CPU_DEPTH,
                     .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH),
                     .column = begin};
-            multiply_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
+            multiply_any_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
         }
     }
 }
@@ -447,7 +556,7 @@ static void seed_rows(const rfi_cpu_run *run, const tile *t, int fold, int64_t c
     for (int64_t k = 0; k == 0 || k < plan->in_features; k += RFI_CPU_DEPTH) {
         place at = {.k = k, .depth = least(RFI_CPU_DEPTH, plan->in_features - k), .column = column};
         pack_x(run, t, &at);
-        multiply_panel(run, t, &at, p->weight);
+        multiply_any_panel(run, t, &at, p->weight);
     }
     for (int64_t i = 0; i < t->rows; i++) {
         rfi_step own[RF_MAX_OPS];

@@ -78,12 +78,15 @@ static void balanced(
     const rfi_cpu_kernel *kernel, int64_t batch, int64_t n, rf_dtype weight_dtype, double least_of_all, double mean) {
     enum { MOST_THREADS = 64 };
     double alone = 0, sum = 0;
+    rfi_cpu_pairs as_pairs = {0};
+    if (kernel->terms) as_pairs.rows_step = kernel->terms->rows_step, as_pairs.rate = kernel->terms->rate;
+    const rfi_cpu_pairs *tiles = kernel->terms ? &as_pairs : kernel->pairs;
     for (int threads = 1; threads <= MOST_THREADS; threads++) {
         rfi_spec spec = spec_of(INPUTS, n, RF_OP_SUM, threads);
         rfi_cpu_blocking b;
         spec.weight_dtype = weight_dtype;
         CHECK(!rfi_cpu_block(&spec, kernel, batch, &b), "batch %lld: refused", (long long)batch);
-        const double bytes = (double)rfi_dtype_size(weight_dtype), time = modelled(&b, batch, n, bytes, kernel->pairs);
+        const double bytes = (double)rfi_cpu_weight_item(&spec, kernel), time = modelled(&b, batch, n, bytes, tiles);
         if (threads == 1) alone = time;
         const double read = (double)(b.units * RFI_CPU_UNIT) * bytes * 15 / threads;
         const double of_linear = (alone / threads > read ? alone / threads : read) / time;
@@ -148,6 +151,11 @@ int main(void) {
     balanced(&with_tiles, 1024, 1000, RF_BFLOAT16, 0.95, 0.99);
     /* To read W takes as long as to multiply it with 64 rows, so that all threads have to. */
     balanced(&with_tiles, 64, 8192, RF_BFLOAT16, 0.84, 0.98);
+    const rfi_cpu_terms terms = {.rows_step = 16, .block_rows = 128, .rate = 2};
+    const rfi_cpu_kernel with_terms = {.max_rows = 14, .panel = 32, .terms = &terms};
+    balanced(&with_terms, 1024, 8192, RF_FLOAT32, 0.9, 0.95);
+    balanced(&with_terms, 1024, 1000, RF_FLOAT32, 0.85, 0.95);
+    balanced(&with_terms, 64, 8192, RF_FLOAT32, 0.75, 0.9);
     /* Many rows of few columns: x is packed once. */
     for (int64_t n = 520; n <= 2048; n += 40) {
         rfi_spec spec = spec_of(512, n, RF_OP_SUM, 4);
