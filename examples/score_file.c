@@ -41,13 +41,13 @@ static rf_status create(rf_model **model, const char *path, const char *weight) 
     return status;
 }
 
-/* Up to ROWS rows; returns how many. */
+/* Up to ROWS rows; returns how many, or -1 where something else stands in the input, or it ends within a row. */
 static int64_t read_rows(int64_t *tokens, void *x, int wide, int64_t columns) {
     for (int64_t row = 0; row < ROWS; row++) {
-        if (scanf("%" SCNd64, &tokens[row]) != 1) return row;
+        if (scanf("%" SCNd64, &tokens[row]) != 1) return feof(stdin) ? row : -1;
         for (int64_t i = row * columns; i < (row + 1) * columns; i++) {
             double value;
-            if (scanf("%lf", &value) != 1) return row;
+            if (scanf("%lf", &value) != 1) return -1;
             if (wide) ((double *)x)[i] = value;
             else ((float *)x)[i] = (float)value;
         }
@@ -73,6 +73,10 @@ int main(int argc, char **argv) {
     int status = x && workspace && info.in_features > 0 ? 0 : fail("no memory, or a layer without inputs");
     while (!status) {
         int64_t tokens[ROWS], best[ROWS], batch = read_rows(tokens, x, wide, info.in_features);
+        if (batch < 0) {
+            status = fail("the input is not rows of a token's number and in_features numbers");
+            break;
+        }
         double logprob[ROWS], entropy[ROWS];
         const rf_result results[] = {
             {.size = sizeof *results, .data = logprob},

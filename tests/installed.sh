@@ -63,6 +63,9 @@ header='{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
 test "$(echo 0 1 2 3 1 1 2 3 -100 1 2 3 | run "$work/score_file" "$work/zeros.safetensors" w | tr '\n' ' ')" = \
     '-0.693147182 1 0.693147182 -0.693147182 0 0.693147182 0 0 0.693147182 ' ||
     fail "examples/score_file.c does not score the tokens of two equal logits"
+if echo 0 1 2 3 1 1 | run "$work/score_file" "$work/zeros.safetensors" w >/dev/null 2>&1; then
+    fail "examples/score_file.c takes a part of a row"
+fi
 
 # The static library, where it was asked for, and what a program needs besides.
 if test -e "$libdir/librowfold.a"; then
