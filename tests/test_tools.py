@@ -85,11 +85,12 @@ def test_tables_of_several_results(capsys: pytest.CaptureFixture[str], monkeypat
     """A line for each kind of data and type; log-probabilities about as exact as float32's, single logits within six
     standard deviations of what a float32 sum of 300 values loses, which is 2.45 sqrt(n) units.
     """
-    pytest.importorskip("torch")
+    threads = str(pytest.importorskip("torch").get_num_threads())  # the tool sets the process's
     import bench_answers
 
     def rows(*arguments: str) -> list[list[str]]:
-        monkeypatch.setattr(sys, "argv", ["bench_answers.py", *arguments, "--size", "16", "300", "400"])
+        size = ["--size", "16", "300", "400", "--threads", threads]
+        monkeypatch.setattr(sys, "argv", ["bench_answers.py", *arguments, *size])
         bench_answers.main()
         lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if "|" in line]
         return lines[2:]
