@@ -73,6 +73,10 @@ typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
     X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
     X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31) X(32)
 /* clang-format on */
+/* For these: multiply_1 to multiply_32 from a file's own multiply(sliver, rows), and a row of a table of them. */
+#define RFI_CPU_ONE_TILE_ROWS(rows) \
+    static void multiply_##rows(const rfi_cpu_sliver *s) { multiply(s, rows); }
+#define RFI_CPU_NAME_TILE_ROWS(rows) multiply_##rows,
 
 /* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
  * chunk of inputs. */

@@ -20,7 +20,8 @@ static inline __attribute__((always_inline)) void step(const uint32_t *x, const 
 }
 
 /* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
-static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int tiles) {
+static inline __attribute__((always_inline)) void multiply_tiles(
+    const rfi_cpu_sliver *s, const int rows, const int tiles) {
     enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
     const uint32_t *x = s->x, *w = s->w;
     const char *ahead = s->ahead;
@@ -44,20 +45,15 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
     store_sums(s, rows, tiles);
 }
 
-static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 1); }
-static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 2); }
+static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 1); }
+static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 2); }
 
-#define ONE(rows)                                             \
-    static void multiply_##rows(const rfi_cpu_sliver *s) {    \
-        if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows); \
-        else multiply_two_tiles(s, rows);                     \
-    }
-RFI_CPU_EACH_TILE_ROWS(ONE)
-#undef ONE
-
-#define ONE(rows) multiply_##rows,
-static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
-#undef ONE
+static inline void multiply(const rfi_cpu_sliver *s, int rows) {
+    if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows);
+    else multiply_two_tiles(s, rows);
+}
+RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)
+static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)};
 
 /* All tiles whole. As LDTILECFG reads it. */
 void rfi_cpu_amx_begin(void) {

@@ -50,7 +50,8 @@ static void copy_last(const rfi_cpu_sliver *s, uint32_t *last) {
 }
 
 /* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
-static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int tiles) {
+static inline __attribute__((always_inline)) void multiply_tiles(
+    const rfi_cpu_sliver *s, const int rows, const int tiles) {
     enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
     uint32_t last[RFI_CPU_TERMS * STEP_PAIRS] __attribute__((aligned(RFI_CPU_ALIGN)));
     const char *ahead = s->ahead;
@@ -77,20 +78,15 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
     store_sums(s, rows, tiles);
 }
 
-static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 1); }
-static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply(s, rows, 2); }
+static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 1); }
+static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 2); }
 
-#define ONE(rows)                                             \
-    static void multiply_##rows(const rfi_cpu_sliver *s) {    \
-        if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows); \
-        else multiply_two_tiles(s, rows);                     \
-    }
-RFI_CPU_EACH_TILE_ROWS(ONE)
-#undef ONE
-
-#define ONE(rows) multiply_##rows,
-static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
-#undef ONE
+static inline void multiply(const rfi_cpu_sliver *s, int rows) {
+    if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows);
+    else multiply_two_tiles(s, rows);
+}
+RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)
+static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)};
 
 const rfi_cpu_terms rfi_cpu_terms_amx = {
     .name = "AMX-BF16",

@@ -129,14 +129,8 @@ static inline __attribute__((always_inline)) void multiply_rows(
 
 MULTIPLY_ALL_ROWS
 
-#define ONE(rows) \
-    static void multiply_##rows(const rfi_cpu_sliver *s) { multiply(s, rows); }
-RFI_CPU_EACH_TILE_ROWS(ONE)
-#undef ONE
-
-#define ONE(rows) multiply_##rows,
-const rfi_cpu_multiply rfi_cpu_terms_multiply[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
-#undef ONE
+RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)
+const rfi_cpu_multiply rfi_cpu_terms_multiply[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)};
 
 const rfi_cpu_terms rfi_cpu_terms_avx512 = {
     .name = "multiply-adds in the order of tiles",

@@ -19,14 +19,8 @@ static inline __attribute__((always_inline)) void multiply_rows(
 
 MULTIPLY_ALL_ROWS
 
-#define ONE(rows) \
-    static void multiply_##rows(const rfi_cpu_sliver *s) { multiply(s, rows); }
-RFI_CPU_EACH_TILE_ROWS(ONE)
-#undef ONE
-
-#define ONE(rows) multiply_##rows,
-const rfi_cpu_multiply rfi_cpu_tiles_multiply[] = {RFI_CPU_EACH_TILE_ROWS(ONE)};
-#undef ONE
+RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)
+const rfi_cpu_multiply rfi_cpu_tiles_multiply[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)};
 
 const rfi_cpu_pairs rfi_cpu_pairs_avx512_tiles = {
     .name = "multiply-adds in the order of tiles",
