@@ -33,11 +33,13 @@ lib_librowfold_la_SOURCES = \
 	lib/cpu/features.c \
 	lib/cpu/finish.c \
 	lib/cpu/forward.c \
+	lib/cpu/multiply.c \
 	lib/cpu/narrow.c \
 	lib/cpu/pool.c \
 	lib/cpu/prepare.c \
 	lib/cpu/probe.c \
 	lib/cpu/tile.c \
+	lib/cpu/tile_x.c \
 	lib/cpu/reference.c \
 	lib/forward.c \
 	lib/load.c \
@@ -68,6 +70,7 @@ noinst_HEADERS += \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
 	lib/cpu/rows_typed.h \
+	lib/cpu/tile.h \
 	lib/cpu/tile_steps.h \
 	lib/dtype.h \
 	lib/error.h \

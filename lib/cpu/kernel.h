@@ -78,6 +78,17 @@ typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
     static void multiply_##rows(const rfi_cpu_sliver *s) { multiply(s, rows); }
 #define RFI_CPU_NAME_TILE_ROWS(rows) multiply_##rows,
 
+/* The same from a file's own multiply_tiles(sliver, rows, tiles), which is compiled for one tile and for two alone. */
+#define RFI_CPU_TILE_TABLE(name)                                                                      \
+    static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 1); }  \
+    static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 2); } \
+    static inline void multiply(const rfi_cpu_sliver *s, int rows) {                                  \
+        if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows);                                         \
+        else multiply_two_tiles(s, rows);                                                             \
+    }                                                                                                 \
+    RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)                                                     \
+    static const rfi_cpu_multiply name[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)}
+
 /* Dot products of `rows` <= RFI_CPU_GROUP_ROWS rows of x with all columns of W, which is of the compute type, over one
  * chunk of inputs. */
 typedef struct rfi_cpu_inner {

@@ -45,15 +45,7 @@ static inline __attribute__((always_inline)) void multiply_tiles(
     store_sums(s, rows, tiles);
 }
 
-static void multiply_one_tile(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 1); }
-static void multiply_two_tiles(const rfi_cpu_sliver *s, int rows) { multiply_tiles(s, rows, 2); }
-
-static inline void multiply(const rfi_cpu_sliver *s, int rows) {
-    if (rows <= RFI_CPU_TILE) multiply_one_tile(s, rows);
-    else multiply_two_tiles(s, rows);
-}
-RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)
-static const rfi_cpu_multiply table[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)};
+RFI_CPU_TILE_TABLE(table);
 
 /* All tiles whole. As LDTILECFG reads it. */
 void rfi_cpu_amx_begin(void) {

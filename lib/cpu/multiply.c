@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+/* The logits of a tile: each chunk of x times one panel of W after the other, in the form that both allow. */
+#include <string.h>
+
+#include "cpu/tile.h"
+#include "dtype.h"
+#include "sizes.h"
+
+enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch where W only passes through */
+
+static const char *panel_of(const rfi_cpu_run *run, const rfi_cpu_place *at) {
+    const rfi_cpu_prepared *p = run->prepared;
+    int64_t unit = at->column / RFI_CPU_UNIT, packed = least(p->depth - at->k, RFI_CPU_DEPTH);
+    int64_t offset = rfi_cpu_chunk_offset(p, unit, at->k) + at->column % RFI_CPU_UNIT * packed;
+    return (const char *)p->weight + (size_t)offset * p->item;
+}
+
+/* A row of a panel, of either type. */
+static const double zeros[RFI_CPU_UNIT];
+
+/* What a panel is multiplied with. A row of x and an input of W begin so many bytes after the one before; an input of x
+ * takes x_item. */
+typedef struct factors {
+    const rfi_cpu_multiply *multiply;
+    const char *x, *w;
+    size_t x_row, x_item, w_item;
+    int64_t slivers, rows_step; /* the tile's rows come in so many, whole multiples of rows_step but for the last */
+    int64_t block;              /* inputs of a chunk whose products are added up at a time */
+} factors;
+
+static rfi_cpu_range range_of_panel(const rfi_cpu_prepared *p, const rfi_cpu_place *at) {
+    return p->ranges[rfi_cpu_panel_chunk(p, at->column, at->k)];
+}
+
+/* The values of a panel that is packed in terms. */
+static const float *values_of_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at) {
+    const void *w = panel_of(run, at);
+    if (!rfi_cpu_has_terms(range_of_panel(run->prepared, at))) return w;
+    run->prepared->terms->join_panel((float *)(void *)t->w, w, at->depth);
+    return (const float *)(const void *)t->w;
+}
+
+/* Every way for x of one type adds the same products in the same order and rounds each sum alike, so that a row's bits
+ * do not depend on the others of its tile, which have a part in the choice. */
+static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
+    const rfi_cpu_prepared *p = run->prepared;
+    const rfi_cpu_kernel *kernel = p->kernel;
+    const rf_dtype stored = run->spec->weight_dtype, compute = run->spec->compute_dtype;
+    const size_t panel = (size_t)kernel->panel;
+    factors f = {
+        .multiply = p->pairs ? p->pairs->multiply_float : kernel->multiply[stored],
+        .x = t->x,
+        .w = panel_of(run, at),
+        .x_row = RFI_CPU_X_LD * t->value,
+        .x_item = t->value,
+        .w_item = panel * rfi_dtype_size(stored),
+        .slivers = ceil_div(t->rows, kernel->max_rows),
+        .rows_step = 1,
+        .block = rfi_cpu_block_depth(at->depth, t->value),
+    };
+    if (p->terms && at->depth) {
+        if (at->apart < t->rows) {
+            f.multiply = p->terms->multiply;
+            f.x = (const char *)t->pairs;
+            f.x_row = RFI_CPU_TERMS_LD * sizeof(uint32_t);
+            f.slivers = ceil_div(t->rows, p->terms->max_rows);
+            f.rows_step = p->terms->rows_step;
+            f.block = RFI_CPU_DEPTH;
+            return f;
+        }
+        f.w = (const char *)values_of_panel(run, t, at);
+    }
+    const int exact =
+        p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, p->least[rfi_cpu_panel_chunk(p, at->column, at->k)]);
+    if (exact || (p->pairs && at->depth && rfi_cpu_x_in_pairs(run) && p->pairs->multiply_any)) {
+        f.multiply = exact ? p->pairs->multiply : p->pairs->multiply_any;
+        f.x = (const char *)t->pairs;
+        f.x_row = RFI_CPU_PAIRS_LD * sizeof(uint32_t);
+        f.x_item = sizeof(uint32_t) / 2;
+        f.slivers = ceil_div(t->rows, p->pairs->max_rows);
+        f.rows_step = p->pairs->rows_step;
+        if (p->pairs->whole) f.block = RFI_CPU_DEPTH;
+        return f;
+    }
+    rfi_cpu_need_values(run, t, at);
+    if (f.multiply && (f.slivers == 1 || stored == compute)) return f;
+    if (p->pairs) p->pairs->widen((float *)(void *)t->w, (const uint32_t *)(const void *)f.w, at->depth);
+    else kernel->widen(t->w, f.w, stored, at->depth * kernel->panel);
+    f.multiply = kernel->multiply[compute];
+    f.w = t->w;
+    f.w_item = panel * t->value;
+    return f;
+}
+
+/* Is more of x read than of W, and all of it alike? Then the next chunk of x is asked for while this one is multiplied,
+ * which leaves W to the processor's own foresight. */
+static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    return t->rows > t->last - t->first && !t->list && !run->row_list && !run->call->wanted;
+}
+
+/* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end` in the next chunk: some of them,
+ * a line of each in a turn. Panels and blocks share the rows. */
+static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, int64_t first,
+    int64_t end, int64_t block, int64_t blocks, rfi_cpu_sliver *sliver) {
+    const int64_t panel = run->prepared->kernel->panel, parts = (t->last - t->first) / panel * blocks,
+                  part = (at->column - t->first) / panel * blocks + block, row = first + (end - first) * part / parts,
+                  k = at->k + RFI_CPU_DEPTH, turns = most(1, sliver->depth / RFI_CPU_STEP);
+    sliver->ahead_lines = k < t->end ? (int)(first + (end - first) * (part + 1) / parts - row) : 0;
+    if (!sliver->ahead_lines) return;
+    sliver->ahead = rfi_cpu_x_of_tile(run, t, row, k);
+    sliver->ahead_apart = run->call->ldx * (int64_t)t->item;
+    sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
+}
+
+/* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
+ * idle. */
+static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const factors f = factors_of(run, t, at);
+    const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
+    const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
+    char *const out = t->apart ? t->apart + (size_t)rfi_cpu_block_number(at->k, t->value) * sums : t->c;
+    int64_t bytes = at->depth * kernel->panel * (int64_t)run->prepared->item;
+    const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
+    int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
+    const int64_t blocks = ceil_div(at->depth, block);
+    const int ask = blocks && x_comes_ahead(run, t); /* a layer without inputs has no blocks, nor a next chunk */
+    for (int64_t s = 0; s < slivers; s++) {
+        const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
+                      end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
+        char *c = out + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
+        const char *bias =
+            last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
+        rfi_cpu_sliver sliver = {
+            .depth = least(block, at->depth),
+            .x = f.x + (size_t)first * f.x_row,
+            .w = f.w,
+            .in = from_zero ? (const char *)zeros : c,
+            .ld_in = from_zero ? 0 : c_ld,
+            .bias = at->depth <= block ? bias : (const char *)zeros,
+            .out = c,
+            .ld_out = c_ld,
+            .ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
+            .ahead_lines = (int)ceil_div(lines, slivers * turns),
+            .ahead_apart = RFI_CPU_ALIGN,
+        };
+        sliver.ahead_step = sliver.ahead_lines * RFI_CPU_ALIGN;
+        if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
+        f.multiply[rows - 1](&sliver);
+        for (int64_t k = block; k < at->depth; k += block) {
+            sliver.depth = least(block, at->depth - k);
+            sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
+            sliver.w = (const char *)sliver.w + (size_t)block * f.w_item;
+            if (t->apart) {
+                sliver.out = (char *)sliver.out + sums;
+            } else {
+                sliver.in = c;
+                sliver.ld_in = c_ld;
+            }
+            if (ask) ask_for_x(run, t, at, first, end, k / block, blocks, &sliver);
+            else sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_step;
+            if (k + block >= at->depth) sliver.bias = bias;
+            f.multiply[rows - 1](&sliver);
+        }
+    }
+}
+
+/* Rows `first` to `end` of a tile times a panel of values, as cpu-avx512 does, to (rows, panel). */
+static void multiply_in_float(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, const float *w,
+    int64_t first, int64_t end, float *to) {
+    const rfi_cpu_prepared *p = run->prepared;
+    const int64_t panel = p->kernel->panel, c_ld = run->blocking.c_ld,
+                  block = rfi_cpu_block_depth(at->depth, sizeof(float));
+    const int last = at->k + at->depth == run->spec->plan.in_features;
+    for (int64_t row = first; row < end; row += p->kernel->max_rows) {
+        const int64_t rows = least(p->kernel->max_rows, end - row);
+        const float *c = (const float *)(const void *)t->c + row * c_ld + at->column - t->unit * RFI_CPU_UNIT;
+        rfi_cpu_sliver s = {.in = at->k ? (const void *)c : zeros,
+            .ld_in = at->k ? c_ld : 0,
+            .out = to + (row - first) * panel,
+            .ld_out = panel,
+            .ahead = (const char *)w};
+        for (int64_t k = 0; k < at->depth; k += block) {
+            s.depth = least(block, at->depth - k);
+            s.x = (const float *)(const void *)t->x + row * RFI_CPU_X_LD + k;
+            s.w = w + k * panel;
+            s.bias = last && k + block >= at->depth ? (const float *)p->bias + at->column : (const void *)zeros;
+            p->kernel->multiply[RF_FLOAT32][rows - 1](&s);
+            s.in = s.out;
+            s.ld_in = panel;
+        }
+    }
+}
+
+/* A row whose products with a panel may be subnormal, overflow or meet infinities is multiplied with it in float. That
+ * depends on the row's part of the chunk and on W alone. Where some rows are such, all go through the tiles, and these
+ * get their own sums afterwards. */
+static void multiply_panel_in_terms(
+    const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
+    const rfi_cpu_range w = range_of_panel(run->prepared, at);
+    const int64_t panel = run->prepared->kernel->panel, c_ld = run->blocking.c_ld;
+    float sums[RFI_CPU_TILE_BLOCK * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    at->apart = 0;
+    for (int64_t i = 0; i < t->rows; i++) at->apart += !rfi_cpu_terms_exact(t->ranges[i], w);
+    if (at->apart == 0 || at->apart == t->rows) {
+        multiply_panel(run, t, at, next);
+        return;
+    }
+    rfi_cpu_need_values(run, t, at);
+    const float *values = values_of_panel(run, t, at);
+    for (int64_t i = 0, end; i < t->rows; i = end + 1) {
+        for (end = i; end < t->rows && !rfi_cpu_terms_exact(t->ranges[end], w);) end++;
+        if (end > i) multiply_in_float(run, t, at, values, i, end, sums + i * panel);
+    }
+    multiply_panel(run, t, at, next);
+    float *c = (float *)(void *)t->c + at->column - t->unit * RFI_CPU_UNIT;
+    for (int64_t i = 0; i < t->rows; i++)
+        if (!rfi_cpu_terms_exact(t->ranges[i], w)) memcpy(c + i * c_ld, sums + i * panel, (size_t)panel * sizeof *sums);
+}
+
+void rfi_cpu_begin_products(const rfi_cpu_run *run) {
+    const rfi_cpu_prepared *p = run->prepared;
+    if (rfi_cpu_x_in_pairs(run) && p->pairs->begin) p->pairs->begin();
+    if (p->terms && p->terms->begin) p->terms->begin();
+}
+
+void rfi_cpu_end_products(const rfi_cpu_run *run) {
+    const rfi_cpu_prepared *p = run->prepared;
+    if (rfi_cpu_x_in_pairs(run) && p->pairs->end) p->pairs->end();
+    if (p->terms && p->terms->end) p->terms->end();
+}
+
+static void multiply_any_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
+    if (run->prepared->terms && at->depth) multiply_panel_in_terms(run, t, at, next);
+    else multiply_panel(run, t, at, next);
+}
+
+/* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
+void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    int64_t in_features = t->end, panel = run->prepared->kernel->panel;
+    int64_t begin = t->first, end = t->last;
+    for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
+        rfi_cpu_place at = {.k = k,
+            .depth = least(RFI_CPU_DEPTH, in_features - k),
+            .came_ahead = k > t->begin && x_comes_ahead(run, t)};
+        rfi_cpu_pack_x(run, t, &at);
+        for (at.column = begin; at.column < end; at.column += panel) {
+            rfi_cpu_place next = {.k = k, .depth = at.depth, .column = at.column + panel};
+            if (next.column >= end)
+                next = (rfi_cpu_place){.k = k + RFI_CPU_DEPTH,
+                    .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH),
+                    .column = begin};
+            multiply_any_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
+        }
+    }
+}
