@@ -51,7 +51,7 @@ enum {
 
 enum {
     RFI_TOTALS = 2, /* of a state, at most */
-#define RFI_REDUCTION(id, number, name, flags, peak0, peak, total0, total1, finish, doc) \
+#define RFI_REDUCTION(id, number, name, flags, peak0, peak, total0, total1, ...) \
     rfi_totals_##id = RFI_THERE total0 + RFI_THERE total1,
 #include "reductions.def"
 #undef RFI_REDUCTION

@@ -63,7 +63,7 @@ RFI_FN RFI_T RFI_TYPED(rfi_down)(RFI_T m) {
 /* What finish divides by: never below 0, as in PyTorch. */
 RFI_FN RFI_T RFI_TYPED(rfi_divisor)(RFI_T n, RFI_T correction) { return n > correction ? n - correction : C(0); }
 
-#define RFI_OP(id, number, name, params, flags, formula, doc)                 \
+#define RFI_OP(id, number, name, params, flags, formula, ...)                 \
     RFI_FN RFI_T RFI_TYPED(rfi_op_##id)(RFI_T x, RFI_T a, RFI_T b, RFI_T s) { \
         (void)a, (void)b, (void)s;                                            \
         return (formula);                                                     \
@@ -93,7 +93,7 @@ RFI_FN RFI_COLUMN RFI_TYPED(rfi_column_of)(RFI_T word) {
 #define JOINED_LEAST (u < t ? u : t)
 
 /* What becomes of a state's parts: see reductions.def. i, the number of a total, is a constant. */
-#define RFI_REDUCTION(id, number, name, flags, peak0, peak_, total0, total1, finish_, doc)                             \
+#define RFI_REDUCTION(id, number, name, flags, peak0, peak_, total0, total1, finish_, ...)                             \
     RFI_FN RFI_T RFI_TYPED(rfi_peak0_##id)(void) { return peak0; }                                                     \
     RFI_FN RFI_T RFI_TYPED(rfi_peak_##id)(RFI_T m, RFI_T x) {                                                          \
         (void)x;                                                                                                       \
@@ -140,7 +140,7 @@ RFI_FN RFI_COLUMN RFI_TYPED(rfi_column_of)(RFI_T word) {
 
 RFI_FN RFI_T RFI_TYPED(rfi_op_apply)(int kind, RFI_T x, RFI_T a, RFI_T b, RFI_T s) {
     switch (kind) {
-#define RFI_OP(id, number, name, params, flags, formula, doc) \
+#define RFI_OP(id, number, ...) \
     case number: return RFI_TYPED(rfi_op_##id)(x, a, b, s);
 #include "ops.def"
 #undef RFI_OP

@@ -61,8 +61,7 @@ static const rfi_op_desc table[] = {
 };
 
 /* A row's number is the value of its name in rowfold.h. */
-#define RFI_OP(id, number, name, params, flags, formula, doc) \
-    _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
+#define RFI_OP(id, number, ...) _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
 #include "ops.def"
 #undef RFI_OP
 #define RFI_REDUCTION(id, number, ...) _Static_assert(RF_OP_##id == (number), "operator numbers are part of the ABI");
@@ -71,7 +70,7 @@ static const rfi_op_desc table[] = {
 
 enum {
     INDEX_LINEAR,
-#define RFI_OP(id, number, name, params, flags, formula, doc) INDEX_##id,
+#define RFI_OP(id, ...) INDEX_##id,
 #include "ops.def"
 #undef RFI_OP
 #define RFI_REDUCTION(id, number, ...) INDEX_##id,
@@ -85,7 +84,7 @@ const rfi_op_desc *rfi_op_find(int kind) {
     case RF_OP_NONE:
     case RF_OP_RESULT: return NULL;
     case RF_OP_LINEAR: return &table[INDEX_LINEAR];
-#define RFI_OP(id, number, name, params, flags, formula, doc) \
+#define RFI_OP(id, ...) \
     case RF_OP_##id: return &table[INDEX_##id];
 #include "ops.def"
 #undef RFI_OP

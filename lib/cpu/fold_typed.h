@@ -13,7 +13,7 @@
 #define RFI_P2(name_a, value_a, name_b, value_b) 0
 
 /* One loop an operator and form of its parameter. The values, the vector and the saved values are different buffers. */
-#define RFI_OP(id, number, name, takes_vector, flags, formula, doc)                                                 \
+#define RFI_OP(id, number, name, takes_vector, flags, ...)                                                          \
     static void NAME(step_##id)(T *restrict values, const T *restrict vector, T *restrict saved, T a, T b, int n) { \
         if ((takes_vector) && vector)                                                                               \
             for (int j = 0; j < n; j += GROUP)                                                                      \
@@ -51,7 +51,7 @@ static void NAME(apply)(
     for (const rfi_step *s = steps; s < steps + num_steps; s++) {
         const T *vector = s->vector < 0 ? NULL : (const T *)vectors[s->vector] + first;
         switch (s->kind) {
-#define RFI_OP(id, number, name, params, flags, formula, doc) \
+#define RFI_OP(id, number, ...) \
     case number: NAME(step_##id)(values, vector, saved, (T)s->a, (T)s->b, n); break;
 #include "ops.def"
 #undef RFI_OP
