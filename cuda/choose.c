@@ -285,7 +285,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
     double x_item = (double)(c->uses_terms ? (size_t)(term * p->x_terms) : item(p->x_dtype));
-    if (k->tile_columns <= 64 || halves > 1)
+    if (k->tile_columns <= 64 || k->tile_rows <= 64)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);
     if ((shared->unit == FMA32 || shared->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
@@ -298,7 +298,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
             : copies  ? batch * COPIED_ROW
                       : 0);
     const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
-    const double states = tiles(p->out_features, STATE_COLUMNS);
+    /* Where a kernel behind it combines the states, `fold` says so. */
+    const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
+    c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
+    const double states = c->apart ? 0 : tiles(p->out_features, STATE_COLUMNS);
     const double folds =
         larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < MOST_STATES ? states : MOST_STATES) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +

@@ -7,8 +7,9 @@
 #include "config.h"
 #include "rowfold.h"
 
-/* The kernels of sm_90a: states of a row that are merged at a time, and per-feature vectors that a block keeps in
- * shared memory. */
+/* The kernels of sm_90a: states of a row up to which a kernel behind them merges all, states that they merge at a time
+ * themselves where there are more, and per-feature vectors that a block keeps in shared memory. */
+#define RFI_SM90_JOINED 160
 #define RFI_SM90_GROUP 32
 #define RFI_SM90_VECTORS 4
 
@@ -83,6 +84,7 @@ typedef struct rfi_cuda_choice {
     int wide;       /* computes in double */
     int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int grouped;    /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
+    int apart;      /* of those: a kernel behind the fold merges the states, and there are no tickets */
     int uses_terms; /* reads x in terms: it must be prepared */
     int aligned_x;  /* reads x as it is stored, in 16-byte pieces */
     int splits;     /* parts that K is shared out in, among as many blocks a tile */

@@ -28,7 +28,7 @@ extern "C" {
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
 #define RFI_HOST_OP(...)
-#define RFI_OP(id, number, name, params, flags, formula, doc) RFI_CUDA_OP_##id,
+#define RFI_OP(id, ...) RFI_CUDA_OP_##id,
 #include "ops.def"
 #undef RFI_OP
 } rfi_cuda_op;
@@ -181,15 +181,16 @@ typedef struct rfi_cuda_visitor {
 typedef struct rfi_cuda_schedule {
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
     unsigned *tickets;        /* for each row of tiles one, and one for each group; zero before the launch; NULL without
-                                 a reduction */
+                                 a reduction, or where a kernel of sm_90a leaves its states to one behind it */
     int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
     unsigned *next_tile; /* counts the tiles that the kernels of sm_90a have drawn, zero before the launch; NULL: each
                             block has a fixed share of them */
-    unsigned *irregular_ticket; /* for irregular rows, if there is a reduction; zero before the launch */
-    int32_t splits;             /* parts of K, a block each, of the kernels of sm80/few_tiles.cu; of others 1 */
-    int64_t split_depth;        /* values of K in a part but for the last */
-    void *split_sums;           /* (tiles, splits, values of a tile) of the compute type, if there are parts */
-    unsigned *split_tickets;    /* one for each tile, zero before the launch */
+    unsigned *irregular_tickets; /* one for each group of irregular rows, see rfi_cuda_irregular_groups, if there is a
+                                    reduction; zero before the launch */
+    int32_t splits;              /* parts of K, a block each, of the kernels of sm80/few_tiles.cu; of others 1 */
+    int64_t split_depth;         /* values of K in a part but for the last */
+    void *split_sums;            /* (tiles, splits, values of a tile) of the compute type, if there are parts */
+    unsigned *split_tickets;     /* one for each tile, zero before the launch */
     int32_t overlaps;       /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
                                rfi_cuda_overlaps */
     int32_t w_in_flight;    /* a kernel in front may just be writing W: one of the caller's, whose memory it is, or an
@@ -204,7 +205,7 @@ typedef struct rfi_cuda_schedule {
  * A kernel multiplies a tile of rows of x with a tile of rows of W, applies the steps and folds each row of the tile,
  * `fold_columns` columns to a partial state of the compute type (common/states.cuh). The last block of a row of tiles,
  * known by the ticket it draws, merges the partial states of its rows in column order and writes y: the result does not
- * depend on which block comes last. */
+ * depend on which block comes last. Without tickets a kernel behind the launch does: see rfi_cuda_finish_sm90. */
 typedef struct rfi_cuda_fold {
     rfi_cuda_product product;
     rfi_cuda_schedule schedule;
@@ -249,6 +250,14 @@ typedef struct rfi_cuda_split {
 } rfi_cuda_split;
 
 #define RFI_FEW_INFINITIES 15
+
+/* Irregular rows are computed in groups of one kind of three, among RFI_IRREGULAR_WINDOW rows: no smaller than
+ * RFI_IRREGULAR_ROWS but for the last of a kind. So many at most. */
+#define RFI_IRREGULAR_WINDOW 2048
+#define RFI_IRREGULAR_ROWS 16
+static inline int64_t rfi_cuda_irregular_groups(int64_t batch) {
+    return batch / RFI_IRREGULAR_ROWS + 3 * (batch / RFI_IRREGULAR_WINDOW + 1);
+}
 
 /* What W is like, counted before it is prepared. See doc/kernels/accuracy.md. */
 typedef struct rfi_cuda_findings {
@@ -340,12 +349,13 @@ cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t s
 cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even
- * number on, there is room for RFI_SM90_BLOCKS. */
+ * number on, there is room for RFI_SM90_BLOCKS. There are no tickets: it launches rfi_cuda_finish_sm90 behind it. */
 cudaError_t rfi_cuda_fold_sm90_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on;
  * `num_partials` is even, for 16-byte copies of two states. For each 64 rows there are a ticket for each
- * RFI_SM90_GROUP partial states and one more. */
+ * RFI_SM90_GROUP partial states and one more; or none, where there are RFI_SM90_JOINED partial states at most: then
+ * these launch rfi_cuda_finish_sm90 behind the kernel. */
 cudaError_t rfi_cuda_fold_sm90_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
@@ -356,6 +366,9 @@ cudaError_t rfi_cuda_fold_sm90_64x64(const rfi_cuda_fold *fold, cudaStream_t str
 cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+
+/* From `slots` states of a row, pairs, from number `first` on, which is even, to y, for rows that are not irregular. */
+cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots, cudaStream_t stream);
 
 /* The same with what goes beside the fold, `before` and `squares`. */
 cudaError_t rfi_cuda_fold_sm90_searches_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);

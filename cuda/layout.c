@@ -45,6 +45,13 @@ int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
     return choice->irregular || blocks <= 2 * group ? 0 : (int32_t)((blocks + group - 1) / group);
 }
 
+/* Whether the multiprocessors take the same share of tiles each, which then need not be counted: those of kernels that
+ * draw them have no more to do than to multiply, and no more than two. */
+static int in_fixed_shares(const rfi_cuda_choice *c, int64_t batch, int64_t n) {
+    const int64_t tiles = round_up(ceil_div(batch, c->tile_rows), 2) * ceil_div(n, c->tile_columns);
+    return tiles <= 2 * (c->multiprocessors / 2 * 2);
+}
+
 /* What a fold kernel needs. */
 static void lay_out_fold(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
@@ -64,9 +71,12 @@ static void lay_out_fold(
     }
     if (c->irregular)
         l->num_partials = round_up(l->num_partials, 2) + (c->grouped ? 0 : RFI_SM90_BLOCKS); /* see kernels.h */
-    l->num_tickets += RFI_CUDA_COUNTERS;
+    if (c->apart) l->num_tickets = 0;
+    if (!c->apart || c->uses_terms || (c->grouped && !in_fixed_shares(c, batch, n)))
+        l->num_tickets += RFI_CUDA_COUNTERS;
     if (!pass->reduction) l->num_tickets = 0;
-    l->split_tickets = l->num_tickets;
+    l->split_tickets = l->irregular_tickets = l->num_tickets;
+    if (c->irregular && c->uses_terms && pass->reduction) l->num_tickets += rfi_cuda_irregular_groups(batch);
     if (c->splits > 1) {
         /* A layer of no columns has a tile, too. */
         const int64_t tiles = ceil_div(batch, c->tile_rows) * most(ceil_div(n, c->tile_columns), 1);

@@ -21,9 +21,9 @@ typedef struct rfi_cuda_layout {
     rfi_cuda_problem problem;
     int64_t num_partials, depth; /* columns of x that are prepared, of a level */
     int64_t num_tickets;
-    int32_t groups;        /* as in rfi_cuda_fold */
-    int levels;            /* of x */
-    int64_t split_tickets; /* behind the others */
+    int32_t groups;                           /* as in rfi_cuda_fold */
+    int levels;                               /* of x */
+    int64_t split_tickets, irregular_tickets; /* behind the others; no kernel has both */
     size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
     size_t picked;
     size_t unread; /* where a kernel that merges the states of its rows leaves results that nobody wants */
@@ -69,7 +69,7 @@ typedef struct rfi_cuda_stage {
 } rfi_cuda_stage;
 
 enum {
-    RFI_CUDA_COUNTERS = 3 /* behind the tickets: next_tile, irregular_ticket and the next_tile of a second launch */
+    RFI_CUDA_COUNTERS = 2 /* behind the tickets: next_tile and that of a second launch */
 };
 
 /* Layouts of the latest shapes. Nothing in it is allocated when a call is made, and no call waits for another one. */

@@ -7,24 +7,26 @@ cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
 	cuda/passes.c cuda/run.c cuda/searches.c cuda/shards.c cuda/weights.c
+# Those that take long come first, so that no processor is left with one at the end.
 cuda_cu = \
-	cuda/common/answers.cu \
-	cuda/common/collapse.cu \
-	cuda/common/convert.cu \
-	cuda/common/prepare.cu \
-	cuda/common/shards.cu \
-	cuda/sm80/few_f64.cu \
-	cuda/sm80/few_tiles.cu \
-	cuda/sm80/fma.cu \
-	cuda/sm80/irregular.cu \
 	cuda/sm80/mma.cu \
+	cuda/sm80/stream.cu \
 	cuda/sm80/mma_f64.cu \
-	cuda/sm80/stream.cu
+	cuda/sm80/few_tiles.cu \
+	cuda/common/prepare.cu \
+	cuda/sm80/fma.cu \
+	cuda/common/collapse.cu \
+	cuda/sm80/few_f64.cu \
+	cuda/common/shards.cu \
+	cuda/sm80/irregular.cu \
+	cuda/common/answers.cu \
+	cuda/common/convert.cu
 cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
 	cuda/sm90/asked.cu \
+	cuda/sm90/finish.cu \
 	cuda/sm90/fold_128x128.cu \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
@@ -76,10 +78,10 @@ cuda_h = \
 cuda_stub = cuda/stub.c
 
 if HAVE_CUDA
-cuda_libcuda_la_SOURCES += $(cuda_c) $(cuda_cu)
 if BUILD_SM90
 cuda_libcuda_la_SOURCES += $(cuda_sm90_cu)
 endif
+cuda_libcuda_la_SOURCES += $(cuda_cu) $(cuda_c)
 else
 cuda_libcuda_la_SOURCES += $(cuda_stub)
 endif
@@ -106,6 +108,8 @@ am__v_NVCC_1 =
 # After another configure: with kernels, without, for other GPUs.
 EXTRA_cuda_libcuda_la_DEPENDENCIES = cuda/flags
 $(cuda_cu:.cu=.lo) $(cuda_sm90_cu:.cu=.lo): cuda/flags
+# Before anything else: with several jobs make puts what has to wait for it behind all that has not, and that is what takes longest.
+$(lib_librowfold_la_OBJECTS): | cuda/flags
 cuda/flags: FORCE
 	@$(MKDIR_P) $(@D)
 	@text='$(cuda_libcuda_la_SOURCES) $(NVCC) $(NVCC_GENCODE) $(NVCC_GENCODE_SM90) $(NVCCFLAGS)' && $(write_text)

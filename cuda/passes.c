@@ -72,8 +72,7 @@ static void settle(const rfi_plan *plan, int narrow, rfi_cuda_pass *pass) {
     const int rows = reads_rows(&plan->trunk) || reads_rows(&first->pre), words = rfi_reduction_words(pass->reduction);
     pass->states = rows || words > 2 || rfi_reduction_flags(pass->reduction) & RFI_RF_INDEX ? RFI_CUDA_OTHER_STATES
                                                                                             : RFI_CUDA_PAIRS;
-    if (pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS || is_searched(first->reduction) ||
-        pass->keeps_states || pass->column >= 0 ||
+    if (pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS || pass->searched || pass->column >= 0 ||
         ((is_answer(pass->reduction) || is_turned(pass->reduction)) &&
             (pass->num_branches > 1 || rows || !is_plain(pass->reduction, narrow)))) {
         pass->turned = is_turned(pass->reduction);

@@ -199,12 +199,13 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     fold.visitor.partials = workspace + l->partials;
     fold.visitor.num_partials = l->num_partials;
     fold.visitor.picked = workspace + l->picked;
-    fold.schedule.tickets = l->split_tickets ? (unsigned *)(workspace + l->tickets) : NULL;
+    unsigned *const words = (unsigned *)(workspace + l->tickets);
+    fold.schedule.tickets = l->split_tickets > RFI_CUDA_COUNTERS ? words : NULL;
     fold.schedule.groups = l->groups;
     fold.schedule.splits = l->choice.splits;
     fold.schedule.split_depth = l->choice.split_depth;
     fold.schedule.split_sums = workspace + l->split_sums;
-    fold.schedule.split_tickets = (unsigned *)(workspace + l->tickets) + l->split_tickets;
+    fold.schedule.split_tickets = words + l->split_tickets;
     fold.visitor.keeps_states = what->keeps_states;
     if (what->column >= 0)
         fold.visitor.columns = (const int64_t *)(workspace + r->l->row_columns) + what->column * piece->rows;
@@ -213,9 +214,9 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     if (piece->states) want_states(r, l, &fold);
     else if (p->collapsed) return rfi_cuda_collapse_launch(p, &fold, stream);
     if (what->role == RFI_CUDA_SPREADS) status = begin_spread(r, pass, &fold);
-    if (fold.schedule.tickets) {
-        fold.schedule.next_tile = fold.schedule.tickets + l->split_tickets - RFI_CUDA_COUNTERS;
-        fold.schedule.irregular_ticket = fold.schedule.next_tile + 1;
+    if (l->split_tickets) {
+        fold.schedule.next_tile = words + l->split_tickets - RFI_CUDA_COUNTERS;
+        fold.schedule.irregular_tickets = words + l->irregular_tickets;
     }
     if (what->searched) return rfi_cuda_run_with_searches(r, pass, piece, &fold);
     if (!status) status = rfi_cuda_make_ready(r, pass, piece, &fold);

@@ -273,7 +273,7 @@ static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_p
         if (bound.top)
             status = rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding the first bound");
     }
-    fold->schedule.next_tile = opening.schedule.next_tile + 2; /* behind irregular_ticket */
+    fold->schedule.next_tile = opening.schedule.next_tile + 1;
     return status;
 }
 

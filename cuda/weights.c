@@ -396,7 +396,7 @@ static rf_status keep_weights(
 static rfi_cuda_op op_of(rf_op_kind kind) {
     switch ((int)kind) {
 #define RFI_HOST_OP(...)
-#define RFI_OP(id, number, name, params, flags, formula, doc) \
+#define RFI_OP(id, number, ...) \
     case number: return RFI_CUDA_OP_##id;
 #include "ops.def"
 #undef RFI_OP

@@ -58,6 +58,10 @@ AC_DEFUN([_RF_CUDA_FLAGS],
     [compute_*], [NVCC_GENCODE="$NVCC_GENCODE -gencode=arch=$rf_arch,code=$rf_arch"],
     [AC_MSG_ERROR([--with-cuda-arch: '$rf_arch' is not of the form sm_NN or compute_NN])])
 done
+dnl Machine code for 9.0 runs on 9.0 alone, PTX on whatever comes later: sm80/mma.cu leaves out of the one what no such device takes.
+AS_CASE([",$with_cuda_arch,"],
+  [*,compute_90,*], [],
+  [*,sm_90,*], [NVCC_GENCODE="$NVCC_GENCODE -DRFI_NO_PTX_90"])
 AS_IF([test -z "$NVCC_GENCODE"], [AC_MSG_ERROR([--with-cuda-arch=$with_cuda_arch names no architecture for the portable kernels])])
 : > conftest.cu
 rf_dryrun=`"$NVCC" --dryrun -c conftest.cu 2>&1`

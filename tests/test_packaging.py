@@ -340,8 +340,8 @@ def test_quickstart_builds_first_for_the_gpu_that_is_there(capabilities, process
     ("cuda", "codes", "sm90a", "said"),
     [
         (False, [], False, "about a minute on 2 processors"),
-        (True, ["sm_80"], False, "about 5 minutes on 2 processors"),
-        (True, ["sm_80", "sm_90", "compute_80"], True, "about 22 minutes on 2 processors"),
+        (True, ["sm_80"], False, "about 3 minutes on 2 processors"),
+        (True, ["sm_80", "sm_90", "compute_80"], True, "about 21 minutes on 2 processors"),
     ],
 )
 def test_quickstart_says_how_long_a_build_takes(cuda, codes, sm90a, said, tmp_path):

@@ -23,7 +23,7 @@ static __device__ __forceinline__ void rfi_apply_row_step(const rfi_cuda_step &s
 #define RFI_P1R(name) false
 #define RFI_P2(name, number, name2, number2) false
 #define RFI_PW(keyword) false
-#define RFI_OP(id, number, name, params, flags, formula, doc)                                          \
+#define RFI_OP(id, number, name, params, ...)                                                          \
     case RFI_CUDA_OP_##id:                                                                             \
         if constexpr (params) {                                                                        \
             _Pragma("unroll") for (int j = 0; j < COUNT; j++) v[j] = rfi_op_##id(v[j], a, v[j], v[j]); \
@@ -69,7 +69,7 @@ template <int ROWS, int COLS, class T, class Column> static __device__ __forcein
             for (int c = 0; c < COLS; c++) a[c] = column(c) < p.out_features ? vector[column(c)] : (T)0;
         }
         switch (step.op) {
-#define RFI_OP(id, number, name, params, flags, formula, doc)                                               \
+#define RFI_OP(id, number, name, params, flags, ...)                                                        \
     case RFI_CUDA_OP_##id:                                                                                  \
         _Pragma("unroll") for (int r = 0; r < ROWS; r++) _Pragma("unroll") for (int c = 0; c < COLS; c++) { \
             v[r][c] = rfi_op_##id(v[r][c], a[c], b, saved[r][c]);                                           \
@@ -223,6 +223,13 @@ template <class T> static __device__ __noinline__ void rfi_finish_row(const rfi_
     rfi_store_number(p, row, v);
 }
 
+/* What the state of a whole row comes to, to y. Not inlined: once a row it costs nothing, and each reduction's is
+ * compiled once, with the steps behind every result, for all that finish rows. */
+template <class R, class T> static __device__ __noinline__ void rfi_finish_whole(
+    const rfi_cuda_visitor &p, int64_t row, rfi_state_of<T, R::TOTALS> s) {
+    rfi_finish_state<R>(p, row, s, [](const rfi_cuda_visitor &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); });
+}
+
 /* Whether one state is all that there is of a row, nothing else reads it and no other kernel brings any: the block that
  * folds the row finishes it. */
 static __device__ __forceinline__ bool rfi_is_alone(const rfi_cuda_fold &p) {
@@ -238,6 +245,9 @@ struct rfi_to_partials {
             rfi_write_state(p.visitor.partials, row * p.visitor.num_partials + index, s);
     }
 };
+
+/* The same of rows that are not alone: what these take is not compiled. */
+struct rfi_beside_others : rfi_to_partials {};
 
 /* A tile of logits without bias, (ROWS, COLUMNS) with rows `ld` apart in shared memory, to y or to partial states. A
  * warp takes 4 rows of RFI_FOLD_COLUMNS features at a time, 8 lanes a row, or AT_ONCE times as many rows, whose
@@ -304,16 +314,13 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
                 rfi_fold_chunk<R, LANES>(v, valid, column, s);
                 if constexpr (std::is_same<Put, rfi_to_partials>::value) {
                     if (rfi_is_alone(p)) {
-                        const auto store = [](const rfi_cuda_visitor &p, int64_t row, T v) {
-                            rfi_finish_row<T>(p, row, v);
-                        };
 #pragma unroll
                         for (int a = 0; a < AT_ONCE; a++) {
                             rfi_state_of<T, R::TOTALS> all; /* joined as others are that are not alone */
                             rfi_empty_state<R>(all);
                             rfi_join_states<R>(all, {s[a]});
                             if (lane == 0 && row[a] >= 0 && step % slabs == 0)
-                                rfi_finish_state<R>(p.visitor, row[a], all, store);
+                                rfi_finish_whole<R, T>(p.visitor, row[a], all);
                         }
                         return;
                     }
@@ -414,9 +421,7 @@ static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &
     constexpr int ROWS = RFI_COMBINED_ROWS;
     const auto finish = [&](int64_t row, const rfi_state_of<T, R::TOTALS> &s) {
         if (of.to >= 0) rfi_write_state(p.visitor.partials, row * p.visitor.num_partials + of.to, s);
-        else
-            rfi_finish_state<R>(
-                p.visitor, row, s, [](const rfi_cuda_visitor &p, int64_t row, T v) { rfi_finish_row<T>(p, row, v); });
+        else rfi_finish_whole<R, T>(p.visitor, row, s);
     };
     if (of.count <= RFI_FEW_PARTIALS<T>) {
         for (int r = threadIdx.x; r < of.rows; r += blockDim.x)

@@ -6,8 +6,9 @@
  * are W's values, whatever terms they are kept in: three products. Of a row with infinities only these count, and only
  * the signs of W: one product of values of -1, 0 and 1. The sum is as large as the number of the row's infinities where
  * all of them pull to one side, and smaller where the logit is NaN. Where they are few, W is read at their places
- * alone. A row of W with infinities is the same with x and W changed over: one more product for its tile, of the signs
- * of x. The sum of a row depends on the row and W alone, not on what else is in the tile. */
+ * alone. A row of W with infinities is the same with x and W changed over: x is read at their places, or, where these
+ * are many, there is one more product for its tile, of the signs of x. The sum of a row depends on the row and W alone,
+ * not on what else is in the tile. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 #define ROWFOLD_CUDA_IRREGULAR_TILE_CUH
 
@@ -17,10 +18,10 @@
 namespace irregular_tile {
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int MOST = 128;                     /* rows and columns of a tile, at most */
-constexpr int PLAIN_ROWS = 16;                /* at a time, at most, by plain multiply-adds */
-constexpr int DEPTH = 32, PIECES = DEPTH / 8; /* of a stage, and of a row in it */
-constexpr int WINDOW = 2048;                  /* rows among which flagged ones are looked for at a time */
+constexpr int MOST = 128;                      /* rows and columns of a tile, at most */
+constexpr int PLAIN_ROWS = RFI_IRREGULAR_ROWS; /* at a time, at most, by plain multiply-adds */
+constexpr int DEPTH = 32, PIECES = DEPTH / 8;  /* of a stage, and of a row in it */
+constexpr int WINDOW = RFI_IRREGULAR_WINDOW;   /* rows among which flagged ones are looked for at a time */
 /* x is scaled to a largest magnitude of 2^90, that of the terms of binary16 and so much more; beside W in three terms
  * of bfloat16, which has float32's range itself, to that of its own terms. */
 __device__ __forceinline__ int up_of(const rfi_cuda_product &p) { return p.w.least ? 0 : 76; }
@@ -34,6 +35,7 @@ struct Notes {
     float w_scale[MOST];
     int infinities[MOST];                              /* of a row of x, or of W */
     int list[WINDOW], counts[WARPS], infinite, finite; /* of W's rows there are both kinds, or one */
+    int last[WINDOW / PLAIN_ROWS];                     /* of groups of rows: whether this block drew the last ticket */
 };
 
 /* A tile, and the terms of a stage of it: first those of x, then those of W. */
@@ -61,28 +63,44 @@ template <Pass PASS_, int ROWS_, int COLUMNS_> struct Shape {
 
 /* The rows of x that are computed in one way. A scale says whether they are finite; where the infinities of others are,
  * in place of their terms: see rfi_cuda_split. */
-enum Kind { FINITE, FEW, MANY, ALL };
+enum Kind { FINITE, FEW, MANY, KINDS };
 
 __device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, int64_t row) {
     return (const int *)((const uint16_t *)p.x.data + row * p.x.ld);
 }
-__device__ __forceinline__ bool is_of(const rfi_cuda_product &p, int64_t row, Kind kind) {
-    if (!p.irregular[row] || kind == ALL) return p.irregular[row];
-    if (p.x.scale[row] != INFINITY) return kind == FINITE;
-    return kind == (infinities_of(p, row)[0] > RFI_FEW_INFINITIES ? MANY : FEW);
-}
 
-/* The flagged rows of a kind among the WINDOW from row `first` on, in their order, which is the same in every block.
- * Their number. By THREADS threads; sync() is a barrier of them. */
-template <class Sync>
-__device__ int list_rows(const rfi_cuda_product &p, Kind kind, int64_t first, Notes &notes, int thread, Sync sync) {
-    constexpr int EACH = WINDOW / THREADS;
-    const int64_t row = first + thread * EACH;
-    const int lane = thread % 32;
-    unsigned flags = 0;
+constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
+
+/* Which of a thread's rows of the WINDOW from row `first` on are of each kind: a bit a row. What is read for one row
+ * waits for nothing of another's. */
+struct Flags {
+    unsigned of[KINDS];
+    __device__ __forceinline__ Flags(const rfi_cuda_product &p, int64_t first, int thread) : of() {
+        const int64_t row = first + thread * ROWS_EACH;
+        bool flagged[ROWS_EACH];
+        float scale[ROWS_EACH];
+        int number[ROWS_EACH];
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
-        if (row + i < p.batch && is_of(p, row + i, kind)) flags |= 1u << i;
+        for (int i = 0; i < ROWS_EACH; i++) flagged[i] = row + i < p.batch && p.irregular[row + i];
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++) scale[i] = flagged[i] ? p.x.scale[row + i] : 0;
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++) number[i] = scale[i] == INFINITY ? infinities_of(p, row + i)[0] : 0;
+#pragma unroll
+        for (int i = 0; i < ROWS_EACH; i++) {
+            const bool infinite = scale[i] == INFINITY, few = number[i] <= RFI_FEW_INFINITIES;
+            of[FINITE] |= (flagged[i] && !infinite ? 1u : 0u) << i;
+            of[FEW] |= (infinite && few ? 1u : 0u) << i;
+            of[MANY] |= (infinite && !few ? 1u : 0u) << i;
+        }
+    }
+};
+
+/* The rows whose `flags` say so among the WINDOW from row `first` on, in their order, which is the same in every block.
+ * Their number. By THREADS threads; sync() is a barrier of them. */
+template <class Sync> __device__ int list_rows(unsigned flags, int64_t first, Notes &notes, int thread, Sync sync) {
+    const int64_t row = first + thread * ROWS_EACH;
+    const int lane = thread % 32;
     int upto = __popc(flags);
     for (int step = 1; step < 32; step *= 2) {
         const int below = __shfl_up_sync(~0u, upto, step);
@@ -98,7 +116,7 @@ __device__ int list_rows(const rfi_cuda_product &p, Kind kind, int64_t first, No
         all += notes.counts[w];
     }
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
+    for (int i = 0; i < ROWS_EACH; i++)
         if (flags >> i & 1) notes.list[at++] = (int)(row + i);
     sync(); /* the list is written */
     return all;
@@ -138,15 +156,18 @@ __device__ __forceinline__ void store_shared_16(uint32_t to, uint16_t v) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(v) : "memory");
 }
 
-/* Eight values to the terms of shape S, of TF32, to `to` and TERM bytes further on. */
+/* Eight finite values to the terms of shape S, of TF32, to `to` and TERM bytes further on. Rounded as cvt.rna does, but
+ * for what that asks about infinities, and tensor cores do not read the last bits of a term. */
 template <class S, int TERM> __device__ __forceinline__ void put_terms(uint32_t to, float (&v)[8]) {
 #pragma unroll
     for (int t = 0; t < S::TERMS; t++) {
         uint32_t term[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(term[i]) : "f"(v[i]));
-            if (t + 1 < S::TERMS) v[i] -= __uint_as_float(term[i]);
+            term[i] = __float_as_uint(v[i]) + 0x1000;
+            if (t + 1 == S::TERMS) continue;
+            term[i] &= 0xffffe000;
+            v[i] -= __uint_as_float(term[i]);
         }
         store_shared(to + t * TERM, make_uint4(term[0], term[1], term[2], term[3]));
         store_shared((to ^ 16) + t * TERM, make_uint4(term[4], term[5], term[6], term[7]));
@@ -234,14 +255,23 @@ template <class S> struct XPieces {
         infinities += __popc(there) / 16;
         return (two & 0x80008000 | 0x3f803f80) & there;
     }
-    __device__ __forceinline__ void put(uint32_t stage, uint32_t raw) {
+    /* What has come, of all steps before any is put: none of them then waits for another. */
+    struct Fetched {
+        pieces::piece<1> of[STEPS];
+    };
+    __device__ __forceinline__ void fetch(Fetched &fetched, uint32_t raw) const {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++, raw += 2 * THREADS * 16)
+            fetched.of[s] = {{load_shared(raw), load_shared(raw + THREADS * 16)}};
+    }
+    __device__ __forceinline__ void put(uint32_t stage, const Fetched &fetched) {
         const bool narrow = from.whole != pieces::VALUES;
 #pragma unroll
-        for (int s = 0; s < STEPS; s++, raw += 2 * THREADS * 16) {
+        for (int s = 0; s < STEPS; s++) {
             if (row[s] < 0) continue;
             /* The steps' rows are a multiple of eight apart: they are permuted alike. */
             const uint32_t to = stage + place + s * (THREADS / PIECES) * S::ROW;
-            const pieces::piece<1> piece = {{load_shared(raw), load_shared(raw + THREADS * 16)}};
+            const pieces::piece<1> &piece = fetched.of[s];
             if (PASS != VALUES) {
                 const uint32_t infinity = from.rows.dtype == RF_FLOAT16 ? 0x7c007c00 : 0x7f807f80;
                 const Words low = words_of(piece.raw[0]), high = words_of(piece.raw[1]);
@@ -322,17 +352,24 @@ template <class S> struct WPieces {
             }
         }
     }
-    __device__ __forceinline__ void put(const rfi_cuda_product &p, uint32_t stage, uint32_t raw, int thread) {
+    struct Fetched {
+        uint4 term[STEPS][TERMS];
+    };
+    __device__ __forceinline__ void fetch(Fetched &fetched, uint32_t raw) const {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++)
+#pragma unroll
+            for (int t = 0; t < TERMS; t++)
+                fetched.term[s][t] = t < terms ? load_shared(raw + (2 * S::X_STEPS + s * terms + t) * THREADS * 16)
+                                               : make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void put(const rfi_cuda_product &p, uint32_t stage, const Fetched &fetched, int thread) {
         const bool bfloat16 = p.w.dtype == RF_BFLOAT16;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             const int column = (s * THREADS + thread) / PIECES;
             const uint32_t to = stage + S::FIRST_W + place_of<S::ROW>(column, thread % PIECES * (S::TF32 ? 2 : 1));
-            uint4 term[TERMS];
-#pragma unroll
-            for (int t = 0; t < TERMS; t++)
-                term[t] = t < terms ? load_shared(raw + (2 * S::X_STEPS + s * terms + t) * THREADS * 16)
-                                    : make_uint4(0, 0, 0, 0);
+            const uint4(&term)[TERMS] = fetched.term[s];
             if (PASS != VALUES) {
                 /* A value that is not zero has a term that is not, or, in a row with infinities, a second one of -0;
                  * the first has its sign in any case. In such a row the infinities alone have a first term that is not
@@ -509,8 +546,12 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     /* The next stage to a buffer; a thread reads what it has asked for itself: no barrier. */
     const auto put = [&](int buffer) {
         wait_for_oldest(room.stages);
-        x.put(stages + buffer, raw + slot * room.raw);
-        w.put(p.product, stages + buffer, raw + slot * room.raw, thread);
+        typename XPieces<S>::Fetched xs;
+        typename WPieces<S>::Fetched ws;
+        x.fetch(xs, raw + slot * room.raw);
+        w.fetch(ws, raw + slot * room.raw);
+        x.put(stages + buffer, xs);
+        w.put(p.product, stages + buffer, ws, thread);
         load(slot);
         if (++slot == room.stages) slot = 0;
         Sums::written();
@@ -540,6 +581,10 @@ template <class Sums, class Sync> __device__ __forceinline__ void multiply(Sums 
     if (PASS != VALUES) sync(); /* all infinities are counted */
 }
 
+/* By shuffle, so that the compiler sees that it is the same for a warp: products of warpgroups are otherwise brought to
+ * an end one by one. */
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(~0u, v, 0); }
+
 /* What becomes of a logit whose infinities have this sum of signs: nothing, if there are none. */
 enum Fate { NONE, UP_TO_INFINITY, DOWN_TO_INFINITY, NOT_A_NUMBER };
 __device__ __forceinline__ unsigned fate_of(float sum, int infinities) {
@@ -555,6 +600,86 @@ __device__ __forceinline__ float logit_of(
     return (float)((double)rfi_unbiased(sum) * (double)p.x.scale[row] * (double)notes.w_scale[c] * down_of(p));
 }
 
+/* Whether a logit has terms that pull up, and whether it has some that pull down, for each row of a tile: of its
+ * columns, 32 a word, first those that go up, then those that go down. Both: NaN. */
+template <class S> struct Seen {
+    static constexpr int WORDS = S::COLUMNS / 32 * 2;
+    unsigned of[S::ROWS * WORDS];
+    __device__ __forceinline__ void clear(int rows, int thread) {
+        for (int i = thread; i < rows * WORDS; i += THREADS) of[i] = 0;
+    }
+    __device__ __forceinline__ void mark(int row, int column, bool up, bool down) {
+        unsigned *const at = &of[row * WORDS + column / 32 * 2];
+        if (up) atomicOr(at, 1u << column % 32);
+        if (down) atomicOr(at + 1, 1u << column % 32);
+    }
+    __device__ __forceinline__ unsigned fate_at(int row, int column) const {
+        const unsigned *const at = &of[row * WORDS + column / 32 * 2];
+        return (at[0] >> column % 32 & 1) * UP_TO_INFINITY | (at[1] >> column % 32 & 1) * DOWN_TO_INFINITY;
+    }
+};
+
+/* What rows of x are at the places of W's infinities in a tile, to `shared`, if these are few enough to be listed; else
+ * false. A warp looks through a row of W at a time. */
+template <class S, class Sync> __device__ __noinline__ bool look_up_x(const rfi_cuda_product &p, unsigned char *shared,
+    Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+    constexpr int PLACES = 1024, AT_ONCE = 8;
+    struct Room {
+        Seen<S> seen;
+        int count;
+        int2 at[PLACES]; /* the place, twice, and 1 for one below zero, and the column */
+    };
+    static_assert(sizeof(Room) <= S::LEAST_BYTES, "it fits");
+    Room &room = *(Room *)shared;
+    const int *const list = notes.list + first, lane = thread % 32;
+    room.seen.clear(rows, thread);
+    if (thread == 0) room.count = 0;
+    sync(); /* that is there, and what lay in this memory is read */
+#pragma unroll 1
+    for (int c = thread / 32; c < S::COLUMNS; c += WARPS) {
+        if (notes.w_scale[c] != INFINITY) continue;
+        const int64_t column = column0 + c;
+#pragma unroll 1
+        for (int64_t k0 = lane * 8; k0 < p.in_features; k0 += AT_ONCE * 256) {
+            uint4 piece[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int64_t k = k0 + i * 256;
+                piece[i] = make_uint4(0, 0, 0, 0);
+                if (k < p.in_features)
+                    piece[i] = *(const uint4 *)((const uint16_t *)p.w.data +
+                        (p.w.panel ? rfi_place(p.w.panel, p.w.ld, column, k) : column * p.w.ld + k));
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const Words words = words_of(piece[i]);
+                if (!((words.w[0] | words.w[1] | words.w[2] | words.w[3]) & 0x7fff7fff)) continue;
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    const uint32_t value = words.w[j / 2] >> j % 2 * 16;
+                    if (!(value & 0x7fff)) continue;
+                    const int number = atomicAdd(&room.count, 1);
+                    if (number < PLACES)
+                        room.at[number] = make_int2((int)(k0 + i * 256 + j) << 1 | (int)(value >> 15 & 1), c);
+                }
+            }
+        }
+    }
+    sync(); /* all places are listed */
+    const int count = room.count;
+    if (count > PLACES) return false;
+#pragma unroll 4
+    for (int i = thread; i < count * rows; i += THREADS) {
+        const int row = i % rows;
+        const int2 at = room.at[i / rows];
+        const float v = rfi_load_as<float>(p.x_stored.data, p.x_stored.dtype, list[row] * p.x_stored.ld + (at.x >> 1));
+        const bool negative = (v < 0) != (at.x & 1);
+        room.seen.mark(row, at.y, v == 0 || !negative, v == 0 || negative);
+    }
+    sync(); /* all have been seen */
+    return true;
+}
+
 /* Logits without bias of a tile: `rows` rows of one kind, those of notes.list from `first` on, to `shared`, TILE_LD
  * apart; that has `bytes`, LEAST_BYTES or more. Whether W has infinite rows there, and others. */
 template <template <Pass> class Sums, class Sync> __device__ __forceinline__ void compute_tile(const rfi_cuda_fold &p,
@@ -565,11 +690,20 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
     constexpr int TILE_LD = Sums<VALUES>::Tile::TILE_LD;
     unsigned fates[Sums<W_INFINITIES>::COUNT / 16] = {}; /* by the infinities of W, two bits each */
     if (infinite) {
+        typedef typename Sums<VALUES>::Tile S;
         Sums<W_INFINITIES> sums(thread, rows, true);
-        multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
-        sums.each(
-            [&](int, int c, float sum, int i) { fates[i / 16] |= fate_of(sum, notes.infinities[c]) << i % 16 * 2; });
-        sync(); /* the numbers are read */
+        if (uniform(look_up_x<S>(p.product, shared, notes, first, rows, column0, thread, sync))) {
+            const Seen<S> &seen = *(const Seen<S> *)shared;
+            sums.each([&](int r, int c, float, int i) {
+                if (r < rows) fates[i / 16] |= seen.fate_at(r, c) << i % 16 * 2;
+            });
+        } else {
+            multiply(sums, p, shared, bytes, notes, list, rows, column0, thread, sync);
+            sums.each([&](int, int c, float sum, int i) {
+                fates[i / 16] |= fate_of(sum, notes.infinities[c]) << i % 16 * 2;
+            });
+        }
+        sync(); /* what this is from is read */
     }
     const auto fate_at = [&](int i) { return fates[i / 16] >> i % 16 * 2 & 3; };
     if (kind == FINITE) {
@@ -595,10 +729,10 @@ template <template <Pass> class Sums, class Sync> __device__ __forceinline__ voi
  */
 template <class S, class Sync> __device__ __noinline__ void look_up(
     const rfi_cuda_product &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
-    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, GROUPS = COLUMNS / 32, WORDS = 2 * GROUPS,
+    constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, GROUPS = COLUMNS / 32, WORDS = Seen<S>::WORDS,
                   BUCKETS = THREADS, AT_ONCE = 16 / GROUPS; /* places of a warp whose latencies overlap */
     struct Places {
-        unsigned seen[S::ROWS * WORDS]; /* of each row: the columns that go up, and those that go down, 32 a word */
+        Seen<S> seen;
         int buckets[BUCKETS], warps[WARPS];
         int2 at[S::ROWS * RFI_FEW_INFINITIES]; /* as in infinities_of, and the row */
     };
@@ -606,7 +740,7 @@ template <class S, class Sync> __device__ __noinline__ void look_up(
     static_assert(sizeof(Places) + sizeof(float) * S::ROWS * TILE_LD <= S::LEAST_BYTES, "it fits behind the tile");
     const int *const list = notes.list + first, lane = thread % 32, warp = thread / 32,
                      shift = max(0, 24 - __clz((int)min(p.in_features - 1, (int64_t)INT32_MAX))); /* BUCKETS of K */
-    for (int i = thread; i < rows * WORDS; i += THREADS) places.seen[i] = 0;
+    places.seen.clear(rows, thread);
     places.buckets[thread] = 0;
     sync(); /* that is there, and what lay in this memory is read */
     const auto each_place = [&](auto use) {
@@ -678,15 +812,14 @@ template <class S, class Sync> __device__ __noinline__ void look_up(
                 const bool negative = (value[i][g] >> 15 ^ at[i].x) & 1;
                 const unsigned up = __ballot_sync(~0u, !rest || !negative),
                                down = __ballot_sync(~0u, !rest || negative);
-                if (lane < 2 && e + i < all) atomicOr(&places.seen[at[i].y * WORDS + 2 * g + lane], lane ? down : up);
+                if (lane < 2 && e + i < all)
+                    atomicOr(&places.seen.of[at[i].y * WORDS + 2 * g + lane], lane ? down : up);
             }
     }
     sync(); /* all have been seen */
     for (int i = thread; i < rows * COLUMNS; i += THREADS) {
         const int r = i / COLUMNS, c = i % COLUMNS;
-        const unsigned *const seen = &places.seen[r * WORDS + c / 32 * 2];
-        const bool up = seen[0] >> c % 32 & 1, down = seen[1] >> c % 32 & 1;
-        tile[r * TILE_LD + c] = up && down ? NAN : up ? INFINITY : -INFINITY;
+        tile[r * TILE_LD + c] = fated(places.seen.fate_at(r, c));
     }
     sync(); /* the tile is written */
 }
@@ -704,20 +837,26 @@ template <class Sync> __device__ __forceinline__ void note_columns(
     sync(); /* all have looked */
 }
 
-/* By shuffle, so that the compiler sees that it is the same for a warp: products of warpgroups are otherwise brought to
- * an end one by one. */
-__device__ __forceinline__ int uniform(int v) { return __shfl_sync(~0u, v, 0); }
-
-/* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states. */
-template <template <Pass> class Sums, class Sync> __device__ void compute(const rfi_cuda_fold &p, unsigned char *shared,
-    int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync) {
+/* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states.
+ * Rows that are in a tile together are a group. finish(number, groups, rows, count, tiles) is called by all threads
+ * once a block's tiles of the rows of notes.list are done: that are `count` in groups of `rows`, number `number` of all
+ * groups and those behind it, of so many tiles each. Tile i of them is of group i % groups. */
+template <template <Pass> class Sums, class Sync, class Finish> __device__ void compute(const rfi_cuda_fold &p,
+    unsigned char *shared, int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync,
+    Finish finish) {
     typedef typename Sums<VALUES>::Tile S;
     constexpr int COLUMNS = S::COLUMNS;
     const int64_t columns = (p.product.out_features + COLUMNS - 1) / COLUMNS;
-    for (int64_t window = 0; window < p.product.batch; window += WINDOW)
+    int64_t all_groups = 0;
+    for (int64_t window = 0; window < p.product.batch; window += WINDOW) {
+        const Flags flags(p.product, window, thread);
 #pragma unroll 1
-        for (int kind = FINITE; kind <= MANY; kind++) {
-            const int count = uniform(list_rows(p.product, (Kind)kind, window, notes, thread, sync));
+        for (int kind = FINITE; kind < KINDS; kind++) {
+            const int count = uniform(list_rows(kind == FINITE ? flags.of[FINITE]
+                    : kind == FEW                              ? flags.of[FEW]
+                                                               : flags.of[MANY],
+                window, notes, thread, sync));
+            if (!count) continue;
             const int most = Sums<VALUES>::PLAIN && kind != FEW ? PLAIN_ROWS : S::ROWS;
             const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
             for (int64_t i = block; i < tiles; i += blocks) {
@@ -727,7 +866,7 @@ template <template <Pass> class Sums, class Sync> __device__ void compute(const 
                 const bool infinite = uniform(notes.infinite), finite = uniform(notes.finite);
                 const auto fold = [&](int first, int rows) {
                     rfi_fold_tile(p, (const float *)shared, S::TILE_LD, 0, rows, column0, COLUMNS, notes.list + first,
-                        thread, WARPS);
+                        thread, WARPS, rfi_beside_others());
                     sync(); /* the tile is read, its states are written */
                 };
                 if (kind == FEW && !infinite)
@@ -745,7 +884,10 @@ template <template <Pass> class Sums, class Sync> __device__ void compute(const 
                         p, (Kind)kind, infinite, finite, shared, bytes, notes, first, rows, column0, thread, sync);
                 fold(first, rows);
             }
+            finish(all_groups, groups, most, count, columns);
+            all_groups += groups;
         }
+    }
 }
 
 } // namespace irregular_tile

@@ -47,7 +47,7 @@ template <class T, int TOTALS> struct alignas(TOTALS == 1 ? 2 * sizeof(T) : TOTA
     }
 
 /* A reduction as a type, for code that is compiled once for each. */
-#define RFI_REDUCTION(id, number, name, flags, peak0_, peak_, total0, total1, finish_, doc)                     \
+#define RFI_REDUCTION(id, number, name, flags, peak0_, peak_, total0, total1, finish_, ...)                     \
     struct rfi_reduction_##id {                                                                                 \
         static constexpr int TOTALS = rfi_totals_##id, FLAGS = (flags);                                         \
         static __host__ __device__ constexpr bool adds(int i) { return i ? RFI_ADDS total1 : RFI_ADDS total0; } \

@@ -34,7 +34,7 @@ template <> struct rfi_typed<double> {
     static __device__ __forceinline__ double down(double m) { return rfi_down_f64(m); }
 };
 
-#define RFI_OP(id, number, name, params, flags, formula, doc)                                              \
+#define RFI_OP(id, ...)                                                                                    \
     RFI_FN float rfi_op_##id(float x, float a, float b, float s) { return rfi_op_##id##_f32(x, a, b, s); } \
     RFI_FN double rfi_op_##id(double x, double a, double b, double s) { return rfi_op_##id##_f64(x, a, b, s); }
 #include "ops.def"

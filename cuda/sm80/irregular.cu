@@ -31,7 +31,9 @@ __global__ void __launch_bounds__(tile::THREADS) fold_irregular(const __grid_con
     if (!__syncthreads_or(flagged)) return;
     const int bytes = bytes_of(p.schedule);
     tile::Notes &notes = *(tile::Notes *)(shared + bytes);
-    tile::compute<tile::ByWarps>(p, shared, bytes, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); });
+    tile::compute<tile::ByWarps>(
+        p, shared, bytes, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); },
+        [](int64_t, int64_t, int, int, int64_t) {}); /* the kernel behind this one joins the states */
 }
 
 } // namespace

@@ -31,12 +31,21 @@ constexpr int PROMOTE_STEPS = 2;
 template <class Element> constexpr int promote_depth = 512;
 template <> constexpr int promote_depth<__nv_bfloat16> = 2048;
 
+/* Bytes of shared memory that a block has wherever this code runs. Machine code for 9.0 runs nowhere else. */
+#if defined RFI_NO_PTX_90 && defined __CUDA_ARCH__ && __CUDA_ARCH__ == 900
+constexpr int SHARED_HERE = 227 * 1024;
+#else
+constexpr int SHARED_HERE = 0;
+#endif
+
 /* DEPTH: values of K in a stage. RING: bytes of all stages, at most. BLOCKS: a multiprocessor at least; that and the
- * warps decide the registers a thread has. ASIDE_SHARED: sums wait in shared memory, else in local memory. */
+ * warps decide the registers a thread has. ASIDE_SHARED: sums wait in shared memory, else in local memory. BELOW: bytes
+ * of shared memory; where a block has as many, another shape takes this one's place. */
 template <class Element, int X_TERMS, int W_TERMS, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING,
-    int BLOCKS, bool ASIDE_SHARED>
+    int BLOCKS, bool ASIDE_SHARED, int BELOW = INT32_MAX>
 struct shape {
     typedef Element element;
+    static constexpr bool runs_here = BELOW > SHARED_HERE;
     static constexpr int item = 2;
     static constexpr bool whole_pieces = true; /* see in_pieces in forward.c */
     static constexpr int x_terms = X_TERMS, w_terms = W_TERMS, rows = ROWS, columns = COLUMNS, warps_m = WARPS_M,
@@ -308,6 +317,10 @@ template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_pro
 
 template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     fold_mma(const __grid_constant__ rfi_cuda_fold p) {
+    if (!S::runs_here) { /* what is never launched is not compiled */
+        __trap();
+        return;
+    }
     if (!rfi_is_wanted(p.schedule)) return;
     extern __shared__ __align__(128) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * S::rows, column0 = (int64_t)blockIdx.y * S::columns;
@@ -363,12 +376,6 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     if (p.schedule.tickets) rfi_finish_rows<float>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
-/* Whether a device has room for as many blocks of these on a multiprocessor as they are made for. A block takes 1 KB
- * and its static memory besides; a multiprocessor has 1 KB more than one block may take. */
-template <class S> bool has_room(const rfi_cuda_fold *fold) {
-    return S::blocks * (S::shared_bytes + 1024 + 256) <= fold->schedule.shared_per_block + 1024;
-}
-
 /* The batch varies fastest: W streams from memory once, x stays in the second-level cache. */
 template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
     const int64_t row_blocks = rfi_tiles(fold->product.batch, S::rows),
@@ -380,53 +387,66 @@ template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t st
         S::shared_bytes, stream, fold->schedule.overlaps);
 }
 
+/* What a block of a device must have, that there is room for as many of these on a multiprocessor as they are made for.
+ * A block takes 1 KB and its static memory besides; a multiprocessor has 1 KB more than one block may take. */
+template <class S> constexpr int room_bytes = S::blocks * (S::shared_bytes + 1024 + 256) - 1024;
+
 /* Neither the place of the sums nor the number of stages changes a bit. */
 template <class E, int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int RING, int BLOCKS>
 cudaError_t launch_large(const rfi_cuda_fold *fold, cudaStream_t stream) {
     typedef shape<E, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 32, RING, BLOCKS, true> with_room;
-    return has_room<with_room>(fold)
+    return fold->schedule.shared_per_block >= room_bytes<with_room>
         ? launch<with_room>(fold, stream)
-        : launch<shape<E, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 32, RING, BLOCKS, false>>(fold, stream);
+        : launch<shape<E, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 32, RING, BLOCKS, false, room_bytes<with_room>>>(
+              fold, stream);
 }
 
 bool is_single(const rfi_cuda_fold *fold) { return !fold->product.x.low && !fold->product.w.low; }
 
 /* WIDE: bytes of stages of three terms a side, which take the most. */
-template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS, int WIDE>
+template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int DEPTH, int RING, int BLOCKS, int WIDE,
+    int BELOW = INT32_MAX>
 cudaError_t launch_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
     constexpr int LEAST = ROWS < 32 ? 64 : 32; /* columns of a stage, so that each thread has a row to copy */
     const int x_terms = rfi_terms_of(fold->product.x), w_terms = rfi_terms_of(fold->product.w);
     if (w_terms == 3)
-        return launch<shape<__nv_bfloat16, 3, 3, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, WIDE, 1, false>>(fold, stream);
+        return launch<shape<__nv_bfloat16, 3, 3, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, WIDE, 1, false, BELOW>>(
+            fold, stream);
     if (x_terms == 3)
-        return launch<shape<__nv_bfloat16, 3, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, RING, BLOCKS, false>>(
+        return launch<shape<__nv_bfloat16, 3, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, LEAST, RING, BLOCKS, false, BELOW>>(
             fold, stream);
     if (x_terms == 1)
-        return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
-    if (w_terms == 2)
-        return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
-    if (fold->product.w.dtype == RF_BFLOAT16)
-        return launch<shape<__nv_bfloat16, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(
+        return launch<shape<__half, 1, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false, BELOW>>(
             fold, stream);
-    return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false>>(fold, stream);
+    if (w_terms == 2)
+        return launch<shape<__half, 2, 2, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false, BELOW>>(
+            fold, stream);
+    if (fold->product.w.dtype == RF_BFLOAT16)
+        return launch<shape<__nv_bfloat16, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false, BELOW>>(
+            fold, stream);
+    return launch<shape<__half, 2, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, DEPTH, RING, BLOCKS, false, BELOW>>(
+        fold, stream);
 }
 
 /* Bytes of stages: what every device has, and what small tiles take where they can, to keep more of W on its way. */
 constexpr int RING = 98304, LARGE_RING = 163840;
 
-template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int BYTES>
+template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N, int BYTES, int BELOW>
 cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    if (!is_single(fold)) return launch_terms<ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, BYTES>(fold, stream);
+    if (!is_single(fold))
+        return launch_terms<ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, BYTES, BELOW>(fold, stream);
     if (fold->product.x.dtype == RF_BFLOAT16)
-        return launch<shape<__nv_bfloat16, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
-    return launch<shape<__half, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false>>(fold, stream);
+        return launch<shape<__nv_bfloat16, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false, BELOW>>(
+            fold, stream);
+    return launch<shape<__half, 1, 1, ROWS, COLUMNS, WARPS_M, WARPS_N, 64, BYTES, 2, false, BELOW>>(fold, stream);
 }
 
 template <int ROWS, int COLUMNS, int WARPS_M, int WARPS_N>
 cudaError_t launch_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return fold->schedule.shared_per_block >= LARGE_RING + 1024
-        ? launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, LARGE_RING>(fold, stream)
-        : launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, RING>(fold, stream);
+    constexpr int ENOUGH = LARGE_RING + 1024;
+    return fold->schedule.shared_per_block >= ENOUGH
+        ? launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, LARGE_RING, INT32_MAX>(fold, stream)
+        : launch_small<ROWS, COLUMNS, WARPS_M, WARPS_N, RING, ENOUGH>(fold, stream);
 }
 
 } // namespace

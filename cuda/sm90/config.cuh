@@ -14,9 +14,7 @@
 
 namespace hopper {
 
-constexpr int GROUP = RFI_SM90_GROUP;     /* states of a row that are merged at a time, where they are many */
-constexpr int LANES = 4;                  /* that merge the states of a row, pairs, */
-constexpr int JOINED = LANES * GROUP / 2; /* so many in one round */
+constexpr int GROUP = RFI_SM90_GROUP; /* states of a row that are merged at a time, where they are many */
 constexpr int CHUNK = 16; /* accumulators at most that a thread takes through the steps at a time: the branch on a step
                              is paid once for these */
 constexpr int CONSUMERS = 2; /* warpgroups that multiply */
@@ -35,7 +33,6 @@ struct Parameters {
     int32_t x_rows;     /* of a box of x: no more than the batch has, for rows outside cost as much as others */
     int32_t m_group;    /* clusters of row tiles that are walked before the next columns */
     int32_t slots;      /* states of a row */
-    int32_t group;      /* states of a row that are merged before the groups are: see RFI_SM90_GROUP */
     int32_t group_slot; /* where the states of groups of them begin */
     rfi_cuda_fold fold;
 };
@@ -48,8 +45,9 @@ struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
     static constexpr bool BF16 = BF16_;
-    static constexpr bool TF32 = TF32_;         /* one term, of 32 bits, */
-    static constexpr int UNITS = TF32_ ? 2 : 1; /* which counts as two columns of 16 */
+    static constexpr bool TF32 = TF32_;              /* one term, of 32 bits, */
+    static constexpr int UNITS = TF32_ ? 2 : 1;      /* which counts as two columns of 16 */
+    static constexpr bool LEVELS = !BF16_ && !TF32_; /* rows of x may have two */
     static constexpr int BM = BM_, BN = BN_, CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;
     static constexpr int ORDER =
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */
@@ -140,6 +138,9 @@ struct Walk {
 template <class C> __device__ __forceinline__ Walk first_tile(const Parameters &p) {
     return {tile_at<C>(p, blockIdx.x / C::CLUSTER), 0};
 }
+
+/* Whether states are merged by this kernel: the last to write one of a row is known by its ticket. */
+__device__ __forceinline__ bool draws_tickets(const rfi_cuda_fold &f) { return f.schedule.tickets != NULL; }
 
 /* Warps of a block that take_next is for. */
 __device__ __forceinline__ int tile_readers(const Parameters &p) {

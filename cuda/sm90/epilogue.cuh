@@ -106,7 +106,7 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(
             }
         }
         switch (now) {
-#define RFI_OP(id, number, name, params, flags, formula, doc)                  \
+#define RFI_OP(id, number, name, params, flags, ...)                           \
     case RFI_CUDA_OP_##id:                                                     \
         _Pragma("unroll") for (int j = 0; j < SIZE; j++) {                     \
             v[j] = rfi_op_##id##_f32(v[j], a[j / 4 * 2 + j % 2], b, saved[j]); \

@@ -55,6 +55,6 @@ static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .
 static const family HOPPER_HALVES =
     {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .halves = 1};
 static const family HOPPER_SMALL =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 4e-6};
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 2e-6};
 
 #endif

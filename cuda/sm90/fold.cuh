@@ -217,36 +217,49 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
     return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0);
 }
 
-/* The sums of a tile, half of the columns after the other: the tensor cores add what C::DEPTH stages give, plain
- * additions these. There are whole DEPTHs of stages. */
-template <class C, int N> __device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p,
-    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, int stages, bool wide, int warpgroup) {
+/* What DEPTH stages give, half of the columns after the other: the tensor cores add this, plain additions the rest. */
+template <class C, int N>
+__device__ __forceinline__ void add_stages(float (&total)[N], const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
-    for (int i = 0; i < N; i++) total[i] = 0;
-#pragma unroll 1
-    for (int level = !C::BF16 && wide; level >= 0; level--) {
-        for (int k = 0; k < stages; k += C::DEPTH) {
+    for (int h = 0; h < PARTS; h++) {
+        float part[NR];
 #pragma unroll
-            for (int h = 0; h < PARTS; h++) {
-                float part[NR];
-#pragma unroll
-                for (int d = 0; d < C::DEPTH; d++) {
-                    if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
-                    multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
-                }
-                if (C::DEPTH > 1 && h == PARTS - 1) {
-                    wgmma_wait<1>();
-                    release<C>(sh.empty + 8 * ring.stage);
-                }
-                wgmma_wait<0>();
-                if (h == PARTS - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
-#pragma unroll
-                for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
-            }
-            ring.advance<C, C::DEPTH>();
+        for (int d = 0; d < C::DEPTH; d++) {
+            if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
+            multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
         }
-        if (!C::BF16 && level) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
+        if (C::DEPTH > 1 && h == PARTS - 1) {
+            wgmma_wait<1>();
+            release<C>(sh.empty + 8 * ring.stage);
+        }
+        wgmma_wait<0>();
+        if (h == PARTS - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
+#pragma unroll
+        for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+    }
+    ring.advance<C, C::DEPTH>();
+}
+
+/* The sums of a tile. There are whole DEPTHs of stages. Beside a search one loop over the stages of both levels, for
+ * two spill what is searched for; without one two loops, for one takes 2% longer: hopper.md 77. */
+template <class C, int N> __device__ __forceinline__ void multiply_by_stages(float (&total)[N], const Parameters &p,
+    const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, Tile tile, int stages, bool wide, int warpgroup) {
+#pragma unroll
+    for (int i = 0; i < N; i++) total[i] = 0;
+    if constexpr (C::SEARCHES) {
+        const int first = C::LEVELS && wide ? stages : 0; /* where the first level begins */
+#pragma unroll 1
+        for (int k = -first; k < stages; k += C::DEPTH) {
+            if (C::LEVELS && k == 0 && first) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
+            add_stages<C>(total, sh, ring, a, b);
+        }
+    } else {
+#pragma unroll 1
+        for (int level = !C::BF16 && wide; level >= 0; level--) {
+            for (int k = 0; k < stages; k += C::DEPTH) add_stages<C>(total, sh, ring, a, b);
+            if (!C::BF16 && level) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
+        }
     }
 }
 
@@ -285,11 +298,6 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Ring ring = {0, 0};
     Walk walk = first_tile<C>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
-    if constexpr (C::TOTALS == 1) {
-        if (has_time(p.fold))
-            finish_states(
-                finish_of(p, slot_of<C>(p, walk.of<C>(at.rank), at.warpgroup), at.warpgroup, sh.last, false), true);
-    }
     rfi_wait_for_previous();
     if (find_irregular<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     find_wide<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
@@ -312,22 +320,19 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (p.fold.visitor.chain.reduction != RF_OP_NONE) {
-            if (walk.count) finish_tile<C>(p, at, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+            if (walk.count)
+                finish_tile<C::TOTALS>(
+                    p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
             write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state, sh);
             previous = tile;
         }
     }
-    if (walk.count && p.fold.visitor.chain.reduction != RF_OP_NONE) {
-        const Slot s = slot_of<C>(p, previous, at.warpgroup);
-        if constexpr (C::TOTALS == 1) {
-            if (!has_time(p.fold)) finish_states(finish_of(p, s, at.warpgroup, sh.last, false), true);
-        }
-        finish_tile<C>(p, at, s, (walk.count + 1) % 2, sh);
-    }
+    if (walk.count && draws_tickets(p.fold))
+        finish_tile<C::TOTALS>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
+    static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
-        compute_irregular<C::TOTALS, Of128Rows>(
+        compute_irregular<C::TOTALS, Of<C::BM>::template Sums>(
             p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
@@ -389,8 +394,8 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);
         else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
-            draw_tickets<C>(
-                p, sh, warp - 2, true, [&](const Walk &walk) { return slot_of<C>(p, walk.of<C>(rank), warp - 2); });
+            draw_tickets<C>(p, sh, warp - 2, draws_tickets(p.fold),
+                [&](const Walk &walk) { return slot_of<C>(p, walk.of<C>(rank), warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

@@ -43,10 +43,15 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_> struct Config
     static_assert(STAGES >= 3 && SENT_BYTES <= STAGE, "room for what is exchanged");
 };
 
+/* Stages of a tile's part, as stages_of has them. */
+template <class C> __device__ __forceinline__ int part_of(const Parameters &p, bool idle, uint32_t tiles_before) {
+    return !idle ? p.part : tiles_before ? 0 : min(p.part, C::STAGES);
+}
+
 template <class C> __device__ __forceinline__ void produce_stages(
     const Parameters &p, const Shared<typename C::Folded> &sh, uint32_t ready, int rank) {
     using E = typename C::Folded;
-    const int begin = rank * p.part, count = p.part;
+    const int begin = rank * p.part;
     const uint64_t policy = policy_of(p.w_once);
     const bool in_blocks = p.w_block; /* by address where there is one term, through maps where terms are apart */
     int first_column = 0, w_bytes = 0;
@@ -80,17 +85,18 @@ template <class C> __device__ __forceinline__ void produce_stages(
         w_bytes = min(C::BN / RFI_BLOCK_ROWS, p.w_block - first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
         const int boxes = (int)min((p.fold.product.batch - row + p.x_rows - 1) / p.x_rows, (int64_t)p.x_boxes);
         const uint32_t x_bytes = boxes * p.x_rows * (C::X_ROW * C::X_TERMS);
-        const int ahead = waited ? 0 : min(count, C::STAGES); /* stages whose W is fetched first */
+        const int ahead = waited ? 0 : min(p.part, C::STAGES); /* stages whose W is fetched first */
         if (!waited) {
 #pragma unroll 1
             for (int k = 0; k < ahead; k++) load_w(k, k, x_bytes);
             rfi_wait_for_previous();
-            if (p.fold.product.levels.wide) mbarrier_wait(sh.wide_known, 0);
+            if (p.fold.product.irregular) mbarrier_wait(sh.wide_known, 0);
         }
         waited = true;
         if (!p.fold.schedule.next_tile) index += gridDim.x / E::CLUSTER;
         else if (rank == 0) index = gridDim.x / E::CLUSTER + atomicAdd(p.fold.schedule.next_tile, 1u);
-        const bool wide = is_wide<E>(sh, walk.tile.m);
+        const bool idle = is_idle<E>(p, sh, walk.tile.m), wide = !idle && is_wide<E>(sh, walk.tile.m);
+        const int count = part_of<C>(p, idle, walk.count);
         for (int level = wide; level >= 0; level--) {
             const int x_column = level * (int)p.fold.product.x.level + begin * C::K;
             for (int k = 0; k < count; k++) {
@@ -235,28 +241,17 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
     barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
-/* As finish_tile of finish.cuh, in the first block. */
-template <class E> __device__ __forceinline__ void finish_joined(
-    const Parameters &p, const Place &at, const Slot &s, uint32_t phase, const Shared<E> &sh) {
-    mbarrier_wait(sh.drawn + 8 * at.warpgroup, phase);
-    if (!sh.last[phase * CONSUMERS + at.warpgroup]) return;
-    finish_states(finish_of(p, s, at.warpgroup, sh.last, *sh.irregular), false);
-}
-
 template <class C> __device__ __forceinline__ void consume(
     const Parameters &p, const Shared<typename C::Folded> &sh, const Pairs &pairs, uint32_t ready, const Place &at) {
     using E = typename C::Folded;
     const uint64_t a = wgmma_descriptor<C::X_ROW>(sh.stages + at.warpgroup * 64 * C::X_ROW);
     const uint64_t b = wgmma_descriptor<C::W_ROW>(sh.stages + C::X_BYTES);
-    const int count = p.part;
     const bool reduces = p.fold.visitor.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
     Ring ring = {0, 0};
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
-    if (joins && has_time(p.fold))
-        finish_states(finish_of(p, place_of(p, walk.tile, at.warpgroup), at.warpgroup, sh.last, false), true);
     rfi_wait_for_previous();
-    if (sees_irregular(p.fold.product, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
+    if (find_irregular<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     find_wide<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
@@ -266,7 +261,9 @@ template <class C> __device__ __forceinline__ void consume(
             mbarrier_arrive_expect(pairs.full, C::BM * (int)sizeof(State<1>));
         {
             float total[C::SUMS];
-            const bool wide = __shfl_sync(~0u, is_wide<E>(sh, walk.tile.m), 0);
+            const bool idle = is_idle<E>(p, sh, walk.tile.m),
+                       wide = __shfl_sync(~0u, !idle && is_wide<E>(sh, walk.tile.m), 0);
+            const int count = __shfl_sync(~0u, part_of<C>(p, idle, walk.count), 0);
             sum_products<C>(total, p, sh, ring, a, b, count, wide, first_row_of<E>(walk.tile, at.warpgroup));
             exchange<C>(mine, total, sh, ring, ready, walk.count % 2, at.warpgroup * 128 + at.thread, at.rank);
         }
@@ -278,20 +275,18 @@ template <class C> __device__ __forceinline__ void consume(
         fold_sums<E>(p.fold, mine, row, column, sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces) {
-            if (walk.count) finish_joined(p, at, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+            if (walk.count)
+                finish_tile<1>(p, at.warpgroup, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
             join_and_write<C>(p, at, place_of(p, walk.tile, at.warpgroup), state, sh, pairs, walk.count % 2);
             previous = walk.tile;
         }
     }
-    if (walk.count && reduces) {
-        const Slot s = place_of(p, previous, at.warpgroup);
-        if (!has_time(p.fold)) finish_states(finish_of(p, s, at.warpgroup, sh.last, false), true);
-        finish_joined(p, at, s, (walk.count + 1) % 2, sh);
-    }
+    if (walk.count && draws_tickets(p.fold))
+        finish_tile<1>(p, at.warpgroup, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES<Of128Rows> <= C::STAGES * C::STAGE, "it fits where the ring was");
+    static_assert(IRREGULAR_BYTES<Of<64>::Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
-        compute_irregular<1, Of128Rows>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, C::STAGES * C::STAGE,
+        compute_irregular<1, Of<64>::Sums>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, C::STAGES * C::STAGE,
             at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
 }
 
@@ -301,19 +296,20 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
         tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
     __shared__ uint64_t tiles[HANDED_OUT];
-    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS];
+    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS], left_out[COUNTED_TILES];
     __shared__ uint64_t wide_known, ready_barrier, theirs_barrier;
     __shared__ State<1> theirs[C::BM];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     const Shared<E> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full),
         shared_address(columns_empty), shared_address(drawn), shared_address(tile_full), shared_address(tile_empty),
-        tiles, (float *)behind, last, &irregular, wide, nullptr, shared_address(&wide_known)};
+        tiles, (float *)behind, last, &irregular, wide, left_out, shared_address(&wide_known)};
     const uint32_t ready = shared_address(&ready_barrier);
     const Pairs pairs = {theirs, shared_address(&theirs_barrier)};
     const int rank = __shfl_sync(~0u, cluster_rank(), 0);
     rfi_release_next();
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
+    if (threadIdx.x < COUNTED_TILES) left_out[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         irregular = 0;
         mbarrier_init(ready, 1);
@@ -333,8 +329,8 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
         else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
-            draw_tickets<E>(
-                p, sh, warp - 2, rank == 0, [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
+            draw_tickets<E>(p, sh, warp - 2, rank == 0 && draws_tickets(p.fold),
+                [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

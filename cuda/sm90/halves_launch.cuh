@@ -23,7 +23,6 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_once = p->m_tiles == 1;
     p->m_group = 16;
     p->slots = (p->n_tiles + 1) / 2;
-    p->group = JOINED;
     p->group_slot = (p->slots + 1) / 2 * 2;
     /* A box has no rows that the batch lacks, but for a few. */
     const int rest = (int)(f.product.batch % C::BM);
@@ -45,8 +44,9 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     Parameters p;
     cudaError_t error = fill<C>(&p, f);
     const int64_t clusters = (int64_t)p.m_tiles * ((p.n_tiles + 1) / 2);
-    return error ? error
-                 : launch_blocks((const void *)halves_kernel<C>, &p, f, 2 * clusters, 2, THREADS, C::SHARED, stream);
+    if (!error)
+        error = launch_blocks((const void *)halves_kernel<C>, &p, f, 2 * clusters, 2, THREADS, C::SHARED, stream);
+    return error ? error : finish_apart(f, 0, p.slots, stream);
 }
 
 /* By the terms that x and W are in. */

@@ -10,32 +10,31 @@
 
 namespace hopper {
 
-/* Whether there is such a row, for one of the `threads` that ask: each looks at some of the flags. */
-__device__ __forceinline__ bool sees_irregular(const rfi_cuda_product &f, int thread, int threads) {
-    bool flagged = false;
-    if (f.irregular)
-        for (int64_t row = thread; row < f.batch; row += threads) flagged |= f.irregular[row];
-    return flagged;
-}
-
-/* Joins the states of a row by a warp, and finishes it. */
-template <int TOTALS>
-__device__ __forceinline__ void finish_irregular(const rfi_cuda_visitor &f, int64_t row, int lane) {
-    const State<TOTALS> *states = (const State<TOTALS> *)f.partials + row * f.num_partials;
-    State<TOTALS> all = {};
+/* Joins the states of `rows` rows, no more than ROWS, by a warp, and finishes them, a lane each. Several rows at a
+ * time: what is read for one does not wait for another's. */
+template <int TOTALS, int ROWS>
+__device__ __forceinline__ void finish_irregular(const rfi_cuda_visitor &f, const int *list, int rows, int lane) {
+    State<TOTALS> mine = {};
     with_reduction<TOTALS>(f.chain.reduction, [&](auto of) {
         typedef decltype(of) R;
-        State<TOTALS> state[1];
-        rfi_empty_state<R>(state[0]);
+        State<TOTALS> state[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) rfi_empty_state<R>(state[r]);
         for (int64_t i = lane; i * RFI_FOLD_COLUMNS < f.out_features; i += 32) {
-            const State<TOTALS> next[1] = {rfi_read_state<float, TOTALS>(states, i)};
-            rfi_join_states<R>(state[0], next);
+            State<TOTALS> next[ROWS];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                next[r] = rfi_read_state<float, TOTALS>(f.partials, list[min(r, rows - 1)] * f.num_partials + i);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) rfi_join_states<R>(state[r], {next[r]});
         }
         __syncwarp();
         rfi_join_lanes<R, 32>(state);
-        all = state[0];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (lane == r) mine = state[r];
     });
-    if (lane == 0) finish_row(f, row, all);
+    if (lane < rows) finish_row(f, list[lane], mine);
 }
 
 /* The sums of a tile by wgmma, from the stages, which lie as it reads them: of 128 rows a warpgroup has 64 with all
@@ -91,10 +90,12 @@ template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroup
         for (int i = 0; i < COUNT; i++) use(row + i / 2 % 2 * 8, column + i / 4 * 8 + i % 2, total[i], i);
     }
 };
-/* For few rows more tiles, so that more multiprocessors have one, and for very few plain multiply-adds. */
+/* For fewer rows more tiles, so that more multiprocessors have one, and for very few plain multiply-adds. */
 template <irregular_tile::Pass> using Of16Rows = irregular_tile::plain::Sums;
 template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
-template <irregular_tile::Pass PASS> using Of128Rows = ByWarpgroups<PASS, 128, 128>;
+template <int ROWS> struct Of {
+    template <irregular_tile::Pass PASS> using Sums = ByWarpgroups<PASS, ROWS, 128>;
+};
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
@@ -104,24 +105,32 @@ template <template <irregular_tile::Pass> class Sums> constexpr int IRREGULAR_BY
     Sums<irregular_tile::VALUES>::Tile::TWO_STAGES_BYTES + (int)sizeof(irregular_tile::Notes);
 
 /* By the consumers of every block, once all its tiles are done: blocks share out the tiles of such rows, the last to
- * finish merges the states. `shared` is memory that nothing uses any more, `bytes` of it, `barrier` one by name that
- * those threads may use. */
+ * finish one of a group of rows joins the states of these. `shared` is memory that nothing uses any more, `bytes` of
+ * it, `barrier` one by name that those threads may use. */
 template <int TOTALS, template <irregular_tile::Pass> class Sums> __device__ __forceinline__ void compute_irregular(
     const rfi_cuda_fold &f, uint8_t *shared, int bytes, int thread, int barrier) {
+    constexpr int AT_ONCE = 4; /* rows of a warp */
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
     bytes -= (int)sizeof(irregular_tile::Notes);
     irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + bytes);
-    irregular_tile::compute<Sums>(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync);
-    if (f.visitor.chain.reduction == RF_OP_NONE) return;
-    if (thread == 0) notes.counts[0] = draw(f.schedule.irregular_ticket, gridDim.x);
-    sync();
-    const bool last = notes.counts[0];
-    if (!last) return;
-    for (int64_t window = 0; window < f.product.batch; window += irregular_tile::WINDOW) {
-        const int count = irregular_tile::list_rows(f.product, irregular_tile::ALL, window, notes, thread, sync);
-        for (int i = thread / 32; i < count; i += IRREGULAR_THREADS / 32)
-            finish_irregular<TOTALS>(f.visitor, notes.list[i], thread % 32);
-    }
+    const auto finish = [&](int64_t number, int64_t groups, int rows, int count, int64_t tiles) {
+        if (f.visitor.chain.reduction == RF_OP_NONE) return;
+        for (int g = thread; g < groups; g += IRREGULAR_THREADS) notes.last[g] = 0;
+        sync();
+        /* A thread a tile, for a ticket takes microseconds to draw. */
+        for (int64_t i = blockIdx.x + (int64_t)thread * gridDim.x; i < groups * tiles;
+            i += (int64_t)IRREGULAR_THREADS * gridDim.x)
+            if (draw(f.schedule.irregular_tickets + number + i % groups, (int)tiles)) notes.last[i % groups] = 1;
+        sync(); /* all tickets are drawn */
+#pragma unroll 1
+        for (int g = 0; g < groups; g++) {
+            if (!notes.last[g]) continue;
+            const int end = min((g + 1) * rows, count);
+            for (int i = g * rows + thread / 32 * AT_ONCE; i < end; i += IRREGULAR_THREADS / 32 * AT_ONCE)
+                finish_irregular<TOTALS, AT_ONCE>(f.visitor, notes.list + i, min(AT_ONCE, end - i), thread % 32);
+        }
+    };
+    irregular_tile::compute<Sums>(f, shared, bytes, notes, thread, blockIdx.x, gridDim.x, sync, finish);
 }
 
 } // namespace hopper

@@ -116,7 +116,6 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_block = f.product.w.panel ? (int32_t)(f.product.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = all_tiles * C::SPLITS;
-    p->group = C::TOTALS == 1 && p->slots <= JOINED ? JOINED : GROUP; /* a second level takes time */
     constexpr int PART = C::BM / C::CLUSTER_N;
     p->x_rows = f.product.batch < PART ? (int32_t)((f.product.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
@@ -159,10 +158,10 @@ cudaError_t set_up(const void *kernel, int shared, int *multiprocessors) {
     return cudaSuccess;
 }
 
-/* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters. The kernel is to call
- * rfi_wait_for_previous. */
+/* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters; to *blocks how many. The
+ * kernel is to call rfi_wait_for_previous. */
 cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster,
-    int threads, int shared, cudaStream_t stream) {
+    int threads, int shared, cudaStream_t stream, int *blocks = nullptr) {
     int most;
     cudaError_t error = set_up(kernel, shared, &most);
     if (error) return error;
@@ -175,16 +174,23 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)((clusters < most / cluster ? clusters : most / cluster) * cluster));
+    if (blocks) *blocks = (int)config.gridDim.x;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream;
     config.attrs = attributes;
     /* W is read before what is in front has finished. If that may be writing it, there must be a launch of the call's
      * own in between, which lets this one begin once all in front of it has finished: there is one where there are
-     * tickets to clear or terms to make. */
-    config.numAttrs = !f.schedule.w_in_flight || f.schedule.tickets || f.product.x.scale ? 2 : 1;
+     * words to clear or terms to make. */
+    config.numAttrs = !f.schedule.w_in_flight || f.schedule.next_tile || f.product.x.scale ? 2 : 1;
     void *arguments[] = {parameters};
     return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+/* Merges what a fold without tickets has written: `slots` states of a row, from number `first` on. */
+cudaError_t finish_apart(const rfi_cuda_fold &f, int first, int slots, cudaStream_t stream) {
+    const bool wanted = f.visitor.chain.reduction != RF_OP_NONE && !f.schedule.tickets;
+    return wanted ? rfi_cuda_finish_sm90(&f, first, slots, stream) : cudaSuccess;
 }
 
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
@@ -192,9 +198,13 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     cudaError_t error = fill<C>(&p, f);
     const int64_t clusters =
         (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
-    return error ? error
-                 : launch_blocks((const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS,
-                       C::SHARED, stream);
+    if (!error)
+        error = launch_blocks(
+            (const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS, C::SHARED, stream);
+    if constexpr (C::TOTALS == 1) {
+        if (!error) error = finish_apart(f, 0, p.slots, stream);
+    }
+    return error;
 }
 
 /* By the terms that x and W are in. */

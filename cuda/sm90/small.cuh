@@ -353,9 +353,14 @@ template <class C, class Put> __device__ __forceinline__ void merge_rows(
     if (there && threadIdx.x % LANES == 0) put(row, all[0]);
 }
 
-/* Whether a block keeps the states of its only tile in shared memory. */
-__device__ __forceinline__ bool is_single(const Parameters &p) {
-    return p.tiles <= gridDim.x && !p.fold.visitor.keeps_states;
+/* Whether each of so many blocks keeps the states of its only tile in shared memory. */
+__host__ __device__ __forceinline__ bool is_single(const Parameters &p, int blocks) {
+    return p.tiles <= blocks && !p.fold.visitor.keeps_states;
+}
+
+/* Where the states of clusters go: not in the place of a tile's, which its block may have to read yet. */
+__host__ __device__ __forceinline__ int first_merged(const Parameters &p, bool single) {
+    return single ? 0 : (p.tiles + 1) / 2 * 2;
 }
 
 /* Where the fold of a tile leaves its states: with one tile a block they stay here. */
@@ -371,16 +376,15 @@ template <int TOTALS> struct Put {
     }
 };
 
-/* A block merges what it has of each row, and a pair of blocks what both have, before a ticket is drawn, so that the
- * last to finish has few to merge. All states of its tiles are written, and all consumers know it. */
+/* A block merges what it has of each row, and a pair of blocks what both have; pairs of words are left to the kernel
+ * behind this one (finish.cu), of longer states the last to draw a ticket merges these. All states of the block's tiles
+ * are written, and all consumers know it. */
 template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
-    const bool single = is_single(p);
-    const int row = threadIdx.x, clusters = gridDim.x / C::CLUSTER;
+    const bool single = is_single(p, gridDim.x);
+    const int row = threadIdx.x;
     State<C::TOTALS> *const states = (State<C::TOTALS> *)sh.states;
-    const int merged = single ? 0
-                              : (p.tiles + 1) / 2 *
-            2; /* where the states of clusters go: not in the place of a tile's, which its block may have to read yet */
+    const int merged = first_merged(p, single);
     if (!single) {
         merge_rows<C>(f, sh, blockIdx.x, p.tiles, gridDim.x,
             [=](int row, const State<C::TOTALS> &state) { states[row] = state; });
@@ -404,13 +408,16 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
         if (paired) join_kept<1>(f.visitor.chain.reduction, state, states + C::ROWS + row, 1);
         rfi_write_state(f.visitor.partials, row * f.visitor.num_partials + merged + blockIdx.x / C::CLUSTER, state);
     }
-    barrier_sync(1, CONSUMER_THREADS);
-    if (threadIdx.x == 0) *sh.last = draw(f.schedule.tickets, clusters);
-    barrier_sync(1, CONSUMER_THREADS);
-    const int count = min((p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters);
-    if (*sh.last)
-        merge_rows<C>(f, sh, merged, merged + count, 1,
-            [&f](int row, const State<C::TOTALS> &state) { finish_row(f.visitor, row, state); });
+    if constexpr (C::TOTALS > 1) {
+        const int clusters = gridDim.x / C::CLUSTER;
+        barrier_sync(1, CONSUMER_THREADS);
+        if (threadIdx.x == 0) *sh.last = draw(f.schedule.tickets, clusters);
+        barrier_sync(1, CONSUMER_THREADS);
+        const int count = min((p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters);
+        if (*sh.last)
+            merge_rows<C>(f, sh, merged, merged + count, 1,
+                [&f](int row, const State<C::TOTALS> &state) { finish_row(f.visitor, row, state); });
+    }
 }
 
 /* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp
@@ -467,10 +474,10 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         store_tile(f.product, sh, total, warpgroup, w_scale);
         rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
             (int)f.product.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
-            {(State<C::TOTALS> *)sh.states, is_single(p)});
+            {(State<C::TOTALS> *)sh.states, is_single(p, gridDim.x)});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
     }
-    if (f.schedule.tickets && !idle) finish<C>(p, sh, rank);
+    if (f.visitor.chain.reduction != RF_OP_NONE && !idle) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
     static_assert(
         IRREGULAR_BYTES<Of16Rows> <= C::STAGES * C::STAGE && IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE,

@@ -31,9 +31,16 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {
     Parameters p;
     cudaError_t error = fill<C>(&p, f);
-    return error
-        ? error
-        : launch_blocks((const void *)small_kernel<C>, &p, f, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream);
+    int blocks = 0;
+    if (!error)
+        error = launch_blocks(
+            (const void *)small_kernel<C>, &p, f, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream, &blocks);
+    if constexpr (C::TOTALS == 1) {
+        const int tiles = (p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters = blocks / C::CLUSTER;
+        if (!error)
+            error = finish_apart(f, first_merged(p, is_single(p, blocks)), tiles < clusters ? tiles : clusters, stream);
+    }
+    return error;
 }
 
 /* By the terms that x and W are in. */

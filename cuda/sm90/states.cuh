@@ -48,8 +48,8 @@ template <int TOTALS, int BLOCK> __device__ __forceinline__ void join_some(
     with_reduction<TOTALS>(reduction, [&](auto of) { rfi_join_some<decltype(of)>(state, block, count); });
 }
 
-/* Joins states [first, first + count) of a row, of more words than a pair, in their order; two neighbouring lanes do,
- * and both get the result. All loads of a round are on their way at once. */
+/* Joins states [first, first + count) of a row in their order; two neighbouring lanes do, and both get the result. All
+ * loads of a round are on their way at once. */
 template <int TOTALS> __device__ __forceinline__ State<TOTALS> combine_states(
     const rfi_cuda_visitor &f, const State<TOTALS> *states, int first, int count) {
     constexpr int BLOCK = GROUP / 8;

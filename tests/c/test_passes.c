@@ -112,6 +112,8 @@ int main(void) {
     CHECK(ahead.opening == 33 * 256 && !ahead.sample && ahead.chunk == 1024, "two whole waves of tiles open a pass");
     CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 200).opening == 66 * 256, "one wave of few rows");
     CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 8192).opening == 33 * 256, "16 waves of many");
+    take_wide("linear | logsumexp, rank(#t)", 128256);
+    CHECK(passes.at[0].states == search, "what is searched beside a logsumexp is no pass of pairs");
     take_wide("linear | rank(#t), topk(64)", 20000);
     ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 8192);
     CHECK(ahead.chunk == 2048 && !ahead.sample && ahead.behind == 1, "the sample for 64 would be most of the columns");

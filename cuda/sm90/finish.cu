@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of few states are finished by a kernel of its own, which waits on the multiprocessors that have no tile any more
+ * until all states are written. The last block of a row could do it, as where states are many, but it would first have
+ * to learn that it is the last: a fence, an atomic and two barriers, 2 us, and then to fetch instructions that nobody
+ * has run before, while all others are idle. See doc/kernels/hopper.md. */
+#include "kernels.h"
+#include "common/epilogue.cuh"
+#include "common/launch.cuh"
+#include "sm90/states.cuh"
+
+namespace hopper {
+namespace {
+
+constexpr int FINISH_THREADS = 128;
+constexpr int LANES = 16;                     /* that merge the states of a row, pairs, */
+constexpr int EACH = RFI_SM90_JOINED / LANES; /* so many states at most */
+static_assert(EACH % 2 == 0, "whole pairs");
+
+struct Finish {
+    rfi_cuda_visitor visitor;
+    const uint8_t *irregular; /* of each row: 1 for one that the fold kernel finishes itself; NULL: none is */
+    int32_t first, slots;     /* states of a row */
+};
+
+/* The first `count` of a lane's states. No branch on what is there, so that their latencies overlap; totals are added
+ * in double, to which a product is brought once: conversions are slow. */
+template <class R> __device__ __forceinline__ State<1> join_loaded(const State<1> (&v)[EACH], int count) {
+    static_assert(R::adds(0), "totals that are added");
+    State<1> s;
+    rfi_empty_state<R>(s);
+    float m = s.m, none;
+#pragma unroll
+    for (int c = 0; c < EACH; c++) m = c < count ? R::peak(m, v[c].m) : m;
+    R::empty(0, none);
+    double t = none;
+#pragma unroll
+    for (int c = 0; c < EACH; c++) {
+        const float peak = c < count ? v[c].m : m, total[1] = {c < count ? v[c].t[0] : none};
+        t += (double)(R::moved(0, peak, m, total) * R::factor(0, peak, m));
+    }
+    s.m = m;
+    s.t[0] = (float)t;
+    return s;
+}
+
+/* LANES threads a row, whose loads are all on their way at once. */
+__global__ __launch_bounds__(FINISH_THREADS) void finish_kernel(const __grid_constant__ Finish p) {
+    const int64_t row = ((int64_t)blockIdx.x * FINISH_THREADS + threadIdx.x) / LANES;
+    const int lane = threadIdx.x % LANES;
+    rfi_release_next();
+    const int pairs = (p.slots + 1) / 2, mine = (pairs - lane + LANES - 1) / LANES; /* of this lane */
+    const int count = 2 * mine - (p.slots % 2 && mine && (mine - 1) * LANES + lane == pairs - 1);
+    const float4 *from =
+        (const float4 *)((const State<1> *)p.visitor.partials + row * p.visitor.num_partials + p.first) + lane;
+    rfi_wait_for_previous();
+    const bool there = row < p.visitor.batch && !(p.irregular && p.irregular[row]);
+    State<1> v[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH / 2; i++) {
+        float4 pair = {};
+        if (there && i < mine) pair = __ldcg(from + i * LANES);
+        v[2 * i] = {pair.x, {pair.y}}, v[2 * i + 1] = {pair.z, {pair.w}};
+    }
+    float value = 0;
+    bool gives = false;
+    with_reduction<1>(p.visitor.chain.reduction, [&](auto of) {
+        typedef decltype(of) R;
+        State<1> all[1] = {join_loaded<R>(v, there ? count : 0)};
+        rfi_join_lanes<R, LANES>(all);
+        if (there && lane == 0)
+            rfi_finish_state<R>(p.visitor, row, all[0],
+                [&](const rfi_cuda_visitor &, int64_t, float number) { value = number, gives = true; });
+    });
+    if (gives) rfi_store_number(p.visitor, row, value);
+}
+
+} // namespace
+} // namespace hopper
+
+extern "C" cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots, cudaStream_t stream) {
+    using namespace hopper;
+    const Finish p = {fold->visitor, fold->product.irregular, first, slots};
+    return rfi_launch(finish_kernel, &p,
+        dim3((unsigned)((p.visitor.batch * LANES + FINISH_THREADS - 1) / FINISH_THREADS)), FINISH_THREADS, 0, stream,
+        true);
+}
