@@ -19,6 +19,7 @@ rowfold_py = \
 	python/rowfold/model.py \
 	python/rowfold/npz.py \
 	python/rowfold/ops.py \
+	python/rowfold/outputs.py \
 	python/rowfold/quickstart.py \
 	python/rowfold/rows.py \
 	python/rowfold/shards.py \

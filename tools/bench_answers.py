@@ -52,7 +52,7 @@ SINGLE = (
     "gather(#some)", "var", "std", "norm",
 )  # fmt: skip
 LOGITS = ("pick(#target)", "max", "min", "topk(20)", "gather(#some)", "logprob(#target)")
-PAUSE = 0.008  # seconds between samples on a GPU, so that power does not decide
+PAUSE, PAUSES = 0.008, 3  # seconds behind a sample on a GPU, at least, and times what it took: or power decides
 
 
 class Inputs:
@@ -124,6 +124,8 @@ def in_turns(calls: dict[str, Call], turns: int, device: str) -> dict[str, float
     for _ in range(turns):
         for name, sample in samplers.items():
             seconds[name].append(sample())
+            if device != "cpu":
+                time.sleep(max(PAUSE, PAUSES * seconds[name][-1]))
     pick = min if device == "cpu" else statistics.median
     return {name: pick(values) for name, values in seconds.items()}
 
@@ -146,7 +148,6 @@ def _sampler(call: Call, device: str) -> Callable[[], float]:
         call()
 
     def replay() -> float:
-        time.sleep(PAUSE)
         start, stop = (cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         graph.replay()

@@ -6,13 +6,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
-from collections import namedtuple
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -23,15 +21,9 @@ from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoa
 from .handle import Handle, ModelInfo, Ways
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
+from .outputs import Outputs
 from .shards import States, StatesInfo, native_part, part_matrix, states_info
 from .tensors import TorchKind
-
-
-class TopK(NamedTuple):
-    """What topk gives, as torch.topk does: the values, best first, and their columns; (..., k) each."""
-
-    values: Any
-    indices: Any
 
 
 class Model:
@@ -166,14 +158,11 @@ class Model:
             DType[info.y_dtype.upper()],
         )
         self._device = info.device
-        self._results = info.results
-        # For each result the place of its array, or of the first of two.
-        self._places = [i for i, result in enumerate(info.results) if not result.part]
+        self._outputs = Outputs(info)
         self._rows = {name: _lib.RowUse[use.upper()] for name, use in info.row_inputs.items()}
-        self._plain = len(self._results) == 1 and not self._rows
+        self._plain = len(info.results) == 1 and not self._rows
         for name in {"self", "x", "out", "keepdims", "rows"} & self._rows.keys():
             raise InvalidArgumentError(f"the chain has a row input #{name}, which is an argument of a call already")
-        self._tuple: Any = namedtuple("Results", [info.results[i].name for i in self._places])  # type: ignore[misc]
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = handle.library.rf_model_forward
         self._calls: TensorCalls | None = None
@@ -536,7 +525,7 @@ class Model:
 
         """
         handle = self._open()
-        if not keepdims and not any(map(self._has_one_column, self._places)):
+        if not keepdims and not any(map(self._outputs.has_one_column, self._outputs.places)):
             raise InvalidArgumentError(
                 f"keepdims is {keepdims!r}, but the result has {self._y_tail[0]} columns; it drops the one column of a "
                 "reduction"
@@ -568,17 +557,16 @@ class Model:
             y = calls.run(x, out, keepdims)
             if y is not None:
                 return y
-        if self._cast:
-            x = arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
+        x = self._converted(x)
         if out is not None:
             if not self._plain:
-                return self._together(self._call(handle, x, out, row_inputs, rows))
-            self._call(handle, x, self._with_column(out, x, rows), row_inputs, rows)
+                return self._outputs.together(self._call(handle, x, out, row_inputs, rows))
+            self._call(handle, x, self._outputs.with_column(out, x, rows), row_inputs, rows)
             return out
         made = self._call(handle, x, None, row_inputs, rows)
         if not keepdims:
-            made = [y[..., 0] if self._has_one_column(i) else y for i, y in enumerate(made)]
-        return self._together(made)
+            made = [y[..., 0] if self._outputs.has_one_column(i) else y for i, y in enumerate(made)]
+        return self._outputs.together(made)
 
     @property
     def states_info(self) -> StatesInfo:
@@ -607,12 +595,8 @@ class Model:
         """
         handle = self._open()
         info = states_info(handle)
-        if self._cast:
-            x = arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
-        kind = kind_of(x, "x")
-        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
-        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
-        self._check_device("x", given)
+        x = self._converted(x)
+        kind, given = self._matrix_of(x)
         values = self._row_values(given, row_inputs)
         data, matrix = kind.empty(x, (*given.lead, info.num_groups, info.num_words), DType.FLOAT64)
         native = _lib.States(
@@ -621,16 +605,8 @@ class Model:
             bytes=given.batch * info.num_groups * info.num_words * ctypes.sizeof(ctypes.c_double),
             memory=matrix.memory,
         )
-        args = _lib.ForwardArgs(
-            size=ctypes.sizeof(_lib.ForwardArgs),
-            x=given.pointer,
-            batch=given.batch,
-            ldx=given.ld,
-            x_dtype=given.dtype,
-            x_memory=given.memory,
-            stream=given.stream,
-            states=ctypes.pointer(native),
-        )
+        args = self._args_of(given)
+        args.states = ctypes.pointer(native)
         self._give_row_values(args, values, given.batch)
         if given.memory is Memory.DEVICE:
             workspace = kind.workspace(x, lambda: handle.call_workspace(args))
@@ -659,7 +635,7 @@ class Model:
             self._check_device(f"parts[{i}].data", matrix)
         given = arrays.Matrix(0, lead, batch, 0, self._x_dtype, Memory.HOST, None, None)
         values = self._row_values(given, row_inputs)
-        made = [kind.empty(like, shape, dtype) for shape, dtype in self._shapes(lead, values)]
+        made = [kind.empty(like, shape, dtype) for shape, dtype in self._outputs.shapes(lead, values)]
         native = (_lib.States * len(parts))(
             *(
                 native_part(part, matrix, matrix.batch * words * ctypes.sizeof(ctypes.c_double))
@@ -668,13 +644,27 @@ class Model:
         )
         streams = [m.stream for m, _ in (*read, *values.values()) if m.stream is not None]
         args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, stream=next(iter(streams), None))
-        self._give_results(args, [matrix for _, matrix in made])
+        self._outputs.give(args, [matrix for _, matrix in made])
         self._give_row_values(args, values, batch)
         handle.library.rf_states_merge(handle.pointer, native, len(parts), ctypes.byref(args))
         done = [kind.finish(y, like) for y, _ in made]
         if not keepdims:
             done = [y[..., 0] for y in done]
-        return done[0] if len(done) == 1 else self._tuple(*done)
+        return self._outputs.together(done)
+
+    def _converted(self, x: Any) -> Any:
+        """What a call is given: as it is, or of the model's type where the model casts."""
+        if not self._cast:
+            return x
+        return arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
+
+    def _matrix_of(self, x: Any) -> tuple[arrays.ArrayKind, arrays.Matrix]:
+        """The inputs as the library takes them, checked, and the family of arrays that they are of."""
+        kind = kind_of(x, "x")
+        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
+        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
+        self._check_device("x", given)
+        return kind, given
 
     @staticmethod
     def _args_of(given: arrays.Matrix) -> _lib.ForwardArgs:
@@ -689,14 +679,6 @@ class Model:
             stream=given.stream,
         )
 
-    @staticmethod
-    def _give_results(args: _lib.ForwardArgs, results: list[arrays.Matrix]) -> None:
-        size = ctypes.sizeof(_lib.Result)
-        args.results = (_lib.Result * len(results))(
-            *(_lib.Result(size, y.pointer, y.ld, y.dtype, y.memory) for y in results)
-        )
-        args.num_results = len(results)
-
     def _give_row_values(
         self, args: _lib.ForwardArgs, values: dict[str, tuple[arrays.Matrix, int]], batch: int
     ) -> None:
@@ -704,26 +686,6 @@ class Model:
             *(rows.native(name, self._rows[name], matrix, batch, width) for name, (matrix, width) in values.items())
         )
         args.num_row_inputs = len(values)
-
-    def _has_one_column(self, place: int) -> bool:
-        """Whether the array is of a reduction to one number a row, not of topk or gather."""
-        pair = [result.part for result in self._results[place : place + 2]]
-        return self._results[place].features == 1 and 1 not in pair
-
-    def _together(self, made: list[Any]) -> Any:
-        """What a call returns: the array, or the pair, of one result, or a named tuple of those of several."""
-        results = []
-        for place in self._places:
-            pair = place + 1 < len(made) and self._results[place + 1].part
-            results.append(TopK(made[place], made[place + 1]) if pair else made[place])
-        return results[0] if len(results) == 1 else self._tuple(*results)
-
-    def _with_column(self, out: Any, x: Any, rows: Any) -> Any:
-        """A view of the caller's ``out`` with the one column of a reduction, where it has no dimension for it."""
-        shape, lead = tuple(getattr(out, "shape", ())), tuple(getattr(x, "shape", ()))[:-1]
-        # One that does not fit stays as it is, for the error to name its shape. How many rows are wanted is seen later.
-        fits = shape == lead if rows is None else len(shape) == 1
-        return out[..., None] if self._y_tail == (1,) and fits else out
 
     def _rows_apart(self, x: np.ndarray[Any, Any]) -> int | None:
         """Elements from one row of a matrix to the next, where rows of unit stride lie apart in their order."""
@@ -742,16 +704,13 @@ class Model:
         )
 
     def _call(self, handle: Handle, x: Any, out: Any, row_inputs: dict[str, Any], wanted: Any) -> list[Any]:
-        kind = kind_of(x, "x")
-        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
-        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
-        self._check_device("x", given)
+        kind, given = self._matrix_of(x)
         values = self._row_values(given, row_inputs)
         listed = None if wanted is None else rows.wanted(wanted, given.lead)
         if listed is not None:
             self._check_device("rows", listed)
         lead = given.lead if listed is None else (listed.batch,)
-        made, results = self._outputs(kind, x, given, out, lead, values)
+        made, results = self._outputs.arrays(kind, x, given, out, lead, values)
         plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._x_dtype
         if plain and not given.ld and not results[0].ld:
             self._forward(handle.pointer, given.pointer, given.batch, results[0].pointer)
@@ -785,68 +744,6 @@ class Model:
             self._check_device(f"the row input {name!r}", matrix)
         return values
 
-    def _shapes(
-        self, lead: tuple[int, ...], values: dict[str, tuple[arrays.Matrix, int]]
-    ) -> list[tuple[tuple[int, ...], DType]]:
-        """The shape and dtype of each result's array."""
-        shapes = []
-        for result in self._results:
-            features = result.features if result.row_input is None or result.features else values[result.row_input][1]
-            shapes.append(((*lead, features), DType[result.dtype.upper()]))
-        return shapes
-
-    def _outputs(
-        self,
-        kind: arrays.ArrayKind,
-        x: Any,
-        given: arrays.Matrix,
-        out: Any,
-        lead: tuple[int, ...],
-        values: dict[str, tuple[arrays.Matrix, int]],
-    ) -> tuple[list[Any], list[arrays.Matrix]]:
-        """The arrays of the results, new or the caller's, and what the library writes to."""
-        shapes = self._shapes(lead, values)
-        if out is None:
-            pairs = [kind.empty(x, shape, dtype) for shape, dtype in shapes]
-            return [y for y, _ in pairs], [matrix for _, matrix in pairs]
-        outs = self._apart(out)
-        if len(outs) == 1:
-            return outs, [kind.output(outs[0], given.owner, *shapes[0])]
-        return outs, [self._output(kind, i, y, given.owner, *shapes[i]) for i, y in enumerate(outs)]
-
-    def _output(
-        self, kind: arrays.ArrayKind, index: int, array: Any, like: Any, shape: tuple[int, ...], dtype: DType
-    ) -> arrays.Matrix:
-        """One of several results' arrays, by name in what is raised."""
-        try:
-            return kind.output(array, like, shape, dtype)
-        except (ArgumentTypeError, InvalidArgumentError) as error:
-            raise type(error)(f"out of {self._results[index].name}{str(error).removeprefix('out')}") from None
-
-    def _apart(self, out: Any) -> list[Any]:
-        """The arrays of the caller's ``out``, those of topk one behind the other."""
-        count = len(self._places)
-        if count > 1 and not isinstance(out, Sequence):
-            raise ArgumentTypeError(
-                f"out is a {type(out).__qualname__}; expected a sequence of {count} arrays, one for each result"
-            )
-        given = [out] if count == 1 else list(out)
-        if len(given) != count:
-            raise InvalidArgumentError(f"out has {len(given)} arrays; expected {count}, one for each result")
-        outs = []
-        for place, one in zip(self._places, given):
-            pair = self._results[place + 1 : place + 2]
-            if not pair or not pair[0].part:
-                outs.append(one)
-            elif isinstance(one, (tuple, list)) and len(one) == 2:
-                outs += one
-            else:
-                raise ArgumentTypeError(
-                    f"out of {self._results[place].name} is a {type(one).__qualname__}; expected a pair of arrays, "
-                    "values and columns"
-                )
-        return outs
-
     def _forward_ex(
         self,
         handle: Handle,
@@ -862,7 +759,7 @@ class Model:
             (y,) = results
             args.y, args.ldy, args.y_dtype, args.y_memory = y.pointer, y.ld, y.dtype, y.memory
         else:
-            self._give_results(args, results)
+            self._outputs.give(args, results)
             self._give_row_values(args, values, given.batch)
         if listed is not None:
             args.rows = ctypes.cast(listed.pointer, ctypes.POINTER(ctypes.c_int64))
@@ -878,11 +775,7 @@ class Model:
         try:
             handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(self._by_name(str(error))) from None
-
-    def _by_name(self, message: str) -> str:
-        """What the library says of ``results`` by number, with their names."""
-        return re.sub(r"results\[(\d+)\]", lambda found: f"out of {self._results[int(found[1])].name}", message)
+            raise InvalidArgumentError(self._outputs.by_name(str(error))) from None
 
     def _check_device(self, argument: str, given: arrays.Matrix) -> None:
         """Host arrays go anywhere; device ones only to the model's own device."""
@@ -922,11 +815,7 @@ class Model:
         the stream. Raises what a call with ``x`` raises.
         """
         handle = self._open()
-        kind = kind_of(x, "x")
-        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
-        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
-        self._check_device("x", given)
-        return handle.count_ways(self._args_of(given))
+        return handle.count_ways(self._args_of(self._matrix_of(x)[1]))
 
     @overload
     def explain(self, batch: int = ..., format: Literal["text"] = ...) -> str: ...

@@ -97,6 +97,7 @@ _NUMPY: Table = {
     "std": lambda x, correction=1.0: np.std(x, axis=1, keepdims=True, ddof=correction),
     "norm": lambda x: np.linalg.norm(x, axis=1, keepdims=True),
 }
+# Of several columns, or of those that a row asks for: no function of the logits by that name.
 _NUMPY_MORE: Table = {
     "pick": lambda x, q: np.take_along_axis(x, q, 1),
     "gather": lambda x, q: np.take_along_axis(x, q, 1),
@@ -104,16 +105,13 @@ _NUMPY_MORE: Table = {
     "rank": _numpy_rank,
     "topk": _numpy_topk,
 }
-# Of several columns, or of those that a row asks for: no function of the logits by that name.
-_ASKING = ("pick", "logprob", "rank", "gather")
-_MORE = (*_ASKING, "topk")
 
 
 def _table(own: Table, packages: tuple[Any, ...], keep: Mapping[str, Any]) -> Table:
     """For each operator of the library its entry, or the first package's function of its name."""
     table = dict(own)
     for row in operators():
-        if row.name in own or row.name in _MORE or row.op_class not in ("elementwise", "reduction"):
+        if row.name in own or row.name in _NUMPY_MORE or row.op_class not in ("elementwise", "reduction"):
             continue
         function = next((getattr(package, row.name) for package in packages if hasattr(package, row.name)), None)
         if function is not None:
@@ -201,7 +199,7 @@ def _run(steps: Iterable[Op], x: Any, table: Table, given: Mapping[str, Any], sa
             x = x + saved
         elif name == "mul_saved":
             x = x * saved
-        elif name in _ASKING:
+        elif op.operator.row_input in ("column", "columns"):
             x = table[name](x, given[op.vector or ""], *op.params[1:])
         else:
             x = table[name](x, *([given[op.vector]] if op.vector else op.params))

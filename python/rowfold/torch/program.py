@@ -249,7 +249,7 @@ class _Types:
             if dtype not in (self.dtype, self.compute):
                 self.rounds = f"the cast to {NAMES[dtype]}"
             self.dtype = dtype
-        elif step.op in ("argmax", "argmin"):
+        elif operator(step.op).gives_index:
             self.dtype = torch.int64
         elif step.op == "save":
             self.saved = self.dtype

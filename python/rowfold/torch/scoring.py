@@ -16,7 +16,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from ..model import TopK
+from ..outputs import TopK
 from .heads import check_columns, check_gradients, check_layer, head
 from .losses import reduced, row_losses
 from .sharded import Layer, exchange_of, local, results_of
