@@ -143,7 +143,7 @@ check-long:
 fuzz_programs = tests/fuzz/fuzz_chain tests/fuzz/fuzz_file tests/fuzz/fuzz_forward
 EXTRA_PROGRAMS = $(fuzz_programs)
 noinst_HEADERS += tests/fuzz/fuzz.h
-EXTRA_DIST += tests/fuzz/corpus.py tests/mutants.txt tools/fuzz tools/matrix tools/mutate.py tools/soak.py .clang-tidy
+EXTRA_DIST += tests/fuzz/corpus.py tests/mutants.txt tools/fuzz tools/matrix tools/mutate.py tools/soak.py tools/trial.py .clang-tidy
 tests_fuzz_fuzz_chain_LDFLAGS = -fsanitize=fuzzer
 tests_fuzz_fuzz_file_LDFLAGS = -fsanitize=fuzzer
 tests_fuzz_fuzz_forward_LDFLAGS = -fsanitize=fuzzer

@@ -39,6 +39,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -105,17 +106,16 @@ def _operator(part: str) -> Op:
     if not match:
         raise ValueError(f"cannot read {part!r}")
     name, inside = match.group(1), (match.group(2) or "").strip()
-    if name in CORRECTED or name == "topk":
-        return Op(name, (float(inside.rpartition("=")[2] or 1),))
-    if name in REDUCTIONS:
-        return Op(name, ())
+    if name == "topk":
+        return Op(name, (float(inside.rpartition("=")[2]),))
     if name in ASKING:
         column, _, ignored = inside.partition(",")
         return Op(name, (column.strip(), float(ignored.rpartition("=")[2] or -100)))
     if name == "gelu" and inside == "tanh":
         name, inside = "gelu(tanh)", ""
-    names = [p for p, _ in OPS[name].params]
-    values: list[float | str | None] = [default for _, default in OPS[name].params]
+    params = (OPS.get(name) or REDUCTIONS[name]).params
+    names = [p for p, _ in params]
+    values: list[float | str | None] = [default for _, default in params]
     for j, arg in enumerate(inside.split(",") if inside else []):
         key, equals, value = arg.rpartition("=")
         values[names.index(key.strip()) if equals else j] = _value(value.strip())
@@ -145,7 +145,7 @@ class Row(NamedTuple):
 
     `points(a, b)`: where f may turn or jump. `inner(x, a, b)`: the largest number that a formula may pass through;
     where that overflows, the formula may or may not, and both are right. `crest`: where a wave of length 2 pi is 1.
-    `host`: no CUDA kernel has it.
+    `tried`: what tests write between its parentheses. `host`: no CUDA kernel has it.
     """
 
     f: Callable[..., Array]
@@ -156,6 +156,7 @@ class Row(NamedTuple):
     points: Callable[..., tuple] = lambda a, b: ()
     inner: Callable[..., Array] | None = None
     crest: float | None = None
+    tried: tuple[str, ...] = ("",)
     host: bool = False
 
 
@@ -174,12 +175,12 @@ _2U = 2 * math.sqrt(2 / math.pi)
 # An ulp is 2 u: half of one would be a correctly rounded operation, and one leaves room for merged factors and x * (1
 # / c). exp, log, tanh and their like are allowed 3; formulas, the sum of their parts.
 OPS: dict[str, Row] = {
-    "mul": Row(lambda x, a, b, s: x * a, _OTHER, True, 1, points=_at(0.0)),
-    "add": Row(lambda x, a, b, s: x + a, _OTHER, True, 1),
-    "sub": Row(lambda x, a, b, s: x - a, _OTHER, True, 1),
-    "div": Row(lambda x, a, b, s: x / a, _OTHER, True, 1, points=_at(0.0)),
-    "minimum": Row(lambda x, a, b, s: np.minimum(x, a), _OTHER, True),
-    "maximum": Row(lambda x, a, b, s: np.maximum(x, a), _OTHER, True),
+    "mul": Row(lambda x, a, b, s: x * a, _OTHER, True, 1, points=_at(0.0), tried=("0.7", "2.5", "-0.1", "0")),
+    "add": Row(lambda x, a, b, s: x + a, _OTHER, True, 1, tried=("0.7", "1.5")),
+    "sub": Row(lambda x, a, b, s: x - a, _OTHER, True, 1, tried=("-3", "1.5")),
+    "div": Row(lambda x, a, b, s: x / a, _OTHER, True, 1, points=_at(0.0), tried=("0.3", "3", "-0.5")),
+    "minimum": Row(lambda x, a, b, s: np.minimum(x, a), _OTHER, True, tried=("1", "0.5", "nan")),
+    "maximum": Row(lambda x, a, b, s: np.maximum(x, a), _OTHER, True, tried=("1", "0.5", "nan")),
     "neg": Row(lambda x, a, b, s: -x),
     "abs": Row(lambda x, a, b, s: np.abs(x), points=_at(0.0)),
     "square": Row(lambda x, a, b, s: x * x, ulps=1, points=_at(0.0)),
@@ -192,9 +193,19 @@ OPS: dict[str, Row] = {
     "cos": Row(lambda x, a, b, s: np.cos(x), ulps=1, crest=0.0, host=True),
     "relu": Row(lambda x, a, b, s: np.maximum(x, 0)),
     "leaky_relu": Row(
-        lambda x, a, b, s: np.where(x > 0, x, x * a), (("negative_slope", 0.01),), ulps=1, points=_at(0.0)
+        lambda x, a, b, s: np.where(x > 0, x, x * a),
+        (("negative_slope", 0.01),),
+        ulps=1,
+        points=_at(0.0),
+        tried=("", "-0.5", "-2", "0"),
     ),
-    "elu": Row(lambda x, a, b, s: np.where(x > 0, x, a * np.expm1(x)), (("alpha", 1.0),), ulps=4, points=_at(0.0)),
+    "elu": Row(
+        lambda x, a, b, s: np.where(x > 0, x, a * np.expm1(x)),
+        (("alpha", 1.0),),
+        ulps=4,
+        points=_at(0.0),
+        tried=("", "2.5", "-1"),
+    ),
     "gelu": Row(
         lambda x, a, b, s: x * (0.5 * _erfc(-x * math.sqrt(0.5))), ulps=5, slack=2, points=_at(-0.75179152469356)
     ),
@@ -210,12 +221,21 @@ OPS: dict[str, Row] = {
         slack=2,
         points=lambda a, b: _jump(b / a),
         inner=lambda x, a, b: np.where(x * a > b, 0, np.exp(x * a)),
+        tried=("", "2, 5", "0.5, 0", "2, 1", "-1.5, 3"),
     ),
     "sigmoid": Row(lambda x, a, b, s: _sigmoid(x), ulps=5),
     "logsigmoid": Row(lambda x, a, b, s: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))), ulps=7),
     "tanh": Row(lambda x, a, b, s: np.tanh(x), ulps=3),
-    "clamp": Row(lambda x, a, b, s: np.minimum(np.maximum(x, a), b), (("min", -math.inf), ("max", math.inf))),
-    "hardtanh": Row(lambda x, a, b, s: np.minimum(np.maximum(x, a), b), (("min_val", -1.0), ("max_val", 1.0))),
+    "clamp": Row(
+        lambda x, a, b, s: np.minimum(np.maximum(x, a), b),
+        (("min", -math.inf), ("max", math.inf)),
+        tried=("-3, 2.5", "max=1", "3, -3", "nan, 1"),
+    ),
+    "hardtanh": Row(
+        lambda x, a, b, s: np.minimum(np.maximum(x, a), b),
+        (("min_val", -1.0), ("max_val", 1.0)),
+        tried=("", "-2, 0.5", "-2, 5"),
+    ),
     "hardswish": Row(
         lambda x, a, b, s: x * (np.minimum(np.maximum(x + 3, 0), 6) / 6),
         ulps=2,
@@ -223,7 +243,9 @@ OPS: dict[str, Row] = {
         inner=lambda x, a, b: np.where(np.isinf(x), 0, 6 * np.abs(x)),
     ),
     "hardsigmoid": Row(lambda x, a, b, s: np.minimum(np.maximum(x + 3, 0), 6) / 6, ulps=2),
-    "softcap": Row(lambda x, a, b, s: a * np.tanh(x / a), (("cap", None),), ulps=4, slack=2),
+    "softcap": Row(
+        lambda x, a, b, s: a * np.tanh(x / a), (("cap", None),), ulps=4, slack=2, tried=("30", "1", "10", "-2")
+    ),
     "save": Row(lambda x, a, b, s: x),
     "add_saved": Row(lambda x, a, b, s: x + s, ulps=1),
     "mul_saved": Row(lambda x, a, b, s: x * s, ulps=1),
@@ -254,38 +276,20 @@ def _variance(x: Array, correction: float = 1.0) -> Array:
     return _squares(x) / np.float64(max(x.shape[1] - correction, 0))
 
 
+def _deviation(x: Array, correction: float = 1.0) -> Array:
+    return np.sqrt(_variance(x, correction))
+
+
 def _norm(x: Array) -> Array:
     top = np.max(np.abs(x), axis=1, initial=0)  # propagates NaN
     scale = np.where(np.isfinite(top) & (top > 0), top, 1)
     return np.where(np.isfinite(top), scale * np.sqrt(np.sum((x / scale[:, None]) ** 2, axis=1)), top)
 
 
-REDUCTIONS: dict[str, Callable[..., Array]] = {
-    "sum": lambda x: np.sum(x, axis=1),
-    "mean": lambda x: np.sum(x, axis=1) / x.shape[1],
-    "max": lambda x: np.max(x, axis=1),
-    "min": lambda x: np.min(x, axis=1),
-    "logsumexp": _logsumexp,
-    "entropy": _entropy,
-    "argmax": lambda x: np.argmax(x, axis=1).astype(np.float64),
-    "argmin": lambda x: np.argmin(x, axis=1).astype(np.float64),
-    "var": _variance,
-    "std": lambda x, correction=1.0: np.sqrt(_variance(x, correction)),
-    "norm": _norm,
-}
-# Those that take a correction from the number of columns.
-CORRECTED = ("var", "std")
 # Reductions that ask for columns of each row, by a row input; logprob knows rows that are ignored, too.
 ASKING = ("pick", "logprob", "rank", "gather")
 # Those with two results.
 PAIRS = ("topk",)
-# What they make of a single column; the others leave it as it is.
-ALONE: dict[str, Callable[..., Array]] = {
-    "entropy": lambda x: np.where(np.isfinite(x), 0.0, np.nan),
-    "var": lambda x, correction: np.where(np.isfinite(x) & (correction < 1), 0.0, np.nan),
-    "std": lambda x, correction: np.where(np.isfinite(x) & (correction < 1), 0.0, np.nan),
-    "norm": np.abs,
-}
 
 
 class Band(NamedTuple):
@@ -506,7 +510,7 @@ def _fold_band(state: State, value: Array, weights: Array, one_by_one: Band) -> 
     return Band(np.fmax(one_by_one.lo, value - half), np.fmin(one_by_one.hi, value + half))
 
 
-def _entropy_band(state: State, value: Array, m: Machine) -> Band:
+def _entropy_band(state: State, value: Array, m: Machine) -> tuple[Band, Array]:
     """The derivatives are -p (log p + H). Where they vanish, for equal columns, the squares of the errors count, and
     everywhere else they are added. Rounding: log t as in logsumexp; of sum p d, with d = x - max, each d and exp once
     more, and the sum.
@@ -527,12 +531,11 @@ def _entropy_band(state: State, value: Array, m: Machine) -> Band:
     half = relative * (1 + products.sum(axis=1) / t) + _sum_rounding(products, m) / t
     half = half + m.errors * m.u * ((np.where(p > 0, -d, 0) * 2 + 14) * products).sum(axis=1) / t
     half = half + m.errors * m.u * np.abs(value) + m.tiny
-    return Band(band.lo - half, band.hi + half)
+    return Band(band.lo - half, band.hi + half), np.zeros(value.shape, bool)
 
 
-def _index_band(name: str, state: State) -> Band:
+def _index_band(sign: int, state: State, value: Array, m: Machine) -> tuple[Band, Array]:
     """The first and the last column that may be the best one: none is surely better, and none before it as good."""
-    sign = 1 if name == "argmax" else -1
     ends = sign * state.all.lo, sign * state.all.hi
     lo, hi = np.minimum(*ends), np.maximum(*ends)
     before = np.maximum.accumulate(np.concatenate([np.full((len(lo), 1), -np.inf), lo[:, :-1]], axis=1), axis=1)
@@ -541,8 +544,7 @@ def _index_band(name: str, state: State) -> Band:
     columns = np.broadcast_to(np.arange(lo.shape[1], dtype=np.float64), lo.shape)
     reach = np.where(possible, columns, np.inf).min(axis=1), np.where(possible, columns, -np.inf).max(axis=1)
     nan = np.isnan(state.value).any(axis=1)
-    best = REDUCTIONS[name](state.value)
-    return Band(*(np.where(nan, best, end) for end in reach))
+    return Band(*(np.where(nan, value, end) for end in reach)), np.zeros(value.shape, bool)
 
 
 def _columns_before(state: State, columns: Array) -> tuple[Array, Array]:
@@ -593,7 +595,7 @@ MEAN_STEPS = 70
 MEAN_BLOCK = 256
 
 
-def _norm_band(state: State, value: Array, m: Machine) -> Band:
+def _norm_band(state: State, value: Array, m: Machine) -> tuple[Band, Array]:
     """Of the root of a sum of squares, whose derivatives are x / value, and which no error changes by more than its own
     norm. Each square is rounded once, and their sum.
     """
@@ -605,13 +607,14 @@ def _norm_band(state: State, value: Array, m: Machine) -> Band:
     band = _fold_band(state, value, np.abs(v) / scale[:, None], Band(value - reach, value + reach))
     squares = (v / scale[:, None]) ** 2
     half = scale * (_sum_rounding(squares, m) / 2 + m.errors * 4 * m.u) + m.tiny
-    return Band(np.maximum(band.lo - half, 0), band.hi + half)
+    return Band(np.maximum(band.lo - half, 0), band.hi + half), np.zeros(value.shape, bool)
 
 
-def _variance_band(name: str, state: State, correction: float, m: Machine) -> tuple[Band, Array]:
-    """The distances d from the mean have the norm s: its band, squared; then rounding. The mean of a block is off by
-    MEAN_STEPS roundings of its columns' size. About that mean the squares are larger by n times that error squared,
-    and what joins the block to the others by twice the error times their distance. Each d and its square are rounded.
+def _spread_band(power: float, state: State, value: Array, m: Machine, correction: float) -> tuple[Band, Array]:
+    """Of the variance, to a power. The distances d from the mean have the norm s: its band, squared; then rounding.
+    The mean of a block is off by MEAN_STEPS roundings of its columns' size. About that mean the squares are larger by
+    n times that error squared, and what joins the block to the others by twice the error times their distance. Each d
+    and its square are rounded.
     """
     n = state.value.shape[1]
     finite = np.isfinite(state.value)
@@ -635,54 +638,103 @@ def _variance_band(name: str, state: State, correction: float, m: Machine) -> tu
     divisor = np.float64(max(n - correction, 0))
     band = Band(np.maximum(lo - half, 0) / divisor, (hi + half) / divisor)
     unsure = (np.maximum(sums, hi + half) > m.top * (1 - 1e-3)) | ((divisor == 0) & (n > 1))
-    if name == "std":
-        band = Band(np.sqrt(band.lo), np.sqrt(band.hi))
-    band = Band(*(end * (1 + sign * m.errors * 4 * m.u) + sign * m.tiny for end, sign in zip(band, (-1, 1))))
-    return Band(np.maximum(band.lo, 0), band.hi), unsure
+    band = Band(*(end**power * (1 + sign * m.errors * 4 * m.u) + sign * m.tiny for end, sign in zip(band, (-1, 1))))
+    return Band(np.maximum(band.lo, 0), band.hi), unsure & np.isfinite(state.value).all(axis=1)
 
 
-def _reduce(name: str, state: State, dtype: str, params: tuple[float | str, ...]) -> State:
-    m, n, fold = MACHINES[dtype], state.value.shape[1], REDUCTIONS[name]
-    value = fold(state.value, *params)
-    unsure = state.unsure.any(axis=1)
-    if name in (*CORRECTED, "norm"):
-        if name == "norm":
-            band = _norm_band(state, value, m)
-        else:
-            band, more = _variance_band(name, state, float(params[0]), m)
-            unsure = unsure | (more & np.isfinite(state.value).all(axis=1))
-        band = Band(*(np.where(np.isfinite(value), end, value) for end in band))
-        value, band, unsure = _overflow(value, band, unsure, m)
-        column = Band(band.lo[:, None], band.hi[:, None])
-        return State(value[:, None], column, column, column, unsure[:, None])
-    if name in ("argmax", "argmin", "entropy"):
-        band = _entropy_band(state, value, m) if name == "entropy" else _index_band(name, state)
-        band = Band(*(np.where(np.isfinite(value), end, value) for end in band))
-        column = Band(band.lo[:, None], band.hi[:, None])
-        return State(value[:, None], column, column, column, unsure[:, None])
-    band = Band(fold(state.all.lo), fold(state.all.hi))
+def _total_losing(mean: bool, state: State, value: Array, ends: Band, m: Machine) -> tuple[Band, Array, Array]:
     v = np.where(np.isfinite(state.value), state.value, 0)
-    if name in ("sum", "mean") and n:
-        weight = np.asarray(1.0 if name == "sum" else 1 / n)
-        half = _sum_rounding(v, m) * weight + m.errors * 2 * m.u * np.abs(value) + m.tiny
-        band = _fold_band(state, value, weight, band)
-        up, down = np.maximum(v, 0).sum(axis=1), np.maximum(-v, 0).sum(axis=1)
-        most, least = np.maximum(up, down), np.minimum(up, down)
-        surely = (name == "sum") & (most - least - half > m.top * (1 + 1e-3)) & (least < m.top * (1 - 1e-3))
-        unsure |= (most > m.top * (1 - 1e-3)) & ~surely
-    elif name == "logsumexp" and n:
-        terms = np.exp(v - np.where(np.isfinite(value), state.value.max(axis=1), 0)[:, None])
-        terms = np.where(np.isfinite(state.value), terms, 0)
-        half = _logsumexp_rounding(v, value, terms, m)
-        band = _fold_band(state, value, terms / terms.sum(axis=1)[:, None], band)
-    else:
-        half = np.zeros_like(value)
-    exact = ~np.isfinite(value)
-    unsure |= (
-        exact & ~np.isnan(value) & ((band.lo != value) | (band.hi != value)) & np.isfinite(state.value).all(axis=1)
+    weight = np.asarray(1 / v.shape[1] if mean else 1.0)
+    half = _sum_rounding(v, m) * weight + m.errors * 2 * m.u * np.abs(value) + m.tiny
+    up, down = np.maximum(v, 0).sum(axis=1), np.maximum(-v, 0).sum(axis=1)
+    most, least = np.maximum(up, down), np.minimum(up, down)
+    surely = (not mean) & (most - least - half > m.top * (1 + 1e-3)) & (least < m.top * (1 - 1e-3))
+    return _fold_band(state, value, weight, ends), half, (most > m.top * (1 - 1e-3)) & ~surely
+
+
+def _logsumexp_losing(state: State, value: Array, ends: Band, m: Machine) -> tuple[Band, Array, Array]:
+    v = np.where(np.isfinite(state.value), state.value, 0)
+    terms = np.exp(v - np.where(np.isfinite(value), state.value.max(axis=1), 0)[:, None])
+    terms = np.where(np.isfinite(state.value), terms, 0)
+    half = _logsumexp_rounding(v, value, terms, m)
+    return _fold_band(state, value, terms / terms.sum(axis=1)[:, None], ends), half, np.zeros(value.shape, bool)
+
+
+class Fold(NamedTuple):
+    """One reduction: f(x, *params) of the columns of each row, its band, and what it makes of a single column.
+
+    The band of one that grows with each element goes from end to end; `losing(state, value, ends, machine)` makes it
+    narrower, and says what rounding adds and which rows are unsure. Of another, `band(state, value, machine, *params)`
+    is all of it, and the rows that are unsure. `like`: in place of these, operators and a reduction that mean the same.
+    `alone`: an operator, or a function with the params; a reduction without leaves the column as it is. `apart`: the
+    band takes the errors of logits and of operators apart. `tried`, `host`: as of operators.
+    """
+
+    f: Callable[..., Array] | None = None
+    losing: Callable[..., tuple[Band, Array, Array]] | None = None
+    band: Callable[..., tuple[Band, Array]] | None = None
+    like: str = ""
+    params: tuple[tuple[str, float | None], ...] = ()
+    alone: str | Callable[..., Array] = ""
+    apart: bool = True
+    tried: tuple[str, ...] = ("",)
+    host: bool = False
+
+    def __call__(self, x: Array, *params: float) -> Array:
+        if self.f:
+            return self.f(x, *params)
+        *steps, fold = parse(f"linear | {self.like}")
+        for op in steps:
+            x = OPS[op.name].f(x, *(*op.params, 0.0, 0.0)[:2], x)
+        return REDUCTIONS[fold.name](x, *fold.params)
+
+
+def _spread(f: Callable[..., Array], power: float) -> Fold:
+    return Fold(
+        f,
+        band=partial(_spread_band, power),
+        params=(("correction", 1.0),),
+        alone=lambda x, correction: np.where(np.isfinite(x) & (correction < 1), 0.0, np.nan),
+        tried=("", "0", "correction=2", "-0.5"),
+        host=True,
     )
-    band = Band(*(np.where(exact, value, end) for end in (band.lo - half, band.hi + half)))
-    value, band, unsure = _overflow(value, band, unsure, m)
+
+
+REDUCTIONS: dict[str, Fold] = {
+    "sum": Fold(lambda x: np.sum(x, axis=1), partial(_total_losing, False)),
+    "mean": Fold(lambda x: np.sum(x, axis=1) / x.shape[1], partial(_total_losing, True)),
+    "max": Fold(lambda x: np.max(x, axis=1), apart=False),
+    "min": Fold(lambda x: np.min(x, axis=1), apart=False),
+    "logsumexp": Fold(_logsumexp, _logsumexp_losing),
+    "entropy": Fold(_entropy, band=_entropy_band, alone=lambda x: np.where(np.isfinite(x), 0.0, np.nan)),
+    "argmax": Fold(lambda x: np.argmax(x, axis=1).astype(np.float64), band=partial(_index_band, 1), apart=False),
+    "argmin": Fold(lambda x: np.argmin(x, axis=1).astype(np.float64), band=partial(_index_band, -1), apart=False),
+    "var": _spread(_variance, 1.0),
+    "std": _spread(_deviation, 0.5),
+    "norm": Fold(_norm, band=_norm_band, alone="abs", host=True),
+}
+
+
+def _spelled_out(ops: list[Op]) -> list[Op]:
+    """Without reductions that are like others."""
+    likes = [REDUCTIONS[op.name].like if op.name in REDUCTIONS else "" for op in ops]
+    return [part for op, like in zip(ops, likes) for part in (parse(f"linear | {like}") if like else [op])]
+
+
+def _reduce(op: Op, state: State, dtype: str) -> State:
+    m, fold = MACHINES[dtype], REDUCTIONS[op.name]
+    value = fold(state.value, *op.params)
+    if fold.band:
+        band, unsure = fold.band(state, value, m, *op.params)
+    else:
+        band, half, unsure = Band(fold(state.all.lo), fold(state.all.hi)), np.zeros_like(value), np.zeros(1, bool)
+        if fold.losing and state.value.shape[1]:
+            band, half, unsure = fold.losing(state, value, band, m)
+        reached = np.isinf(value) & ((band.lo != value) | (band.hi != value))
+        unsure = unsure | (reached & np.isfinite(state.value).all(axis=1))
+        band = Band(band.lo - half, band.hi + half)
+    band = Band(*(np.where(np.isfinite(value), end, value) for end in band))
+    value, band, unsure = _overflow(value, band, state.unsure.any(axis=1) | unsure, m)
     column = Band(band.lo[:, None], band.hi[:, None])
     return State(value[:, None], column, column, column, unsure[:, None])
 
@@ -749,13 +801,9 @@ def evaluate_results(
         return [part for ops in parse_results(chain) for part in _evaluate(ops, columns, vectors or {}, dtype)]
 
 
-# Reductions whose band takes the errors of logits and of operators apart.
-APART = ("sum", "mean", "logsumexp", "entropy", "var", "std", "norm")
-
-
 def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> list[Result | TopColumns]:
-    saved, folded = None, False
-    causes = next((op.name for op in ops if op.name in REDUCTIONS), "") in APART
+    saved, folded, ops = None, False, _spelled_out(ops)
+    causes = next((REDUCTIONS[op.name].apart for op in ops if op.name in REDUCTIONS), False)
     causes |= any(op.name == "logprob" for op in ops)
     for op in ops:
         if op.name == "topk":
@@ -771,11 +819,11 @@ def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> list
             state = _apply(op, state, saved, vectors, dtype, causes and not folded)
             saved = state if op.name == "save" else saved
         elif not folded:
-            state, saved, folded = _reduce(op.name, state, dtype, op.params), None, True
-        elif op.name == "norm":
-            state = _apply(Op("abs", ()), state, None, vectors, dtype, False)
-        elif op.name in ALONE:
-            value = ALONE[op.name](state.value, *op.params)
+            state, saved, folded = _reduce(op, state, dtype), None, True
+        elif isinstance(alone := REDUCTIONS[op.name].alone, str):
+            state = _apply(Op(alone, ()), state, None, vectors, dtype, False) if alone else state
+        else:
+            value = alone(state.value, *op.params)
             band = Band(value, value)
             state = State(value, band, band, band, state.unsure)
     return [Result(state.value, state.all.lo, state.all.hi, state.unsure)]
@@ -830,12 +878,13 @@ def plain_float32(chain: str, x: Array, w: Array, b: Array | None = None, vector
     z = z if b is None else z + b.astype(np.float32)
     saved, folded = z, False
     with np.errstate(all="ignore"):
-        for op in parse(chain):
+        for op in _spelled_out(parse(chain)):
             if op.name in REDUCTIONS:
-                if folded:
-                    z = ALONE.get(op.name, lambda v: v)(z, *op.params)
-                else:
+                alone = REDUCTIONS[op.name].alone
+                if not folded:
                     z, folded = REDUCTIONS[op.name](z, *op.params)[:, None].astype(np.float32), True
+                elif alone:
+                    z = OPS[alone].f(z, 0, 0, z) if isinstance(alone, str) else alone(z, *op.params)
                 continue
             a, b2 = ([_param(p, vectors or {}, "float32").astype(np.float32) for p in op.params] + [np.float32(0)] * 2)[
                 :2

@@ -109,22 +109,6 @@ def test_error_of_a_logit_is_that_of_numpy_and_pytorch(backend: str, k: int) -> 
     assert ours <= 1.05 * max(others), (ours, others)
 
 
-PARAMETERS = {
-    "mul": ["0.7"],
-    "add": ["0.7"],
-    "sub": ["-3"],
-    "div": ["0.3"],
-    "minimum": ["1"],
-    "maximum": ["1"],
-    "leaky_relu": ["", "-0.5"],
-    "elu": ["", "2.5"],
-    "softplus": ["", "2, 5", "0.5, 0"],
-    "clamp": ["-3, 2.5", "max=1"],
-    "hardtanh": ["", "-2, 5"],
-    "softcap": ["30", "1"],
-}
-
-
 def whole_range(top: float, tiny: float) -> np.ndarray:
     """Dense where functions bend, then every binade of either sign, ends and subnormals included."""
     grid = np.concatenate([np.linspace(-30, 30, 4001), np.linspace(-110, 110, 1501), np.linspace(-760, 760, 501)])
@@ -143,7 +127,7 @@ def test_operator_over_its_whole_range(backend: str, name: str, dtype: str) -> N
     machine = oracle.MACHINES[dtype]
     x = np.clip(whole_range(machine.top, machine.tiny), -machine.top, machine.top)
     x = np.concatenate([x, [np.inf, -np.inf]]).astype(dtype)[:, None]
-    for given in PARAMETERS.get(name, [""]):
+    for given in oracle.OPS[name].tried:
         op = f"{name}({given})" if given else name
         for chain, columns in ((f"linear | {op}", 3), (f"linear | max | {op}", 1), (f"linear | {op} | max", 5)):
             case = Case(chain, x, np.ones((columns, 1), dtype), None, {}, dtype, dtype, dtype)

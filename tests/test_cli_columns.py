@@ -121,7 +121,10 @@ def test_a_process_that_does_not_come_or_dies_is_named(files):
     np.save(files / "x.npy", np.broadcast_to(x[:1], (300_000, K)))
     np.save(files / "ids.npy", np.zeros(300_000, np.int64))
     processes = [run(files, rank, 2, "--max-memory", "1M") for rank in range(2)]
-    time.sleep(12)
+    begun = time.monotonic()  # then there are a file of the first, one of the second, and one that they share
+    while len(list(files.glob(".y.npz.*"))) < 3 and time.monotonic() - begun < 90:
+        time.sleep(0.1)
+    time.sleep(2)
     processes[1].kill()
     (said, status), _ = finish(*processes)
     assert status == 1 and "rank 1 (global rank 1) did not answer" in said, said

@@ -121,6 +121,22 @@ def test_more_tiles_than_multiprocessors(chain: str, batch: int, monkeypatch: py
             assert all(same_bits(first, model(case.x)) for _ in range(5)), kernel
 
 
+@pytest.mark.parametrize(
+    "kernel, columns",
+    [("small", 64), ("128x256", 256), ("128x128", 128), ("halves_128x128", 128), ("64x128", 64), ("64x64", 32)],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("chain", ["linear | logsumexp | gelu", "linear | max"])
+def test_states_that_a_kernel_behind_the_fold_merges(
+    kernel: str, columns: int, dtype: str, chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 160 of a row; one more, and the fold merges them itself. Odd numbers, one alone, a ragged last one."""
+    monkeypatch.setenv(FORCE, f"hopper_{kernel}")
+    for states, less in ((1, 0), (2, 1), (17, 5), (159, 0), (160, 0), (160, 3), (161, 1)):
+        case = _case(chain, 33 if kernel == "small" else 70, 24, columns * states - less, dtype)
+        case.check(case.run("cuda", simplify="none"), f"{kernel} with {states} states")
+
+
 @pytest.mark.parametrize("kernel", _HOPPER)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,24 @@ def test_single_logits_of_16_bits(chain: str, dtype: str) -> None:
             assert np.all(np.abs(got - want[name]) <= allowed * want[name]), (name, np.abs(got / want[name] - 1).max())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("first", ["logsumexp", "max", "min", "argmax"])
+@pytest.mark.parametrize("batch", [40, 300])
+def test_a_rank_beside_another_result(batch: int, first: str, dtype: str) -> None:
+    """With so many columns that it is asked for ahead of the pass, which is of searches whatever else it gives."""
+    k, n = 64, 20000
+    rng = np.random.default_rng(7)
+    data = Data(rng.integers(-3, 4, (batch, k)), rng.integers(-3, 4, (n, k)), np.zeros(n))
+    case = make_case(f"linear | {first}, rank(#c)", data, dtype=dtype)
+    z = (data.x @ data.w.T).astype(float)
+    columns = rng.integers(0, n, batch)
+    with case.model("cuda", simplify="none") as model:
+        got = model(case.x, c=columns).rank[:, 0]
+    own = z[np.arange(batch), columns][:, None]
+    before = (z > own) | ((z == own) & (np.arange(n) < columns[:, None]))
+    assert np.array_equal(got, before.sum(1))
+
+
 def _ordered(z: np.ndarray) -> np.ndarray:
     """The columns in a stable descending order, NaN first."""
     return np.lexsort((np.arange(z.size), -np.where(np.isnan(z), 0, z), ~np.isnan(z)))

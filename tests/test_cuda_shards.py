@@ -205,7 +205,7 @@ def test_many_parts_of_one_gather(columns: int) -> None:
             replace(part, data=own[: part.data.numel()].view(part.data.shape)) for own, part in zip(everyone, parts)
         ]
         host = [replace(part, data=part.data.cpu()) for part in parts]
-        want = flat(rowfold.merge_states(models[0], host, **case.rows))
+        want = tuple(np.asarray(y) for y in flat(rowfold.merge_states(models[0], host, **case.rows)))
         case.check_results(as_given(want), "cuda", "of the host")
         for given in (even_parts, parts):
             got = flat(rowfold.merge_states(models[0], given, **rows))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS
+from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data, infinities, kernelbench, spread
 from hypothesis import given, settings
 
@@ -104,6 +104,28 @@ def test_rows_with_several_infinities(batch: int, part: str) -> None:
     assert same_bits(first, second)
 
 
+def test_rows_of_all_kinds_in_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than are looked at a time, whose groups are finished by different blocks; kinds in turns, and one that
+    there is not among the first rows.
+    """
+    rng = np.random.default_rng(11)
+    batch, n = 4500, 300
+    x, w, b = (v[..., :64] if v.ndim > 1 else v for v in _tame(batch, n))
+    x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
+    w[:, :40] *= rng.random((n, 40)) < 0.5
+    x[::3] = rng.normal(size=x[::3].shape) * np.repeat([1e18, 1e-2, 1e-26], [3, 37, 24])
+    x[1::3, 5] = np.inf
+    x[1::3, 6] = rng.choice([np.inf, -np.inf], len(x[1::3]))
+    x[2500::7, :32] = -np.inf
+    for chain in ("linear | logsumexp", "linear"):
+        case = make_case(chain, Data(x, w, b))
+        expected = case.expected("cuda")
+        for kernel in each(monkeypatch, [name for name in TERMS if name != "hopper_small"]):
+            case.check(case.run("cuda", simplify="none"), kernel, expected)
+            if chain == "linear" and kernel.startswith("hopper"):
+                assert _ways(x, w).irregular_rows > batch // 2
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_rows_beyond_two_levels(batch: int, part: str) -> None:
     """A sum without what is lost would not show it unless W has zeros where x is large: then it must be there."""
@@ -156,6 +178,10 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
         w[rows[1], [3, 4]] = np.inf
         w[rows[2], : K // 2] = -np.inf
         w[rows[3]] = np.inf
+        w[[130, 131]] = 0.5  # in a tile without rows of so many
+        w[130, [3, 4]] = np.inf
+        w[131, [5, 6, K - 1]] = np.inf, -np.inf, np.inf
+        x[10, [3, 6]] = 0
         x[8] = np.abs(x[8]) + 0.1
         x[9] = np.where(np.isinf(w[rows[1]]), w[rows[1]], x[9])
     with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(w) as model:

@@ -32,21 +32,7 @@ def stored_float32(name: str, batch: int, k: int, n: int) -> datasets.Data:
     return datasets.Data(*(widen(store(v, "float32"), "float32") for v in data))
 
 
-PARAMETERS = {
-    "mul": [(2.5,), (-0.1,), (0.0,)],
-    "add": [(1.5,)],
-    "sub": [(1.5,)],
-    "div": [(3.0,), (-0.5,)],
-    "minimum": [(0.5,), (math.nan,)],
-    "maximum": [(0.5,), (math.nan,)],
-    "leaky_relu": [(), (0.01,), (-2.0,), (0.0,)],
-    "elu": [(), (2.0,), (-1.0,)],
-    "softplus": [(), (2.0, 1.0), (-1.5, 3.0)],
-    "clamp": [(-1.0, 2.0), (3.0, -3.0), (math.nan, 1.0)],
-    "hardtanh": [(), (-2.0, 0.5)],
-    "softcap": [(10.0,), (-2.0,)],
-}
-ALL_OPERATORS = [*oracle.OPS, *oracle.REDUCTIONS]
+ALL_OPERATORS: dict[str, oracle.Row | oracle.Fold] = {**oracle.OPS, **oracle.REDUCTIONS}
 SPECIALS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-8, -1e-8, 1000.0, -1000.0, 3.0, -3.0]
 
 
@@ -55,16 +41,17 @@ def test_operator_means_what_torch_means(name: str) -> None:
     torch = pytest.importorskip("torch")
     x = np.concatenate([np.linspace(-25, 25, 3001), SPECIALS])
     theirs = torch_table()[name]
-    for params in PARAMETERS.get(name, [()]):
+    for text in ALL_OPERATORS[name].tried:
+        (op,) = oracle.parse(f"linear | {name}({text})" if text else f"linear | {name}")
+        params = [float(p) for p in op.params]
         if name in oracle.REDUCTIONS:
             x = np.random.default_rng(1).normal(size=(40, 9))
             x[np.arange(11), 4] = SPECIALS
-            ours = oracle.REDUCTIONS[name](x)[:, None]
-        else:
-            row = oracle.OPS[name]
-            given = [*params, *(default for _, default in row.params[len(params) :]), 0.0, 0.0]
-            with np.errstate(all="ignore"):
-                ours = row.f(x, np.float64(given[0]), np.float64(given[1]), x)
+        with np.errstate(all="ignore"):
+            if name in oracle.REDUCTIONS:
+                ours = oracle.REDUCTIONS[name](x, *params)[:, None]
+            else:
+                ours = oracle.OPS[name].f(x, *np.float64([*params, 0, 0][:2]), x)
         wanted = theirs(torch.tensor(x), *params).numpy()
         known = np.isfinite(wanted) & (wanted != 0)
         if name == "gelu":  # torch adds 1 to erf, which cancels in the lower tail, and its CPU has -0.0 at -inf

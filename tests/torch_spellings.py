@@ -7,14 +7,16 @@ Independent of the package's own table: Python source, which torch itself runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from oracle import REDUCTIONS, parse
+from oracle import OPS, REDUCTIONS, parse
 from torch import nn
 
-# {a} and {b} are the parameters, {x} the value, {d} the last dimension as 1 or -1.
+# {a} is the parameter, {n} and {m} are both as numbers, {x} the value, {d} the last dimension as 1 or -1. Operators
+# that people write by PyTorch's own name alone need no line: see ways_of.
 WAYS: dict[str, list[str]] = {
     "mul": ["{x} * {a}", "{a} * {x}", "torch.mul({x}, {a})", "{x}.mul({a})", "torch.multiply({x}, {a})"],
     "add": ["{x} + {a}", "{a} + {x}", "torch.add({x}, {a})", "{x}.add({a})", "{x} - (-{a})"],
@@ -26,9 +28,6 @@ WAYS: dict[str, list[str]] = {
     "abs": ["abs({x})", "torch.abs({x})", "{x}.abs()", "{x}.absolute()"],
     "square": ["{x} ** 2", "torch.square({x})", "{x}.square()", "{x} * {x}", "{x}.pow(2)", "torch.pow({x}, 2.0)"],
     "sqrt": ["torch.sqrt({x})", "{x}.sqrt()", "{x} ** 0.5", "{x}.pow(0.5)"],
-    "exp": ["torch.exp({x})", "{x}.exp()"],
-    "log": ["torch.log({x})", "{x}.log()"],
-    "log1p": ["torch.log1p({x})", "{x}.log1p()"],
     "reciprocal": ["1 / {x}", "torch.reciprocal({x})", "{x}.reciprocal()", "{x} ** -1"],
     "sin": ["torch.sin({x})", "{x}.sin()", "torch.sin_({x} + 0)"],
     "cos": ["torch.cos({x})", "{x}.cos()", "{x}.add(0).cos_()"],
@@ -38,15 +37,10 @@ WAYS: dict[str, list[str]] = {
     "gelu": ["F.gelu({x})", "nn.GELU()", "F.gelu({x}, approximate='none')"],
     "gelu(tanh)": ["F.gelu({x}, approximate='tanh')", "nn.GELU(approximate='tanh')", "nn.GELU('tanh')"],
     "silu": ["F.silu({x})", "nn.SiLU()", "{x} * torch.sigmoid({x})", "{x}.sigmoid() * {x}"],
-    "mish": ["F.mish({x})", "nn.Mish()"],
     "softplus": ["F.softplus({x}, {n}, {m})", "F.softplus({x}, beta={n}, threshold={m})", "nn.Softplus({n}, {m})"],
     "sigmoid": ["torch.sigmoid({x})", "{x}.sigmoid()", "F.sigmoid({x})", "nn.Sigmoid()", "torch.special.expit({x})"],
-    "logsigmoid": ["F.logsigmoid({x})", "nn.LogSigmoid()"],
-    "tanh": ["torch.tanh({x})", "{x}.tanh()", "F.tanh({x})", "nn.Tanh()"],
     "clamp": ["torch.clamp({x}, {n}, {m})", "{x}.clamp({n}, {m})", "torch.clip({x}, min={n}, max={m})"],
     "hardtanh": ["F.hardtanh({x}, {n}, {m})", "nn.Hardtanh({n}, {m})", "F.hardtanh({x}, min_val={n}, max_val={m})"],
-    "hardswish": ["F.hardswish({x})", "nn.Hardswish()"],
-    "hardsigmoid": ["F.hardsigmoid({x})", "nn.Hardsigmoid()"],
     "softcap": ["{n} * torch.tanh({x} / {n})", "torch.tanh({x} / {n}) * {n}"],
     "add_saved": ["{x} + {s}", "{s} + {x}", "torch.add({x}, {s})", "{s}.add({x})"],
     "mul_saved": ["{x} * {s}", "{s} * {x}", "torch.mul({s}, {x})", "{x}.mul({s})"],
@@ -54,7 +48,6 @@ WAYS: dict[str, list[str]] = {
     "mean": ["torch.mean({x}, dim={d}, keepdim={k})", "{x}.mean({d}, keepdim={k})", "{x}.mean(axis={d}, keepdims={k})"],
     "max": ["torch.max({x}, {d}, keepdim={k})[0]", "{x}.max(dim={d}, keepdim={k}).values", "{x}.amax({d}, {k})"],
     "min": ["torch.min({x}, dim={d}, keepdim={k}).values", "{x}.min({d}, {k})[0]", "torch.amin({x}, {d}, {k})"],
-    "logsumexp": ["torch.logsumexp({x}, {d}, keepdim={k})", "{x}.logsumexp(dim={d}, keepdim={k})"],
 }
 WAYS["argmax"] = ["{x}.argmax({d}, {k})", "torch.argmax({x}, dim={d}, keepdim={k})", "{x}.max({d}, {k}).indices"]
 WAYS["argmin"] = ["{x}.argmin({d}, {k})", "torch.argmin({x}, dim={d}, keepdim={k})", "torch.min({x}, {d}, {k})[1]"]
@@ -71,9 +64,26 @@ LINEAR_WITHOUT_BIAS += ["torch.mm(x, self.linear.weight.permute(1, 0))", "x.matm
 NOTHING = ["nn.Identity()", "nn.Dropout(0.3)", "{x}.contiguous()", "F.dropout({x}, training=False)", "{x}.clone()"]
 
 
+@cache
+def ways_of(name: str) -> list[str]:
+    """The line in WAYS, or a function, a method and a module of torch that bear an operator's name."""
+    if name in WAYS:
+        return WAYS[name]
+    folds = name in REDUCTIONS
+    count = len((REDUCTIONS if folds else OPS)[name].params)
+    rest = ["dim={d}", "keepdim={k}"] if folds else ["{n}", "{m}"][:count]
+    if folds and count:
+        return []
+    spaces = {"torch": torch, "F": nn.functional, "torch.special": torch.special, "torch.linalg": torch.linalg}
+    found = [f"{space}.{name}({', '.join(['{x}', *rest])})" for space, at in spaces.items() if hasattr(at, name)]
+    found += [f"{{x}}.{name}({', '.join(rest)})"] if hasattr(torch.Tensor, name) else []
+    modules = [] if folds else [module for module in dir(nn) if module.lower() == name.replace("_", "")]
+    return found + [f"nn.{module}({', '.join(rest)})" for module in modules]
+
+
 def is_written(chain: str) -> bool:
-    """Whether there is a way to write each of the chain's operators that fuse takes; Writer itself writes save."""
-    return all(op.name in WAYS or op.name == "save" for op in parse(chain))
+    """Whether there is a way to write each of the chain's operators; Writer itself writes save."""
+    return all(op.name == "save" or ways_of(op.name) for op in parse(chain))
 
 
 def _literal(value: float) -> str:
@@ -134,7 +144,7 @@ class Writer:
                 self.lines.append("s = x")
                 live = True
                 continue
-            ways = WAYS[op.name]
+            ways = ways_of(op.name)
             if live:  # these work in place on, or save, a value of their own
                 ways = [w for w in ways if w.count("{x}") < 2 and "inplace" not in w]
             if op.name == "hardtanh" and op.params[0] == op.params[1]:  # which nn.Hardtanh alone refuses
