@@ -15,6 +15,7 @@ rowfold_py = \
 	python/rowfold/filetype.py \
 	python/rowfold/frameworks.py \
 	python/rowfold/handle.py \
+	python/rowfold/inputs.py \
 	python/rowfold/kinds.py \
 	python/rowfold/model.py \
 	python/rowfold/npz.py \

@@ -19,6 +19,7 @@ from ._lib import DType, Memory, load
 from .calls import TensorCalls
 from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoadedError
 from .handle import Handle, ModelInfo, Ways
+from .inputs import Inputs
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
 from .outputs import Outputs
@@ -150,18 +151,13 @@ class Model:
     def _adopt(self, handle: Handle) -> None:
         """Takes a model of the library as this one's, and notes what calls ask for."""
         self._handle, info = handle, handle.info()
-        self._in_features, self._out_features = info.in_features, info.out_features
+        self._in_features = info.in_features
         self._x_tail, self._y_tail = (info.in_features,), (info.output_features,)
-        self._weight_dtype, self._x_dtype, self._y_dtype = (
-            DType[info.dtype.upper()],
-            DType[info.x_dtype.upper()],
-            DType[info.y_dtype.upper()],
-        )
-        self._device = info.device
+        self._x_dtype, self._y_dtype = DType[info.x_dtype.upper()], DType[info.y_dtype.upper()]
+        self._inputs = Inputs(info, self._x_fixed, self._cast)
         self._outputs = Outputs(info)
-        self._rows = {name: _lib.RowUse[use.upper()] for name, use in info.row_inputs.items()}
-        self._plain = len(info.results) == 1 and not self._rows
-        for name in {"self", "x", "out", "keepdims", "rows"} & self._rows.keys():
+        self._plain = len(info.results) == 1 and not info.row_inputs
+        for name in {"self", "x", "out", "keepdims", "rows"} & info.row_inputs.keys():
             raise InvalidArgumentError(f"the chain has a row input #{name}, which is an argument of a call already")
         self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
         self._forward = handle.library.rf_model_forward
@@ -215,11 +211,11 @@ class Model:
         ArgumentTypeError for dtypes, OutOfMemoryError, DeviceError. After an error the model can still be loaded.
 
         """
-        weight, bias, named_arrays = self._own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
+        weight, bias, named_arrays = self._inputs.own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
         with self._sized_by(weight):
             handle = self._open()
             flags = _lib.BORROW if borrow or keep else 0
-            with self._native_weights(weight, bias, named_arrays, flags) as (weights, owner):
+            with self._inputs.native_weights(weight, bias, named_arrays, flags) as (weights, owner):
                 handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
         if borrow or keep:
             handle.lend(owner)
@@ -262,26 +258,14 @@ class Model:
 
         """
         handle = self._open()
-        weight, bias, named_arrays = self._own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
+        weight, bias, named_arrays = self._inputs.own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
         flags = (_lib.BORROW if borrow or keep else 0) | (_lib.KEEP_FORM if keep_form else 0)
-        with self._native_weights(weight, bias, named_arrays, flags) as (weights, owner):
+        with self._inputs.native_weights(weight, bias, named_arrays, flags) as (weights, owner):
             self._calls = self._remake = None  # what a call needs may have changed with W's form
             handle.library.rf_model_update_weights(handle.pointer, ctypes.byref(weights))
         handle.lend(owner if borrow or keep else None)
         self._remake = (_made_of_arrays, type(self), self._arguments, weight, bias, named_arrays) if keep else None
         return self
-
-    def _own(self, weight: Any, bias: Any, vectors: Mapping[str, Any], keep: bool) -> tuple[Any, Any, dict[str, Any]]:
-        """The arrays converted, if the model casts, and copied, if it is to keep them: no one else writes to those."""
-        if self._cast:
-            dtype, only = self._weight_dtype, self._weight_dtype is DType.FLOAT64
-            weight = arrays.cast(weight, dtype, "weight")
-            bias = None if bias is None else arrays.cast(bias, dtype, "bias", only)
-            vectors = {name: arrays.cast(value, dtype, f"vector {name!r}", only) for name, value in vectors.items()}
-        if keep:
-            weight, bias = arrays.copied(weight), arrays.copied(bias)
-            vectors = {name: arrays.copied(value) for name, value in vectors.items()}
-        return weight, bias, dict(vectors)
 
     @contextmanager
     def _sized_by(self, weight: Any) -> Iterator[None]:
@@ -305,37 +289,6 @@ class Model:
             self._handle, self._open_config = None, config
             config.in_features, config.out_features = before
             raise
-
-    @contextmanager
-    def _native_weights(
-        self, weight: Any, bias: Any, vectors: Mapping[str, Any], flags: int
-    ) -> Iterator[tuple[_lib.Weights, Any]]:
-        """The weights as the library takes them, checked, and what owns W's memory."""
-        features, dtype = self._out_features, self._weight_dtype
-        matrix = kind_of(weight, "weight").weight(weight, "weight", (features, self._in_features), dtype)
-        self._check_dtype("weight", matrix.dtype, dtype)
-        self._check_device("weight", matrix)
-        row = None if bias is None else self._feature_vector(bias, "bias", matrix)
-        named = {name: self._feature_vector(value, f"vector {name!r}", matrix) for name, value in vectors.items()}
-        native = (_lib.Vector * len(named))(
-            *(
-                _lib.Vector(ctypes.sizeof(_lib.Vector), encode(name, "vectors"), m.pointer, features, m.dtype, m.memory)
-                for name, m in named.items()
-            )
-        )
-        weights = _lib.Weights(
-            size=ctypes.sizeof(_lib.Weights),
-            weight=matrix.pointer,
-            ld=matrix.ld,
-            memory=matrix.memory,
-            flags=flags,
-            vectors=native,
-            num_vectors=len(named),
-            stream=matrix.stream,
-        )
-        if row is not None:
-            weights.bias, weights.bias_dtype = row.pointer, row.dtype
-        yield weights, matrix.owner
 
     @classmethod
     def from_file(
@@ -474,15 +427,6 @@ class Model:
         }
         return cls(chain, **keywords).load_weights(matrix, row, named, borrow=borrow, keep=keep)
 
-    def _feature_vector(self, values: Any, argument: str, weight: arrays.Matrix) -> arrays.Matrix:
-        shape = (self._out_features,)
-        vector = kind_of(values, argument).weight(values, argument, shape, self._weight_dtype)
-        self._check_dtype(argument, vector.dtype)
-        self._check_device(argument, vector)
-        if vector.memory is not weight.memory:
-            raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
-        return vector
-
     def __call__(self, x: Any, out: Any = None, *, keepdims: bool = True, rows: Any = None, **row_inputs: Any) -> Any:
         """The chain applied to each row of x.
 
@@ -557,7 +501,7 @@ class Model:
             y = calls.run(x, out, keepdims)
             if y is not None:
                 return y
-        x = self._converted(x)
+        x = self._inputs.converted(x)
         if out is not None:
             if not self._plain:
                 return self._outputs.together(self._call(handle, x, out, row_inputs, rows))
@@ -595,9 +539,9 @@ class Model:
         """
         handle = self._open()
         info = states_info(handle)
-        x = self._converted(x)
-        kind, given = self._matrix_of(x)
-        values = self._row_values(given, row_inputs)
+        x = self._inputs.converted(x)
+        kind, given = self._inputs.matrix(x)
+        values = self._inputs.row_values(given, row_inputs)
         data, matrix = kind.empty(x, (*given.lead, info.num_groups, info.num_words), DType.FLOAT64)
         native = _lib.States(
             size=ctypes.sizeof(_lib.States),
@@ -605,9 +549,9 @@ class Model:
             bytes=given.batch * info.num_groups * info.num_words * ctypes.sizeof(ctypes.c_double),
             memory=matrix.memory,
         )
-        args = self._args_of(given)
+        args = self._inputs.args(given)
         args.states = ctypes.pointer(native)
-        self._give_row_values(args, values, given.batch)
+        self._inputs.give_row_values(args, values, given.batch)
         if given.memory is Memory.DEVICE:
             workspace = kind.workspace(x, lambda: handle.call_workspace(args))
             if workspace is not None:
@@ -632,9 +576,9 @@ class Model:
         like, batch = parts[0].data, prod(lead)
         kind = kind_of(like, "parts[0].data")
         for i, (matrix, _) in enumerate(read):
-            self._check_device(f"parts[{i}].data", matrix)
+            self._inputs.check_device(f"parts[{i}].data", matrix)
         given = arrays.Matrix(0, lead, batch, 0, self._x_dtype, Memory.HOST, None, None)
-        values = self._row_values(given, row_inputs)
+        values = self._inputs.row_values(given, row_inputs)
         made = [kind.empty(like, shape, dtype) for shape, dtype in self._outputs.shapes(lead, values)]
         native = (_lib.States * len(parts))(
             *(
@@ -645,47 +589,12 @@ class Model:
         streams = [m.stream for m, _ in (*read, *values.values()) if m.stream is not None]
         args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=batch, stream=next(iter(streams), None))
         self._outputs.give(args, [matrix for _, matrix in made])
-        self._give_row_values(args, values, batch)
+        self._inputs.give_row_values(args, values, batch)
         handle.library.rf_states_merge(handle.pointer, native, len(parts), ctypes.byref(args))
         done = [kind.finish(y, like) for y, _ in made]
         if not keepdims:
             done = [y[..., 0] for y in done]
         return self._outputs.together(done)
-
-    def _converted(self, x: Any) -> Any:
-        """What a call is given: as it is, or of the model's type where the model casts."""
-        if not self._cast:
-            return x
-        return arrays.cast(x, self._x_dtype, "x", self._x_fixed or self._weight_dtype is DType.FLOAT64)
-
-    def _matrix_of(self, x: Any) -> tuple[arrays.ArrayKind, arrays.Matrix]:
-        """The inputs as the library takes them, checked, and the family of arrays that they are of."""
-        kind = kind_of(x, "x")
-        given = kind.matrix(x, "x", self._in_features, self._x_dtype)
-        self._check_dtype("x", given.dtype, self._x_dtype if self._x_fixed else None, "x_dtype")
-        self._check_device("x", given)
-        return kind, given
-
-    @staticmethod
-    def _args_of(given: arrays.Matrix) -> _lib.ForwardArgs:
-        """The arguments of a call but for what it gives."""
-        return _lib.ForwardArgs(
-            size=ctypes.sizeof(_lib.ForwardArgs),
-            x=given.pointer,
-            batch=given.batch,
-            ldx=given.ld,
-            x_dtype=given.dtype,
-            x_memory=given.memory,
-            stream=given.stream,
-        )
-
-    def _give_row_values(
-        self, args: _lib.ForwardArgs, values: dict[str, tuple[arrays.Matrix, int]], batch: int
-    ) -> None:
-        args.row_inputs = (_lib.RowInput * len(values))(
-            *(rows.native(name, self._rows[name], matrix, batch, width) for name, (matrix, width) in values.items())
-        )
-        args.num_row_inputs = len(values)
 
     def _rows_apart(self, x: np.ndarray[Any, Any]) -> int | None:
         """Elements from one row of a matrix to the next, where rows of unit stride lie apart in their order."""
@@ -704,11 +613,11 @@ class Model:
         )
 
     def _call(self, handle: Handle, x: Any, out: Any, row_inputs: dict[str, Any], wanted: Any) -> list[Any]:
-        kind, given = self._matrix_of(x)
-        values = self._row_values(given, row_inputs)
+        kind, given = self._inputs.matrix(x)
+        values = self._inputs.row_values(given, row_inputs)
         listed = None if wanted is None else rows.wanted(wanted, given.lead)
         if listed is not None:
-            self._check_device("rows", listed)
+            self._inputs.check_device("rows", listed)
         lead = given.lead if listed is None else (listed.batch,)
         made, results = self._outputs.arrays(kind, x, given, out, lead, values)
         plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._x_dtype
@@ -728,22 +637,6 @@ class Model:
                 kind.written(y)
         return made
 
-    def _row_values(self, given: arrays.Matrix, row_inputs: dict[str, Any]) -> dict[str, tuple[arrays.Matrix, int]]:
-        """The row inputs by name, and how many values each row has."""
-        if not self._rows and not row_inputs:
-            return {}
-        rows.check_names(row_inputs, self._rows)
-        compute = DType.FLOAT64 if self._weight_dtype is DType.FLOAT64 else DType.FLOAT32
-        values = {}
-        for name, use in self._rows.items():
-            value = row_inputs[name]
-            matrix = rows.row_values(value, name, use, given.lead, compute)
-            values[name] = matrix, value.shape[-1] if use is _lib.RowUse.COLUMNS else 1
-            if use is _lib.RowUse.NUMBER:
-                self._check_dtype(f"the row input {name!r}", matrix.dtype)
-            self._check_device(f"the row input {name!r}", matrix)
-        return values
-
     def _forward_ex(
         self,
         handle: Handle,
@@ -754,13 +647,13 @@ class Model:
         values: dict[str, tuple[arrays.Matrix, int]],
         listed: arrays.Matrix | None,
     ) -> None:
-        args = self._args_of(given)
+        args = self._inputs.args(given)
         if self._plain:
             (y,) = results
             args.y, args.ldy, args.y_dtype, args.y_memory = y.pointer, y.ld, y.dtype, y.memory
         else:
             self._outputs.give(args, results)
-            self._give_row_values(args, values, given.batch)
+            self._inputs.give_row_values(args, values, given.batch)
         if listed is not None:
             args.rows = ctypes.cast(listed.pointer, ctypes.POINTER(ctypes.c_int64))
             args.num_rows = listed.batch
@@ -768,7 +661,7 @@ class Model:
         workspace = None
         if given.memory is Memory.DEVICE:
             for y in results:
-                self._check_device("out", y)
+                self._inputs.check_device("out", y)
             workspace = kind.workspace(x, lambda: handle.call_workspace(args))
             if workspace is not None:
                 args.workspace, args.workspace_size, _ = workspace
@@ -776,28 +669,6 @@ class Model:
             handle.library.rf_model_forward_ex(handle.pointer, ctypes.byref(args))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(self._outputs.by_name(str(error))) from None
-
-    def _check_device(self, argument: str, given: arrays.Matrix) -> None:
-        """Host arrays go anywhere; device ones only to the model's own device."""
-        if given.memory is Memory.HOST or (self._device >= 0 and given.device in (-1, self._device)):
-            return
-        where = f"CUDA device {given.device}" if given.device >= 0 else "a CUDA device"
-        expected = "the host" if self._device < 0 else f"CUDA device {self._device}, or the host"
-        raise InvalidArgumentError(
-            f"{argument} is on {where}, but the model runs on {self.info.backend}; expected {expected}"
-        )
-
-    def _check_dtype(self, argument: str, dtype: DType, only: DType | None = None, named: str = "dtype") -> None:
-        """``only`` is the one dtype accepted, of the keyword ``named``; None for any that goes with the weights."""
-        if only is None and self._weight_dtype is DType.FLOAT64:
-            only = DType.FLOAT64
-        if only is not None:
-            fits, expected = dtype is only, f"{arrays.dtype_name(only)}, the model's {named}"
-        else:
-            weights = arrays.dtype_name(self._weight_dtype)
-            fits, expected = dtype is not DType.FLOAT64, f"float32, float16 or bfloat16 for a {weights} model"
-        if not fits:
-            raise ArgumentTypeError(f"{argument} has dtype {arrays.dtype_name(dtype)}; expected {expected}")
 
     @property
     def info(self) -> ModelInfo:
@@ -815,7 +686,7 @@ class Model:
         the stream. Raises what a call with ``x`` raises.
         """
         handle = self._open()
-        return handle.count_ways(self._args_of(self._matrix_of(x)[1]))
+        return handle.count_ways(self._inputs.args(self._inputs.matrix(x)[1]))
 
     @overload
     def explain(self, batch: int = ..., format: Literal["text"] = ...) -> str: ...
