@@ -13,7 +13,7 @@ enum {
     BLOCK_UNITS = 8,       /* of a block of columns, at most: packing x is paid once for so many columns */
     TASKS_PER_THREAD = 8,  /* of a narrow layer, so that threads finish together */
     ROUNDS = 16,           /* tasks a thread, above which it does not matter how many they are */
-    SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every block, */
+    SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every chunk, */
     SPLIT_BYTES = 1 << 23, /* and take no more than this */
     SPLIT_TASKS = 4        /* tasks a thread then, at most */
 };
@@ -174,9 +174,8 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     const int block_rows = pairs ? pairs->block_rows : terms ? terms->block_rows : RFI_CPU_ROWS;
     cut c = cut_evenly(batch, padded, b->threads, bytes, block_rows, rate);
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
-    const int64_t sums = ceil_div(RFI_CPU_DEPTH, rfi_cpu_block_depth(RFI_CPU_DEPTH, value)) * chunks;
     const layer l = {batch, spec->plan.in_features, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};
-    if (!pairs && !terms && product(product(batch, padded), product(sums, (int64_t)value)) <= SPLIT_BYTES)
+    if (!pairs && !terms && product(product(batch, padded), product(chunks, (int64_t)value)) <= SPLIT_BYTES)
         c = split_columns_and_inputs(c, &l, b->threads);
     b->row_blocks = c.row_blocks;
     b->rows = c.rows;
@@ -197,10 +196,11 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
         (spec->weight_dtype == spec->compute_dtype && !terms
                 ? 0
                 : align_256((size_t)(RFI_CPU_DEPTH * kernel->panel) * value));
-    b->scratch = b->c_offset + align_256((size_t)(b->rows * b->c_ld) * value);
+    const size_t logits = align_256((size_t)(b->rows * b->c_ld) * value);
+    b->stretch_offset = b->c_offset + logits;
+    b->scratch = b->stretch_offset + (spec->plan.in_features > RFI_CPU_STRETCH ? logits : 0);
     if (rfi_cpu_is_split(b)) {
-        const int64_t last = (chunks - 1) * RFI_CPU_DEPTH, depth = spec->plan.in_features - last;
-        b->sums = rfi_cpu_block_number(last, value) + ceil_div(depth, rfi_cpu_block_depth(depth, value));
+        b->sums = chunks;
         b->rows_of_sums = batch;
         b->c_ld_apart = padded + 16;
         b->apart = align_256((size_t)(b->sums * batch * b->c_ld_apart) * value);

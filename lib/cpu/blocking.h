@@ -14,19 +14,20 @@ typedef struct rfi_cpu_blocking {
     int64_t column_blocks, block_units; /* units in a block of columns, at most */
     int64_t splits, column_parts; /* parts of the inputs, whole chunks each, by parts of the columns, whole panels each,
                                      that are multiplied by a task each, for all rows; 1 by 1: not split */
-    int64_t sums;                 /* blocks of inputs, whose sums are stored apart where the inputs are split */
+    int64_t sums;                 /* chunks of inputs, whose sums are stored apart where the inputs are split */
     int64_t c_ld;                 /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
-    size_t pairs_offset;  /* and of x packed in pairs, where W is, one or several terms of it */
-    size_t ranges_offset; /* and of rfi_cpu_range of its rows, where it is several */
-    size_t rows_offset;   /* and, if narrow, logits row by row, or results */
-    size_t own_offset;    /* and behind these a copy of the logits for a branch's own steps */
-    size_t scratch;       /* bytes a thread; when all tiles are done it holds the states of groups */
-    size_t states;        /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
-    size_t tops;          /* bytes behind them for the best columns of topk, (batch) lists of each */
-    size_t row_list;      /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
-    size_t apart;         /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type */
+    size_t stretch_offset; /* and of the sums of a stretch behind the first, where there are several */
+    size_t pairs_offset;   /* and of x packed in pairs, where W is, one or several terms of it */
+    size_t ranges_offset;  /* and of rfi_cpu_range of its rows, where it is several */
+    size_t rows_offset;    /* and, if narrow, logits row by row, or results */
+    size_t own_offset;     /* and behind these a copy of the logits for a branch's own steps */
+    size_t scratch;        /* bytes a thread; when all tiles are done it holds the states of groups */
+    size_t states;         /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
+    size_t tops;           /* bytes behind them for the best columns of topk, (batch) lists of each */
+    size_t row_list;       /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
+    size_t apart;          /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type */
     int64_t rows_of_sums, c_ld_apart;
 } rfi_cpu_blocking;
 
@@ -48,12 +49,6 @@ enum { RFI_CPU_SUM_DEPTH = 176 };
 static inline int64_t rfi_cpu_block_depth(int64_t depth, size_t value) {
     if (value != sizeof(float) || depth <= RFI_CPU_SUM_DEPTH) return RFI_CPU_DEPTH;
     return round_up(ceil_div(depth, ceil_div(depth, RFI_CPU_SUM_DEPTH)), RFI_CPU_STEP);
-}
-
-/* The number of the block that begins with input k, of a whole chunk or of the last. */
-static inline int64_t rfi_cpu_block_number(int64_t k, size_t value) {
-    const int64_t in_chunk = rfi_cpu_block_depth(RFI_CPU_DEPTH, value);
-    return k / RFI_CPU_DEPTH * ceil_div(RFI_CPU_DEPTH, in_chunk);
 }
 
 static inline int rfi_cpu_is_split(const rfi_cpu_blocking *blocking) {

@@ -139,12 +139,17 @@ static void NAME(fold)(int reduction, const void *values, int64_t ld, int rows, 
     }
 }
 
-static void NAME(add_up)(void *out, const void *runs, int64_t stride, int64_t count, const void *bias, int n) {
+static void NAME(add_up)(
+    void *out, const void *runs, int64_t stride, int64_t count, int64_t together, const void *bias, int n) {
     for (int j = 0; j < n; j += GROUP) {
         const T *run = (const T *)runs + j;
         T sum[GROUP] = {0};
-        for (int64_t i = 0; i < count; i++, run += stride)
-            for (int l = 0; l < GROUP; l++) sum[l] += run[l];
+        for (int64_t i = 0; i < count; i += together) {
+            T part[GROUP] = {0};
+            for (int64_t end = least(i + together, count), r = i; r < end; r++, run += stride)
+                for (int l = 0; l < GROUP; l++) part[l] += run[l];
+            for (int l = 0; l < GROUP; l++) sum[l] += part[l];
+        }
         for (int l = 0; l < GROUP; l++) ((T *)out)[j + l] = sum[l] + ((const T *)bias)[j + l];
     }
 }

@@ -9,10 +9,10 @@
  * (narrow.c).
  *
  * Why a row has the same bits wherever it stands in whatever batch on any number of threads: a logit is the sums of
- * blocks of a chunk, and of chunks, in order plus the bias, a block's sum starts from 0 and adds products in the order
- * of k, and a unit's columns fold into one state in one order. All of these are fixed by K and N alone; blocking and
- * threads only choose who computes what when. The same goes for dot products: lanes, then a tree of them, then the
- * columns in order. */
+ * stretches, in order, plus the bias, a stretch's is that of its chunks, a chunk's that of its blocks, a block's sum
+ * starts from 0 and adds products in the order of k, and a unit's columns fold into one state in one order. All of
+ * these are fixed by K and N alone; blocking and threads only choose who computes what when. The same goes for dot
+ * products: lanes, then a tree of them, then the columns in order. */
 #ifndef ROWFOLD_CPU_KERNEL_H
 #define ROWFOLD_CPU_KERNEL_H
 
@@ -21,6 +21,11 @@
 enum {
     RFI_CPU_DEPTH = 512, /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's
                             slice is 64 KiB */
+    RFI_CPU_STRETCH =
+        16 * RFI_CPU_DEPTH,  /* inputs whose sums are added up before they join those of others: a
+                               rounding errs by the size of the sum it is made in (doc/kernels/cpu.md 38) */
+    RFI_CPU_BLOCK_ROWS = 16, /* rows and floats of a panel of the kernels that take blocks of a chunk, at most */
+    RFI_CPU_BLOCK_PANEL = 32,
     RFI_CPU_UNIT = RFI_GROUP_UNIT, /* columns folded into one partial state */
     RFI_CPU_ROWS = 112, /* of a task's block: W passes through the cache once for so many rows, quicker than memory is
                            slow */
@@ -49,17 +54,19 @@ enum {
     RFI_CPU_DTYPES = RF_BFLOAT16 + 1
 };
 
-/* `rows` rows of x times one chunk of one panel, or a block of that chunk: out = (in + x w) + bias. Values are of the
- * compute type, w of the table's weight type. */
+/* `rows` rows of x times one chunk of one panel, or a block of that chunk: out = (in + x w) + more + bias. Values are
+ * of the compute type, w of the table's weight type. Only kernels that take blocks know of `more`. */
 typedef struct rfi_cpu_sliver {
     int64_t depth;
     const void *x;    /* (rows, depth), RFI_CPU_X_LD elements apart */
     const void *w;    /* (depth, panel), aligned to RFI_CPU_ALIGN */
-    const void *in;   /* (rows, panel): zeros (ld_in = 0) with the first block, then out itself */
+    const void *in;   /* (rows, panel): the chunk's blocks before this one, or if it is the only one the chunks; or
+                         zeros (ld_in = 0) */
+    const void *more; /* (rows, panel): the chunks before with the last of several blocks, else zeros */
     const void *bias; /* (panel): zeros but with the last block. A large bias added first would have every block rounded
                          at its size */
     void *out;        /* (rows, panel) */
-    int64_t ld_in, ld_out;
+    int64_t ld_in, ld_more, ld_out;
     const char *ahead;               /* memory that is wanted soon: */
     int ahead_lines;                 /* in every RFI_CPU_STEP inputs so many lines of it, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
@@ -231,9 +238,10 @@ typedef struct rfi_cpu_kernel {
      * type, whose peak is there already where the reduction is seeded. The rows ask for columns (rows) asked. */
     void (*fold)(int reduction, const void *values, int64_t ld, int rows, int n, int64_t first, const int64_t *asked,
         void *states, int64_t stride);
-    /* out = the sum of `count` runs of n values, `stride` apart, in their order from 0 on, plus bias; n a multiple of
-     * `panel`. */
-    void (*add_up)(void *out, const void *runs, int64_t stride, int64_t count, const void *bias, int n);
+    /* out = the sum of `count` runs of n values, `stride` apart, plus bias: `together` of them in order from 0 on, then
+     * these sums likewise. n is a multiple of `panel`; out may be the first run. */
+    void (*add_up)(
+        void *out, const void *runs, int64_t stride, int64_t count, int64_t together, const void *bias, int n);
     /* `count` states of the compute type of each of (rows) rows, `words` apart and `stride` from one row to the next,
      * to one in double, of which each is `ld` words apart. */
     void (*join)(

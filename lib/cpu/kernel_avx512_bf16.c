@@ -63,8 +63,8 @@ static inline __attribute__((always_inline)) void add_pair_float(
 static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int floats) {
     const char *x = s->x, *ahead = s->ahead;
     const uint32_t *w = s->w;
-    const int64_t depth = s->depth, ld_in = s->ld_in, ld_out = s->ld_out;
-    const float *in = s->in, *bias = s->bias;
+    const int64_t depth = s->depth, ld_in = s->ld_in, ld_more = s->ld_more, ld_out = s->ld_out;
+    const float *in = s->in, *more = s->more, *bias = s->bias;
     float *out = s->out;
     const int lines = s->ahead_lines;
     const size_t step = floats ? 2 * sizeof(float) : sizeof(uint32_t);
@@ -74,7 +74,7 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++) {
             sum[i][v] = _mm512_setzero_ps();
-            __builtin_prefetch(in + i * ld_in + v * LANES, 1, 3);
+            __builtin_prefetch(out + i * ld_out + v * LANES, 1, 3);
         }
     int64_t k = 0;
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
@@ -93,9 +93,11 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 2
         for (int v = 0; v < VECTORS; v++)
-            _mm512_storeu_ps(
-                out + v * LANES, _mm512_loadu_ps(in + v * LANES) + sum[i][v] + _mm512_loadu_ps(bias + v * LANES));
+            _mm512_storeu_ps(out + v * LANES,
+                _mm512_loadu_ps(in + v * LANES) + sum[i][v] + _mm512_loadu_ps(more + v * LANES) +
+                    _mm512_loadu_ps(bias + v * LANES));
         in += ld_in;
+        more += ld_more;
         out += ld_out;
     }
 }

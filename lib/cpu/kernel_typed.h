@@ -23,6 +23,9 @@
 enum { ROWS_MAX = 0 EACH_ROWS(PLUS_ONE) };
 #undef PLUS_ONE
 
+_Static_assert(ROWS_MAX <= (int)RFI_CPU_BLOCK_ROWS && F32_VECTORS * ISA_BYTES / 4 <= RFI_CPU_BLOCK_PANEL,
+    "multiply.c keeps the sums of a chunk");
+
 enum { INNER_ROWS = 4 };
 
 /* Elements need not be aligned to a vector in x, bias and C. */

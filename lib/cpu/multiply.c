@@ -112,6 +112,19 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
     sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
 }
 
+/* Is the chunk's last block the last that is added to its panel's logits, with the bias? */
+static int ends_logits(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at) {
+    return !t->apart && at->sums == t->c && at->k + at->depth == run->spec->plan.in_features;
+}
+
+/* A chunk's last block of several: its sum joins those of the chunks before, if there are some. */
+static void end_chunk(rfi_cpu_sliver *sliver, const void *before, const void *bias, void *out, int64_t ld) {
+    if (before) sliver->more = before, sliver->ld_more = ld;
+    sliver->bias = bias;
+    sliver->out = out;
+    sliver->ld_out = ld;
+}
+
 /* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
  * idle. */
 static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
@@ -119,11 +132,12 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
     const factors f = factors_of(run, t, at);
     const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
     const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
-    char *const out = t->apart ? t->apart + (size_t)rfi_cpu_block_number(at->k, t->value) * sums : t->c;
+    char *const out = t->apart ? t->apart + (size_t)(at->k / RFI_CPU_DEPTH) * sums : at->sums;
     int64_t bytes = at->depth * kernel->panel * (int64_t)run->prepared->item;
-    const int last = !t->apart && at->k + at->depth == run->spec->plan.in_features, from_zero = t->apart || !at->k;
+    const int last = ends_logits(run, t, at), from_zero = t->apart || at->from_zero;
     int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     const int64_t blocks = ceil_div(at->depth, block);
+    float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     const int ask = blocks && x_comes_ahead(run, t); /* a layer without inputs has no blocks, nor a next chunk */
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
@@ -131,15 +145,17 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
         char *c = out + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
         const char *bias =
             last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
+        const int alone = blocks <= 1;
         rfi_cpu_sliver sliver = {
             .depth = least(block, at->depth),
             .x = f.x + (size_t)first * f.x_row,
             .w = f.w,
-            .in = from_zero ? (const char *)zeros : c,
-            .ld_in = from_zero ? 0 : c_ld,
-            .bias = at->depth <= block ? bias : (const char *)zeros,
-            .out = c,
-            .ld_out = c_ld,
+            .in = alone && !from_zero ? c : (const char *)zeros,
+            .ld_in = alone && !from_zero ? c_ld : 0,
+            .more = zeros,
+            .bias = alone ? bias : (const char *)zeros,
+            .out = alone ? c : (char *)of_chunk,
+            .ld_out = alone ? c_ld : kernel->panel,
             .ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
             .ahead_lines = (int)ceil_div(lines, slivers * turns),
             .ahead_apart = RFI_CPU_ALIGN,
@@ -151,15 +167,11 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             sliver.depth = least(block, at->depth - k);
             sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
             sliver.w = (const char *)sliver.w + (size_t)block * f.w_item;
-            if (t->apart) {
-                sliver.out = (char *)sliver.out + sums;
-            } else {
-                sliver.in = c;
-                sliver.ld_in = c_ld;
-            }
             if (ask) ask_for_x(run, t, at, first, end, k / block, blocks, &sliver);
             else sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_step;
-            if (k + block >= at->depth) sliver.bias = bias;
+            sliver.in = of_chunk;
+            sliver.ld_in = kernel->panel;
+            if (k + block >= at->depth) end_chunk(&sliver, from_zero ? NULL : c, bias, c, c_ld);
             f.multiply[rows - 1](&sliver);
         }
     }
@@ -171,12 +183,15 @@ static void multiply_in_float(const rfi_cpu_run *run, const rfi_cpu_tile *t, con
     const rfi_cpu_prepared *p = run->prepared;
     const int64_t panel = p->kernel->panel, c_ld = run->blocking.c_ld,
                   block = rfi_cpu_block_depth(at->depth, sizeof(float));
-    const int last = at->k + at->depth == run->spec->plan.in_features;
+    const int last = ends_logits(run, t, at);
     for (int64_t row = first; row < end; row += p->kernel->max_rows) {
         const int64_t rows = least(p->kernel->max_rows, end - row);
-        const float *c = (const float *)(const void *)t->c + row * c_ld + at->column - t->unit * RFI_CPU_UNIT;
-        rfi_cpu_sliver s = {.in = at->k ? (const void *)c : zeros,
-            .ld_in = at->k ? c_ld : 0,
+        const float *c = (const float *)(const void *)at->sums + row * c_ld + at->column - t->unit * RFI_CPU_UNIT;
+        const int alone = at->depth <= block;
+        rfi_cpu_sliver s = {.in = alone && !at->from_zero ? (const void *)c : zeros,
+            .ld_in = alone && !at->from_zero ? c_ld : 0,
+            .more = zeros,
+            .bias = zeros,
             .out = to + (row - first) * panel,
             .ld_out = panel,
             .ahead = (const char *)w};
@@ -184,7 +199,9 @@ static void multiply_in_float(const rfi_cpu_run *run, const rfi_cpu_tile *t, con
             s.depth = least(block, at->depth - k);
             s.x = (const float *)(const void *)t->x + row * RFI_CPU_X_LD + k;
             s.w = w + k * panel;
-            s.bias = last && k + block >= at->depth ? (const float *)p->bias + at->column : (const void *)zeros;
+            const int ends = k + block >= at->depth;
+            if (ends && !alone && !at->from_zero) s.more = c, s.ld_more = c_ld;
+            if (ends && last) s.bias = (const float *)p->bias + at->column;
             p->kernel->multiply[RF_FLOAT32][rows - 1](&s);
             s.in = s.out;
             s.ld_in = panel;
@@ -213,7 +230,7 @@ static void multiply_panel_in_terms(
         if (end > i) multiply_in_float(run, t, at, values, i, end, sums + i * panel);
     }
     multiply_panel(run, t, at, next);
-    float *c = (float *)(void *)t->c + at->column - t->unit * RFI_CPU_UNIT;
+    float *c = (float *)(void *)at->sums + at->column - t->unit * RFI_CPU_UNIT;
     for (int64_t i = 0; i < t->rows; i++)
         if (!rfi_cpu_terms_exact(t->ranges[i], w)) memcpy(c + i * c_ld, sums + i * panel, (size_t)panel * sizeof *sums);
 }
@@ -230,9 +247,25 @@ void rfi_cpu_end_products(const rfi_cpu_run *run) {
     if (p->terms && p->terms->end) p->terms->end();
 }
 
+/* The panel's sums of a stretch join those of the stretches before it while they are in the cache. */
+static void end_stretch(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at) {
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const int last = at->k + at->depth == run->spec->plan.in_features;
+    const char *bias = last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
+    const int64_t stretch = (t->stretch - t->c) / (int64_t)t->value;
+    for (int64_t i = 0; i < t->rows; i++) {
+        char *c = t->c + (size_t)(i * run->blocking.c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
+        kernel->add_up(c, c, stretch, 2, 1, bias, kernel->panel);
+    }
+}
+
 static void multiply_any_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
+    const int64_t end = at->k + at->depth;
+    const int joins =
+        !t->apart && at->sums != t->c && (end % RFI_CPU_STRETCH == 0 || end == run->spec->plan.in_features);
     if (run->prepared->terms && at->depth) multiply_panel_in_terms(run, t, at, next);
     else multiply_panel(run, t, at, next);
+    if (joins) end_stretch(run, t, at);
 }
 
 /* The logits of a tile. A layer without inputs still has its bias: one chunk of no depth. */
@@ -241,6 +274,8 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     int64_t begin = t->first, end = t->last;
     for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
         rfi_cpu_place at = {.k = k,
+            .sums = k < RFI_CPU_STRETCH ? t->c : t->stretch,
+            .from_zero = k % RFI_CPU_STRETCH == 0,
             .depth = least(RFI_CPU_DEPTH, in_features - k),
             .came_ahead = k > t->begin && x_comes_ahead(run, t)};
         rfi_cpu_pack_x(run, t, &at);

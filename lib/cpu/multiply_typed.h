@@ -27,8 +27,8 @@ static inline __attribute__((always_inline)) void NAME(add_product)(
 static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_sliver *s, const int rows) {
     const T *x = s->x;
     const W *w = s->w;
-    const int64_t depth = s->depth, ld_in = s->ld_in, ld_out = s->ld_out;
-    const T *in = s->in, *bias = s->bias;
+    const int64_t depth = s->depth, ld_in = s->ld_in, ld_more = s->ld_more, ld_out = s->ld_out;
+    const T *in = s->in, *more = s->more, *bias = s->bias;
     T *out = s->out;
     const char *ahead = s->ahead;
     const int lines = s->ahead_lines;
@@ -41,7 +41,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) __builtin_prefetch(in + i * ld_in + v * LANES, 1, 3);
+        for (int v = 0; v < VECTORS; v++) __builtin_prefetch(out + i * ld_out + v * LANES, 1, 3);
     int64_t k = 0;
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
@@ -56,8 +56,9 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++)
-            STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v] + LOAD(bias + v * LANES));
+            STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v] + LOAD(more + v * LANES) + LOAD(bias + v * LANES));
         in += ld_in;
+        more += ld_more;
         out += ld_out;
     }
 }

@@ -21,6 +21,7 @@ static rfi_cpu_tile tile_of_task(const rfi_cpu_run *run, int64_t task, int slot)
         .x = scratch + b->x_offset,
         .w = scratch + b->w_offset,
         .c = scratch + b->c_offset,
+        .stretch = scratch + b->stretch_offset,
         .pairs = (uint32_t *)(void *)(scratch + b->pairs_offset),
         .ranges = (rfi_cpu_range *)(void *)(scratch + b->ranges_offset),
         .end = run->spec->plan.in_features,
@@ -194,8 +195,8 @@ void rfi_cpu_run_part(void *context, int64_t task, int slot) {
     rfi_cpu_multiply_tile(run, &t);
 }
 
-/* The order in which a task alone adds the blocks. Each is from 0 on, and the sum of 0 and of what follows is never -0,
- * so a block of -0 that was stored as 0 makes no difference. */
+/* The order in which a task alone adds the chunks. Each is from 0 on, and the sum of 0 and of what follows is never -0,
+ * so a chunk of -0 that was stored as 0 makes no difference. */
 void rfi_cpu_run_parts_end(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_cpu_blocking *b = &run->blocking;
@@ -203,7 +204,8 @@ void rfi_cpu_run_parts_end(void *context, int64_t task, int slot) {
     for (int64_t i = 0; i < t.rows; i++)
         run->prepared->kernel->add_up(t.c + (size_t)(i * b->c_ld) * t.value,
             apart_of(run, &t) + (size_t)(i * b->c_ld_apart) * t.value, b->rows_of_sums * b->c_ld_apart, b->sums,
-            (const char *)run->prepared->bias + (size_t)t.first * t.value, (int)(t.last - t.first));
+            RFI_CPU_STRETCH / RFI_CPU_DEPTH, (const char *)run->prepared->bias + (size_t)t.first * t.value,
+            (int)(t.last - t.first));
     finish_tile(run, &t);
 }
 

@@ -12,9 +12,10 @@ typedef struct rfi_cpu_tile {
     const int64_t *list; /* (rows) which of the run they are; NULL: from `row` on */
     size_t value, item;  /* bytes of the compute type, and of x */
     char *x, *w, *c;
+    char *stretch;         /* as c, for the sums of a stretch behind the first */
     uint32_t *pairs;       /* x, where W is in pairs; several terms of it, where W is */
     rfi_cpu_range *ranges; /* (rows) of x in terms */
-    char *apart;           /* where the sums of blocks lie, of the first column of the first row; NULL: added in c */
+    char *apart;           /* where the sums of chunks lie, of the first column of the first row; NULL: added in c */
     int64_t begin, end;    /* of the inputs, whole chunks but for the last, */
     int64_t first, last;   /* and of the columns, in whole panels */
 } rfi_cpu_tile;
@@ -23,6 +24,8 @@ typedef struct rfi_cpu_tile {
 typedef struct rfi_cpu_place {
     int64_t k, depth;
     int64_t column; /* first of the panel */
+    char *sums;     /* the tile's c or stretch: where this chunk is added to the others of its stretch, */
+    int from_zero;  /* which it begins */
     int least;      /* of x in pairs: rfi_cpu_pairs_exact; 0 if it is not there */
     int widened;    /* x is there in the compute type */
     int64_t apart;  /* rows of x in terms that this panel is multiplied with in float instead */
