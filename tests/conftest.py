@@ -18,6 +18,7 @@ import faulthandler
 import fcntl
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     runs, and at the end nobody has anything else to do.
     """
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A line for each reason to skip tests. pytest has one for each place: hundreds, where a backend is missing."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(r.longrepr[2] if isinstance(r.longrepr, tuple) else r.longrepr) for r in reports)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
