@@ -113,7 +113,7 @@ static void fork_and_explain(void) {
         usleep((useconds_t)(10000 + 5000 * i));
         pid_t child = fork();
         if (!child) {
-            alarm((unsigned)(slower * PATIENCE_S / FORKS));
+            alarm((unsigned)(slower * PATIENCE_S));
             _exit(!explain_agrees(CHILD_THREADS < 2 ? CHILD_THREADS : 2));
         }
         int status = 0;
