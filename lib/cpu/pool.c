@@ -12,9 +12,13 @@
 #include "cpu/features.h"
 #include "sizes.h"
 
-/* The next call of a program that calls in a loop comes sooner than a sleeping thread wakes up, which takes 5 to 50
- * microseconds. */
-static const int64_t SPIN_NS = 50000;
+/* The next call of a program that calls in a loop comes sooner than a sleeping thread wakes up. That takes 5 to 50
+ * microseconds, and on a virtual machine, whose resting processor may be lent to others, a millisecond and more. */
+static const int64_t SPIN_NS = 200000;
+
+/* A call is not over when one of its threads has nothing left to do: who waits for another's last task stays awake,
+ * too, but no longer than this. */
+static const int64_t SPIN_IN_CALL_NS = 1000000;
 
 enum { PARTS = 64, LINE = 64 };
 
@@ -54,6 +58,7 @@ static struct {
     int may_spin;                              /* no more threads than processors */
     int processor_of[RFI_CPU_MAX_THREADS + 1]; /* where each thread worked last, or -1; that of number 0 called */
     _Atomic unsigned changes;                  /* jobs added so far */
+    _Atomic int running;                       /* jobs in the list */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 /* fork copies the pool's memory but not its threads. The lock is held across it, so the child sees a consistent pool,
@@ -68,6 +73,7 @@ static void after_fork_child(void) {
     pool.asleep = NULL;
     pool.threads = 0;
     pool.spinning = 0;
+    pool.running = 0;
 }
 
 /* When the library is loaded: a process that forks while its first call installs them would have them twice, or not at
@@ -118,7 +124,7 @@ static int64_t now(void) {
 /* Until the job has no helper, for a while. With pool.lock held, which is let go meanwhile. */
 static void spin_for_helpers(const job *j) {
     pthread_mutex_unlock(&pool.lock);
-    const int64_t end = now() + SPIN_NS;
+    const int64_t end = now() + SPIN_IN_CALL_NS;
     do
         for (int i = 0; i < 16 && atomic_load_explicit(&j->helpers, memory_order_acquire); i++) pause_a_little();
     while (atomic_load_explicit(&j->helpers, memory_order_acquire) && now() < end);
@@ -130,11 +136,14 @@ static void spin_for_job(void) {
     const unsigned seen = atomic_load_explicit(&pool.changes, memory_order_relaxed);
     pool.spinning++;
     pthread_mutex_unlock(&pool.lock);
-    const int64_t end = now() + SPIN_NS;
-    do
+    int64_t time = now(), end = time + SPIN_NS;
+    const int64_t latest = time + SPIN_IN_CALL_NS;
+    do {
         for (int i = 0; i < 16 && atomic_load_explicit(&pool.changes, memory_order_relaxed) == seen; i++)
             pause_a_little();
-    while (atomic_load_explicit(&pool.changes, memory_order_relaxed) == seen && now() < end);
+        time = now();
+        if (atomic_load_explicit(&pool.running, memory_order_relaxed)) end = least(time + SPIN_NS, latest);
+    } while (atomic_load_explicit(&pool.changes, memory_order_relaxed) == seen && time < end);
     pthread_mutex_lock(&pool.lock);
     pool.spinning--;
 }
@@ -181,16 +190,22 @@ static void move_away(int number) {
 /* `place`: the thread's own in processor_of. */
 static void *thread_main(void *place) {
     worker w = {.number = (int)((int *)place - pool.processor_of), .call = PTHREAD_COND_INITIALIZER};
-    int worked = 0, placed = 0;
+    int awake = 0, placed = 0; /* awake: has worked, or was called, and has not waited for a job since */
     pthread_mutex_lock(&pool.lock);
     for (;;) {
         if (!placed && pool.may_spin && shares_processor(w.number)) move_away(w.number);
         placed = 1;
         job *j = find_job();
         if (!j) {
-            if (worked && pool.may_spin) spin_for_job();
-            else sleep_until_called(&w);
-            worked = placed = 0;
+            if (awake && pool.may_spin) {
+                spin_for_job();
+                awake = 0;
+            } else {
+                /* Who comes too late for a call waits for the next one. */
+                sleep_until_called(&w);
+                awake = 1;
+            }
+            placed = 0;
             continue;
         }
         int slot = j->taken_slots++;
@@ -198,7 +213,7 @@ static void *thread_main(void *place) {
         pthread_mutex_unlock(&pool.lock);
         work_on(j, slot, w.number);
         pthread_mutex_lock(&pool.lock);
-        worked = 1;
+        awake = 1;
         if (atomic_fetch_sub_explicit(&j->helpers, 1, memory_order_release) == 1) pthread_cond_broadcast(&pool.done);
     }
     return NULL;
@@ -249,6 +264,7 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
     if (pool.threads < slots - 1) start_threads(slots - 1);
     j.below = pool.jobs;
     pool.jobs = &j;
+    atomic_fetch_add_explicit(&pool.running, 1, memory_order_relaxed);
     pool.processor_of[0] = sched_getcpu();
     atomic_fetch_add_explicit(&pool.changes, 1, memory_order_relaxed);
     call_threads(slots - 1 - pool.spinning);
@@ -260,6 +276,7 @@ void rfi_pool_run(int threads, int64_t tasks, rfi_pool_task run, void *context) 
     job **link = &pool.jobs;
     while (*link != &j) link = &(*link)->below;
     *link = j.below;
+    atomic_fetch_sub_explicit(&pool.running, 1, memory_order_relaxed);
     if (j.helpers && pool.may_spin) spin_for_helpers(&j);
     while (j.helpers) pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
