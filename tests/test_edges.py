@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import Case
+from cases import Case, same_bits
 
 # All small sizes, then both sides of every multiple of 32 that a tile may have, of powers of two and of what the
 # kernels use beside them.
@@ -45,6 +45,27 @@ def test_sizes_around_edges(backend: str, dimension: str, others: str) -> None:
             y = Case(chain, x, w, b).run(backend, simplify="none", threads=2)
             wrong = np.argwhere(y != exact)
             assert not len(wrong), (chain, shape, wrong[:3], y[tuple(wrong[0])], exact[tuple(wrong[0])])
+
+
+@pytest.mark.parametrize("batch", [3, 40])
+def test_long_sums_around_edges(backend: str, batch: int) -> None:
+    """On a CPU sums of thousands of inputs are made in stretches: none is lost, whoever computes which, and the bits do
+    not depend on that.
+    """
+    for k in (8191, 8192, 8193, 16384, 17000):
+        x, w, b = whole_numbers(batch, k, 70)
+        exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
+        for threads in (1, 3):
+            y = Case("linear", x, w, b).run(backend, threads=threads)
+            assert np.array_equal(y, exact), (k, threads, np.argwhere(y != exact)[:3])
+        if backend.startswith("cuda"):
+            continue
+        rng = np.random.default_rng(k)
+        case = Case("linear", rng.standard_normal((batch, k), np.float32), rng.standard_normal((70, k), np.float32), b)
+        one = case.run(backend, threads=1)
+        assert same_bits(case.run(backend, threads=3), one), k
+        alone = Case("linear", case.x[-1:], case.w, b).run(backend, threads=2)
+        assert same_bits(alone, one[-1:]), k
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
