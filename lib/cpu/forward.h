@@ -22,7 +22,7 @@ typedef struct rfi_cpu_run {
     rfi_states states[RF_MAX_RESULTS]; /* by fold, of the rows that take the full path */
     char *tops[RF_MAX_RESULTS];        /* by branch: lists of the best columns of these rows (top.h) */
     pthread_mutex_t *locks;            /* (RFI_CPU_LOCKS) of the lists of row i, lock i % RFI_CPU_LOCKS */
-    char *apart;                       /* (sums, rows, c_ld_apart) sums of blocks, where the inputs are split */
+    char *apart;                       /* (sums, rows, c_ld_apart) sums of chunks, where the inputs are split */
     char *scratch;                     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 

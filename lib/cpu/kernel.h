@@ -19,11 +19,10 @@
 #include "backend.h"
 
 enum {
-    RFI_CPU_DEPTH = 512, /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's
-                            slice is 64 KiB */
-    RFI_CPU_STRETCH =
-        16 * RFI_CPU_DEPTH,  /* inputs whose sums are added up before they join those of others: a
-                               rounding errs by the size of the sum it is made in (doc/kernels/cpu.md 38) */
+    RFI_CPU_DEPTH = 512,     /* inputs in a chunk: beginning and ending a sliver costs little against so many; a panel's
+                                slice is 64 KiB */
+    RFI_CPU_STRETCH = 8192,  /* inputs, whole chunks, that are added up before they join others: a rounding errs by the
+                                size of the sum that it is made in */
     RFI_CPU_BLOCK_ROWS = 16, /* rows and floats of a panel of the kernels that take blocks of a chunk, at most */
     RFI_CPU_BLOCK_PANEL = 32,
     RFI_CPU_UNIT = RFI_GROUP_UNIT, /* columns folded into one partial state */

@@ -7,6 +7,8 @@
 #include "cpu/kernel.h"
 
 enum { LANES = 16, VECTORS = 2, ROWS_MAX = 14, PANEL = LANES * VECTORS };
+_Static_assert(
+    ROWS_MAX <= (int)RFI_CPU_BLOCK_ROWS && PANEL <= (int)RFI_CPU_BLOCK_PANEL, "multiply.c keeps the sums of a chunk");
 #define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 
 typedef __m512 vf;

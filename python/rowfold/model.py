@@ -151,15 +151,14 @@ class Model:
     def _adopt(self, handle: Handle) -> None:
         """Takes a model of the library as this one's, and notes what calls ask for."""
         self._handle, info = handle, handle.info()
-        self._in_features = info.in_features
         self._x_tail, self._y_tail = (info.in_features,), (info.output_features,)
-        self._x_dtype, self._y_dtype = DType[info.x_dtype.upper()], DType[info.y_dtype.upper()]
         self._inputs = Inputs(info, self._x_fixed, self._cast)
         self._outputs = Outputs(info)
         self._plain = len(info.results) == 1 and not info.row_inputs
         for name in {"self", "x", "out", "keepdims", "rows"} & info.row_inputs.keys():
             raise InvalidArgumentError(f"the chain has a row input #{name}, which is an argument of a call already")
-        self._x_numpy, self._y_numpy = arrays.numpy_dtype(self._x_dtype), arrays.numpy_dtype(self._y_dtype)
+        self._x_numpy = arrays.numpy_dtype(self._inputs.x_dtype)
+        self._y_numpy = arrays.numpy_dtype(DType[info.y_dtype.upper()])
         self._forward = handle.library.rf_model_forward
         self._calls: TensorCalls | None = None
 
@@ -577,7 +576,7 @@ class Model:
         kind = kind_of(like, "parts[0].data")
         for i, (matrix, _) in enumerate(read):
             self._inputs.check_device(f"parts[{i}].data", matrix)
-        given = arrays.Matrix(0, lead, batch, 0, self._x_dtype, Memory.HOST, None, None)
+        given = arrays.Matrix(0, lead, batch, 0, self._inputs.x_dtype, Memory.HOST, None, None)
         values = self._inputs.row_values(given, row_inputs)
         made = [kind.empty(like, shape, dtype) for shape, dtype in self._outputs.shapes(lead, values)]
         native = (_lib.States * len(parts))(
@@ -599,7 +598,7 @@ class Model:
     def _rows_apart(self, x: np.ndarray[Any, Any]) -> int | None:
         """Elements from one row of a matrix to the next, where rows of unit stride lie apart in their order."""
         item = x.itemsize
-        if x.ndim != 2 or x.strides[1] != item or x.strides[0] < self._in_features * item or x.strides[0] % item:
+        if x.ndim != 2 or x.strides[1] != item or x.strides[0] < self._inputs.in_features * item or x.strides[0] % item:
             return None
         return x.strides[0] // item
 
@@ -620,7 +619,7 @@ class Model:
             self._inputs.check_device("rows", listed)
         lead = given.lead if listed is None else (listed.batch,)
         made, results = self._outputs.arrays(kind, x, given, out, lead, values)
-        plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._x_dtype
+        plain = self._plain and listed is None and given.memory is Memory.HOST and given.dtype is self._inputs.x_dtype
         if plain and not given.ld and not results[0].ld:
             self._forward(handle.pointer, given.pointer, given.batch, results[0].pointer)
         else:
