@@ -92,24 +92,23 @@ typedef enum rf_format {
     RF_FORMAT_JSON = 1
 } rf_format;
 
-/* Operators. rf_op_get_info() describes each; lib/ops.def and lib/reductions.def in the source hold the rows. */
+/* Operators. rf_op_get_info() describes each; lib/ops.def and lib/reductions.def in the source hold the rows, tools/generate.py writes
+ * their numbers here. RF_OP_SIN and RF_OP_COS are computed on a CPU alone. RF_OP_TOPK, params[0] of which is k, gives two results: (batch, k)
+ * values, and behind them their columns; RF_OP_GATHER (batch, columns of the row input) values. */
 typedef enum rf_op_kind {
     RF_OP_NONE = 0,
     RF_OP_LINEAR = 1, /* params: in_features, out_features (none, or both) */
     RF_OP_RESULT = 2, /* no operator: begins a result, see RF_MAX_RESULTS. Without parameters; not in the table of operators */
     RF_OP_MUL = 100, RF_OP_ADD = 101, RF_OP_SUB = 102, RF_OP_DIV = 103, RF_OP_MINIMUM = 104, RF_OP_MAXIMUM = 105,
     RF_OP_NEG = 110, RF_OP_ABS = 111, RF_OP_SQUARE = 112, RF_OP_SQRT = 113, RF_OP_EXP = 114, RF_OP_LOG = 115, RF_OP_RECIPROCAL = 116,
-    RF_OP_LOG1P = 117, RF_OP_SIN = 118, RF_OP_COS = 119, /* sin and cos on a CPU alone */
+    RF_OP_LOG1P = 117, RF_OP_SIN = 118, RF_OP_COS = 119,
     RF_OP_RELU = 120, RF_OP_LEAKY_RELU = 121, RF_OP_ELU = 122, RF_OP_GELU = 123, RF_OP_GELU_TANH = 124, RF_OP_SILU = 125,
-    RF_OP_MISH = 126, RF_OP_SOFTPLUS = 127, RF_OP_SIGMOID = 128, RF_OP_LOGSIGMOID = 129, RF_OP_TANH = 130, RF_OP_CLAMP = 131,
-    RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
+    RF_OP_MISH = 126, RF_OP_SOFTPLUS = 127, RF_OP_SIGMOID = 128, RF_OP_LOGSIGMOID = 129,
+    RF_OP_TANH = 130, RF_OP_CLAMP = 131, RF_OP_HARDTANH = 132, RF_OP_HARDSWISH = 133, RF_OP_HARDSIGMOID = 134, RF_OP_SOFTCAP = 135,
     RF_OP_SAVE = 150, RF_OP_ADD_SAVED = 151, RF_OP_MUL_SAVED = 152,
-    RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204,
-    RF_OP_ENTROPY = 205, RF_OP_ARGMAX = 206, RF_OP_ARGMIN = 207,
-    RF_OP_PICK = 208, RF_OP_LOGPROB = 209, RF_OP_RANK = 210,
-    RF_OP_TOPK = 211,   /* params[0]: k. Two results: (batch, k) values, and behind them their columns */
-    RF_OP_GATHER = 212, /* (batch, columns of the row input) values */
-    RF_OP_VAR = 213, RF_OP_STD = 214, RF_OP_NORM = 215
+    RF_OP_SUM = 200, RF_OP_MEAN = 201, RF_OP_MAX = 202, RF_OP_MIN = 203, RF_OP_LOGSUMEXP = 204, RF_OP_ENTROPY = 205, RF_OP_ARGMAX = 206,
+    RF_OP_ARGMIN = 207, RF_OP_PICK = 208, RF_OP_LOGPROB = 209,
+    RF_OP_RANK = 210, RF_OP_TOPK = 211, RF_OP_GATHER = 212, RF_OP_VAR = 213, RF_OP_STD = 214, RF_OP_NORM = 215
 } rf_op_kind;
 
 #define RF_MAX_OPS 64        /* operators in a chain, the linear layer included */

@@ -8,18 +8,21 @@ Each round draws a chain, a shape, types, backend, rewrites and thread count, ma
 thread and from several at once, in other batches, with gaps between rows, in a child of fork now and then; now and then
 random bytes are offered as weights. A row must have the bits that it has alone, and lie where float64 allows. With
 --cuda, where PyTorch sees a GPU, x is on the device as well, calls run on streams, one is captured in a graph and
-repeated, and the GPU's memory, which nobody else should use meanwhile, is looked at, too. Exit status 1 at the first
-difference, or if memory or open descriptors grew after the first tenth of the time. Each minute says how far it is;
-SIGTERM and Ctrl-C end it with the verdict on what has been done, and a round that stands still ends it with its stacks.
+repeated, and the memory that this process has on the GPU is looked at, too; where nvidia-smi does not tell it, all that
+is taken there, and nobody else should use it meanwhile. Exit status 1 at the first difference, or if memory or open
+descriptors grew after the first tenth of the time. Each minute says how far it is; SIGTERM and Ctrl-C end it with the
+verdict on what has been done, and a round that stands still ends it with its stacks.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import math
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -49,6 +52,7 @@ FOLDS = ["logsumexp", "sum", "mean", "max", "min", "entropy", "var(0)", ""]
 AFTER = ["gelu", "leaky_relu(0.01)", "sigmoid", "add(1)", "abs"]
 GROWTH_BYTES = 48 << 20  # of resident memory: what allocators keep of models that differ in size
 DEVICE_GROWTH_BYTES = 512 << 20  # likewise, with PyTorch's; a model and its graph take less than ten
+DEVICE_LOOK_SECONDS = 2  # nvidia-smi takes a part of one
 STANDS_STILL_SECONDS = 180
 
 
@@ -66,6 +70,7 @@ class Soak:
 
             if not torch.cuda.is_available():
                 raise SystemExit("soak: --cuda, but PyTorch sees no GPU")
+            torch.ones(1, device="cuda")  # a context, which takes memory of its own
             self.torch = torch
         self.models = self.calls = self.rows = self.forks = self.graphs = 0
 
@@ -195,11 +200,42 @@ class Held(NamedTuple):
         return Held(*map(max, self, other))
 
 
-def held(torch: Any) -> Held:
-    """What it holds now; `torch` is None without a GPU."""
+class Device:
+    """How many bytes of the GPU this process has, or, where that is not told, all processes."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.looked, self.seen = -math.inf, 0
+        self.own = torch is not None and self.of_this_process() is not None
+
+    def of_this_process(self) -> int | None:
+        """As the driver counts it. None without nvidia-smi, or where it knows the process by another number."""
+        command = ["nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+            return {int(pid): int(mib) << 20 for pid, mib in (line.split(",") for line in said.splitlines())}[
+                os.getpid()
+            ]
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError):
+            return None
+
+    def bytes(self) -> int:
+        """Not older than DEVICE_LOOK_SECONDS."""
+        if self.torch is None:
+            return 0
+        if not self.own:
+            free, total = self.torch.cuda.mem_get_info()
+            return int(total - free)
+        if time.monotonic() > self.looked + DEVICE_LOOK_SECONDS:
+            self.seen = self.of_this_process() or self.seen
+            self.looked = time.monotonic()
+        return self.seen
+
+
+def held(device: Device) -> Held:
+    """What it holds now."""
     memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-    free, total = torch.cuda.mem_get_info() if torch else (0, 0)
-    return Held(memory, len(os.listdir("/proc/self/fd")), total - free)
+    return Held(memory, len(os.listdir("/proc/self/fd")), device.bytes())
 
 
 def main() -> int:
@@ -213,6 +249,7 @@ def main() -> int:
     soak, start = Soak(chosen.seed, chosen.backend, chosen.cuda), time.monotonic()
     seconds, settled, most, told = chosen.minutes * 60, Held(0, 0, 0), Held(0, 0, 0), 60.0
     asked_to_end: list[int] = []
+    device = Device(soak.torch)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: asked_to_end.append(received))
 
@@ -226,7 +263,7 @@ def main() -> int:
         while (elapsed := time.monotonic() - start) < seconds and not asked_to_end:
             faulthandler.dump_traceback_later(STANDS_STILL_SECONDS, exit=True)
             soak.round(Path(folder))
-            now = held(soak.torch)
+            now = held(device)
             if elapsed < seconds / 10 or not settled.memory:
                 settled = settled.most(now)
             most = most.most(now)
@@ -239,10 +276,11 @@ def main() -> int:
         or most.descriptors > settled.descriptors
         or most.device > settled.device + DEVICE_GROWTH_BYTES
     )
-    device = f", the GPU's {settled.device >> 20} and {most.device >> 20} MiB" if soak.torch else ""
+    whose = "this process's of the GPU's" if device.own else "the GPU's"
+    on_device = f", {whose} {settled.device >> 20} and {most.device >> 20} MiB" if soak.torch else ""
     print(
         f"soak: {'GREW' if grew else 'passed'}: {done()}, no difference; resident memory {settled.memory >> 20} MiB "
-        f"after a tenth of the time, {most.memory >> 20} MiB at most{device}, descriptors {settled.descriptors} and "
+        f"after a tenth of the time, {most.memory >> 20} MiB at most{on_device}, descriptors {settled.descriptors} and "
         f"{most.descriptors}",
         flush=True,
     )

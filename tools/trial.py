@@ -5,8 +5,8 @@
     python3 tools/trial.py TREE
 
 softsign and celu have spellings of PyTorch, celu a parameter; norm1 is a reduction whose name PyTorch does not know.
-What the tests of that tree then still miss, HACKING.md does not name. It says how many files were touched; man pages
-are made anew, and count.
+What the tests of that tree then still miss, HACKING.md does not name. It says how many files were touched, and which
+of them tools/generate.py wrote.
 """
 
 from __future__ import annotations
@@ -29,11 +29,6 @@ LINES = [
         "/* Squares of what was brought near",
         'RFI_REDUCTION(NORM1, 216, "norm1", RFI_RF_EMPTY, C(0), m, (ADD, ABS(x), t0, C(1)), RFI_NO_TOTAL, t0, '
         '"the 1-norm of the columns")',
-    ),
-    (
-        "lib/rowfold.h",
-        "    RF_OP_SAVE = 150,",
-        "    RF_OP_SOFTSIGN = 136, RF_OP_CELU = 137, RF_OP_NORM1 = 216,",
     ),
     (
         "tests/oracle.py",
@@ -69,21 +64,22 @@ LINES = [
 ]
 
 
-def add(tree: Path) -> list[str]:
-    """The files that it touched."""
+def add(tree: Path) -> tuple[list[str], list[str]]:
+    """The files that it touched, and those that were then written anew."""
     for name, beginning, new in LINES:
         lines = (tree / name).read_text().splitlines()
         (at,) = [i for i, line in enumerate(lines) if line.startswith(beginning)]
         lines[at:at] = new.splitlines()
         (tree / name).write_text("\n".join(lines) + "\n")
-    pages = {page: page.read_text() for page in (tree / "doc").glob("*.[13]")}
-    subprocess.run([sys.executable, "tools/manpages.py"], cwd=tree, check=True)
-    made = [f"doc/{page.name}" for page, text in pages.items() if page.read_text() != text]
-    return list(dict.fromkeys([*(name for name, _, _ in LINES), *made]))
+    written = [tree / "lib/rowfold.h", *(tree / "doc").glob("*.[13]")]
+    before = [path.read_text() for path in written]
+    subprocess.run([sys.executable, "tools/generate.py"], cwd=tree, check=True)
+    made = [str(path.relative_to(tree)) for path, text in zip(written, before) if path.read_text() != text]
+    return list(dict.fromkeys(name for name, _, _ in LINES)), made
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1], "lib/ops.def").is_file() or Path(sys.argv[1], ".git").exists():
         sys.exit("usage: tools/trial.py TREE, a copy of the sources without .git")
-    touched = add(Path(sys.argv[1]))
-    print(f"{len(touched)} files: {' '.join(touched)}")
+    touched, made = add(Path(sys.argv[1]))
+    print(f"{len(touched)} files: {' '.join(touched)}; written by tools/generate.py: {' '.join(made)}")

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the man pages: doc/rowfold.1 from the command line's parsers, those of section 3 from the headers.
+"""Writes what repeats something else: numbers of operators in the header, and the man pages.
 
-    python3 tools/manpages.py           in a checkout, after a change of either; a test compares
+The numbers come from the tables, doc/rowfold.1 from the command line's parsers, section 3 from the headers.
 
-The pages are committed, so that a build needs neither Python nor this.
+    python3 tools/generate.py           in a checkout, after a change of any of these; a test compares
+
+What it writes is committed, so that a build needs neither Python nor this.
 """
 
 from __future__ import annotations
@@ -40,6 +42,30 @@ def header(name: str, section: int, summary: str) -> Iterator[str]:
     """Title and name."""
     yield f'.TH {name.upper()} {section} "" "rowfold" "rowfold"'
     yield from (".SH NAME", f"{name} \\- {escaped(summary)}")
+
+
+# rowfold.h
+
+TABLES = ("ops.def", "reductions.def")
+ROW = re.compile(r"^RFI_(?:HOST_)?(?:OP|REDUCTION)\((\w+),\s*(\d+),", re.MULTILINE)
+NUMBERS = re.compile(r"(?<=^    RF_OP_MUL = )100,.*?(?=^} rf_op_kind;)", re.MULTILINE | re.DOTALL)
+HEADER_WIDTH = 136
+
+
+def library_header() -> str:
+    """The header, with an enumerator for each row of the tables: a line for each ten of numbers, or more."""
+    rows = [row for table in TABLES for row in ROW.findall((ROOT / "lib" / table).read_text())]
+    lines, of = [], None
+    for number, name in sorted((int(number), name) for name, number in rows):
+        entry = f" RF_OP_{name} = {number},"
+        if number // 10 == of and len(lines[-1]) + len(entry) <= HEADER_WIDTH:
+            lines[-1] += entry
+        else:
+            lines.append(f"   {entry}")
+        of = number // 10
+    made = "\n".join(lines).removesuffix(",") + "\n"
+    first = "    RF_OP_MUL = "
+    return NUMBERS.sub(lambda _: made.removeprefix(first), (ROOT / "lib" / "rowfold.h").read_text(), count=1)
 
 
 # rowfold(1)
@@ -120,7 +146,7 @@ NAME = re.compile(
 
 def library_page(name: str, header_file: str, module: str, summary: str) -> str:
     """A header: its comments as text and its declarations as they are."""
-    source = (ROOT / "lib" / header_file).read_text()
+    source = library_header() if header_file == "rowfold.h" else (ROOT / "lib" / header_file).read_text()
     intro = COMMENT.match(source, source.index("\n") + 1)
     assert intro, f"{header_file} begins with its licence and its manual"
     body = source[source.index('extern "C" {') :].partition("#endif\n")[2].rpartition("#ifdef __cplusplus")[0]
@@ -173,8 +199,8 @@ def _text(comment: str) -> Iterator[str]:
             yield ".PP"
 
 
-def pages() -> dict[Path, str]:
-    """Where each page goes, and its text."""
+def files() -> dict[Path, str]:
+    """Where each file goes, and its text."""
     what = "a linear layer, elementwise operators and a row reduction as one operation"
     made = {
         "rowfold.1": command_page(),
@@ -187,9 +213,10 @@ def pages() -> dict[Path, str]:
         ),
     }
     # A paragraph that ends where a list or a section begins is none.
-    return {ROOT / "doc" / name: re.sub(r"(\n\.PP)+\n(?=\.)", "\n", text) for name, text in made.items()}
+    pages = {ROOT / "doc" / name: re.sub(r"(\n\.PP)+\n(?=\.)", "\n", text) for name, text in made.items()}
+    return {ROOT / "lib" / "rowfold.h": library_header(), **pages}
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
+    for path, text in files().items():
         path.write_text(text)
