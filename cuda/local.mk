@@ -108,8 +108,11 @@ am__v_NVCC_1 =
 # After another configure: with kernels, without, for other GPUs.
 EXTRA_cuda_libcuda_la_DEPENDENCIES = cuda/flags
 $(cuda_cu:.cu=.lo) $(cuda_sm90_cu:.cu=.lo): cuda/flags
-# Before anything else: with several jobs make puts what has to wait for it behind all that has not, and that is what takes longest.
-$(lib_librowfold_la_OBJECTS): | cuda/flags
+# Before anything else, and automake's marks that the directories are there: with several jobs make puts what has to wait for them behind all
+# that has not, and that is what takes longest.
+cuda_folders = cuda/common cuda/sm80 cuda/sm90
+cuda_marks = $(cuda_folders:=/$(am__dirstamp)) $(cuda_folders:=/$(DEPDIR)/$(am__dirstamp))
+$(lib_librowfold_la_OBJECTS): | cuda/flags $(cuda_marks)
 cuda/flags: FORCE
 	@$(MKDIR_P) $(@D)
 	@text='$(cuda_libcuda_la_SOURCES) $(NVCC) $(NVCC_GENCODE) $(NVCC_GENCODE_SM90) $(NVCCFLAGS)' && $(write_text)
