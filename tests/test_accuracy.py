@@ -13,7 +13,7 @@ import oracle
 import pytest
 import rowfold
 from cases import Case, make_case
-from stored import widen
+from stored import store, widen
 
 PRESETS = {
     "logsumexp_gelu": "linear | logsumexp | leaky_relu(0.01) | leaky_relu(0.01) | gelu | gelu",
@@ -110,6 +110,20 @@ def test_error_of_a_logit_is_that_of_numpy_and_pytorch(backend: str, values: str
         others.append(error((torch.tensor(x) @ torch.tensor(w).T).numpy()))
     ours = error(Case("linear", x, w).run(backend))
     assert ours <= 1.05 * max(others), (ours, others)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("k", [512, 1024, 4096])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_error_of_a_single_logit_of_16_bit_values(backend: str, dtype: str, k: int) -> None:
+    """Of positive values, whose sums err most: at most 4e-7 of its row's scale, the sum of magnitudes |x| |w|. Blocks
+    of 176 products have up to 4.6e-7 here.
+    """
+    rng = np.random.default_rng(k)
+    x, w = (store(rng.random((rows, k), dtype=np.float32), dtype) for rows in (128, 1024))
+    exact = widen(x, dtype) @ widen(w, dtype).T
+    y = Case("linear", x, w, dtype=dtype, x_dtype=dtype).run(backend)
+    assert np.max(np.abs(y - exact) / exact) <= 4e-7
 
 
 def whole_range(top: float, tiny: float) -> np.ndarray:

@@ -41,14 +41,17 @@ size_t rfi_cpu_fold_states(const rfi_spec *spec, int fold, int64_t batch, int64_
 size_t rfi_cpu_branch_tops(const rfi_cpu_blocking *blocking, const rfi_branch *branch, int64_t batch);
 
 /* Inputs whose products are added one after the other in float, at most. A rounding errs by the size of the sum that it
- * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). */
-enum { RFI_CPU_SUM_DEPTH = 176 };
+ * is made in: with one sum for all of RFI_CPU_DEPTH a logit's error is 1.7 times as large (doc/kernels/cpu.md 2). Of
+ * 16-bit weights fewer, for what single logits of these may be off by is promised in parts of a row's scale (40). */
+enum { RFI_CPU_SUM_DEPTH = 176, RFI_CPU_SUM_DEPTH_16 = 128 };
 
-/* A chunk in even blocks of whole turns of the microkernel, for values of so many bytes; it depends on the chunk alone.
- */
-static inline int64_t rfi_cpu_block_depth(int64_t depth, size_t value) {
-    if (value != sizeof(float) || depth <= RFI_CPU_SUM_DEPTH) return RFI_CPU_DEPTH;
-    return round_up(ceil_div(depth, ceil_div(depth, RFI_CPU_SUM_DEPTH)), RFI_CPU_STEP);
+/* A chunk in even blocks of whole turns of the microkernel, for weights stored as `weight`. */
+static inline int64_t rfi_cpu_block_depth(int64_t depth, rf_dtype weight) {
+    const int64_t longest = weight == RF_FLOAT64 ? RFI_CPU_DEPTH
+        : weight == RF_FLOAT32                   ? RFI_CPU_SUM_DEPTH
+                                                 : RFI_CPU_SUM_DEPTH_16;
+    if (depth <= longest) return RFI_CPU_DEPTH;
+    return round_up(ceil_div(depth, ceil_div(depth, longest)), RFI_CPU_STEP);
 }
 
 static inline int rfi_cpu_is_split(const rfi_cpu_blocking *blocking) {

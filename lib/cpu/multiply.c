@@ -56,7 +56,7 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
         .w_item = panel * rfi_dtype_size(stored),
         .slivers = ceil_div(t->rows, kernel->max_rows),
         .rows_step = 1,
-        .block = rfi_cpu_block_depth(at->depth, t->value),
+        .block = rfi_cpu_block_depth(at->depth, stored),
     };
     if (p->terms && at->depth) {
         if (at->apart < t->rows) {
@@ -182,7 +182,7 @@ static void multiply_in_float(const rfi_cpu_run *run, const rfi_cpu_tile *t, con
     int64_t first, int64_t end, float *to) {
     const rfi_cpu_prepared *p = run->prepared;
     const int64_t panel = p->kernel->panel, c_ld = run->blocking.c_ld,
-                  block = rfi_cpu_block_depth(at->depth, sizeof(float));
+                  block = rfi_cpu_block_depth(at->depth, RF_FLOAT32);
     const int last = ends_logits(run, t, at);
     for (int64_t row = first; row < end; row += p->kernel->max_rows) {
         const int64_t rows = least(p->kernel->max_rows, end - row);
