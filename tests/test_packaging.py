@@ -336,6 +336,37 @@ def test_quickstart_builds_first_for_the_gpu_that_is_there(capabilities, process
     assert passed(run("bash", functions, cwd=tmp_path, PATH=path, JOBS=str(processors))).strip() == flags
 
 
+def test_a_script_that_names_its_interpreter_can_be_run():
+    scripts = [p for p in (ROOT / "quickstart", *sorted((ROOT / "tools").iterdir())) if p.is_file()]
+    named = [p for p in scripts if p.read_bytes().startswith(b"#!")]
+    assert len(named) > 8
+    assert [p.name for p in named if not os.access(p, os.X_OK)] == []
+
+
+AVX512 = "fma f16c avx2 avx512f avx512dq avx512bw avx512vl"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "flags"),
+    [
+        (f"flags\t\t: fpu {AVX512} avx512_bf16 amx_bf16 amx_tile", ["avx2"]),
+        (f"flags\t\t: fpu {AVX512} avx512_bf16", ["avx2", "amx"]),
+        (f"flags\t\t: fpu {AVX512}", ["avx2", "avx512-bf16", "amx"]),
+        ("flags\t\t: fpu fma f16c avx2 avx512f", ["avx512"]),
+        ("flags\t\t: fpu sse2", ["avx512", "avx2"]),
+        ("Features\t: fp asimd", []),  # another architecture, and configure knows that it has none of them
+        (None, []),
+    ],
+)
+def test_quickstart_builds_first_for_the_processor_that_is_there(cpuinfo, flags, tmp_path):
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpuinfo}\nbogomips\t: 1\n\nprocessor\t: 1\n{cpuinfo}\n")
+    functions = tmp_path / "functions.sh"
+    functions.write_text((ROOT / "quickstart").read_text().replace('\nmain "$@"\n', "\ncpu_flags\n"))
+    said = passed(run("bash", functions, cwd=tmp_path, CPUINFO=str(tmp_path / "cpuinfo"))).split()
+    assert said == [f"--disable-{name}" for name in flags]
+
+
 @pytest.mark.parametrize(
     ("cuda", "codes", "sm90a", "said"),
     [
