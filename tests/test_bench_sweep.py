@@ -93,6 +93,10 @@ def test_a_slow_case_is_measured_again_and_all_samples_count() -> None:
     assert quick.ours.seconds == [2.0]
     assert (quick.noise, outcome(1e-7, 0.0).noise) == (1.15, None)
     assert sweep.summary([slow, quick])[0]["slower_by_itself"] == 2
+    slow.ours.seconds[:], slow.other.seconds[:] = [1.0, 3.0, 3.0], [1.0, 1.0, 1.0]
+    assert (slow.ratio, slow.least_ratio) == (3.0, 1.0)
+    (line, _) = sweep.summary([slow])
+    assert (line["slower"], line["slower_at_least"]) == (1, 0)
     assert sweep.summary([outcome(1e-7, 0.0)])[0]["slower_by_itself"] is None
 
 
