@@ -6,9 +6,9 @@
  *   LOAD_X_PART(pointer, n)  the first n < LANES of them, the other lanes 0; reads no more than those
  *   INNER_ROWS, INNER_COLUMNS   rows and columns that are under way at a time */
 
-/* The next chunk of x is asked for with the first columns, if that is little beside them: a row's part of one is too
- * short for the processor to see where it goes on. Lane l of a sum adds the products of the inputs l, l + LANES, ... in
- * their order, whatever the rows and columns beside it. */
+/* What is read next of x is asked for with the first columns, if that is little beside them: a row's part of a chunk is
+ * too short for the processor to see where it goes on. Lane l of a sum adds the products of the inputs l, l + LANES,
+ * ... in their order, whatever the rows and columns beside it. */
 static inline __attribute__((always_inline)) void NAME(inner_block)(
     const rfi_cpu_inner *in, int row, int column, const int rows, const int columns) {
     V sum[INNER_ROWS][INNER_COLUMNS], wv[INNER_COLUMNS];
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void NAME(inner_block)(
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             V xv = LOAD_X(x[i] + k);
-            if (!column && columns > 2) __builtin_prefetch(x[i] + k + RFI_CPU_DEPTH, 0, 2);
+            if (!column && columns > 1) __builtin_prefetch(x[i] + k + in->ahead, 0, 2);
 #pragma GCC unroll 8
             for (int c = 0; c < columns; c++) sum[i][c] = FMA(xv, wv[c], sum[i][c]);
         }

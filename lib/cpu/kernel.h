@@ -104,6 +104,7 @@ typedef struct rfi_cpu_inner {
     void *lanes; /* (columns, RFI_CPU_GROUP_ROWS, lanes): the sums of every lane, written with the first chunk, then
                     added to */
     int64_t depth;
+    int64_t ahead; /* values from a row's part of the chunk to what of x is read next and worth asking for */
     int columns, rows, first;
 } rfi_cpu_inner;
 

@@ -68,12 +68,14 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
         const void *x[RFI_CPU_GROUP_ROWS] = {0};
         int64_t depth = least(RFI_CPU_DEPTH, in_features - k);
         find_x(run, t, first, rows, k, depth, x);
+        const int goes_on = k + RFI_CPU_DEPTH < in_features || run->row_list; /* or the next group begins */
         const rfi_cpu_inner inner = {
             .x = x,
             .w = (const char *)p->weight + (size_t)(k * t->columns) * t->value,
             .ldw = rfi_cpu_narrow_ld(kernel, depth),
             .lanes = t->lanes,
             .depth = depth,
+            .ahead = goes_on ? RFI_CPU_DEPTH : RFI_CPU_GROUP_ROWS * run->call->ldx - k,
             .columns = t->columns,
             .rows = rows,
             .first = k == 0,
