@@ -33,7 +33,7 @@ internal_programs = \
 # With the kernel for AMX, whose tiles are plain C there.
 if BUILD_AVX512_BF16
 internal_programs += tests/c/test_terms
-noinst_LTLIBRARIES += tests/c/libtiles.la
+check_LTLIBRARIES += tests/c/libtiles.la
 endif
 tests_c_libtiles_la_SOURCES = tests/c/emulated_tiles.c
 $(tests_c_libtiles_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
