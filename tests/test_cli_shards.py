@@ -17,6 +17,7 @@ import rowfold
 from rowfold.commands import shards
 from test_cli import environment
 
+ON_GPU = any(backend.name == "cuda" and backend.available for backend in rowfold.backends())
 K, N, ROWS = 24, 50, 23
 
 
