@@ -118,7 +118,7 @@ installcheck-local:
 	pythondir='$(DESTDIR)$(pythondir)' DESTDIR='$(DESTDIR)' completions='$(installed_completions)' $(SHELL) $(srcdir)/tests/installed.sh
 
 # Every Python file, whoever adds it.
-EXTRA_DIST += $(wildcard $(srcdir)/tests/*.py)
+EXTRA_DIST += $(wildcard $(srcdir)/tests/*.py $(srcdir)/tests/oracle/*.py)
 
 # The Python tests, on every backend this machine has, with the library and the package of this build.
 PYTEST_FLAGS =

@@ -13,7 +13,7 @@ import oracle
 import pytest
 import rowfold
 from cases import Case, make_case
-from stored import store, widen
+from stored import rounded, store, widen
 
 PRESETS = {
     "logsumexp_gelu": "linear | logsumexp | leaky_relu(0.01) | leaky_relu(0.01) | gelu | gelu",
@@ -181,6 +181,6 @@ def test_result_is_rounded_once(backend: str, y_dtype: str) -> None:
     case = Case("linear | mul(0.0078125)", x, w, None, {}, "float32", "float32", y_dtype)
     exact = (x.astype(np.float64) @ w.T) / 128
     y = case.run(backend)
-    np.testing.assert_array_equal(widen(y, y_dtype), oracle.rounded(exact, y_dtype, False))
+    np.testing.assert_array_equal(widen(y, y_dtype), rounded(exact, y_dtype, False))
     overflow = Case("linear | mul(1e30)", x, w, None, {}, "float32", "float32", "float16").run(backend)
     assert (np.isinf(overflow) | (exact == 0)).all()

@@ -31,14 +31,14 @@ LINES = [
         '"the 1-norm of the columns")',
     ),
     (
-        "tests/oracle.py",
+        "tests/oracle/operators.py",
         '    "save": Row(',
         '    "softsign": Row(lambda x, a, b, s: x / (1 + np.abs(x)), ulps=2, inner=lambda x, a, b: 1 + np.abs(x)),\n'
         '    "celu": Row(lambda x, a, b, s: np.where(x > 0, x, a * np.expm1(x / a)), (("alpha", 1.0),), ulps=5,\n'
         "        slack=2, points=_at(0.0), inner=lambda x, a, b: np.where(x > 0, 0, np.exp(x / a)),\n"
         '        tried=("", "2", "-0.5")),',
     ),
-    ("tests/oracle.py", '    "norm": Fold(', '    "norm1": Fold(like="abs | sum"),'),
+    ("tests/oracle/reductions.py", '    "norm": Fold(', '    "norm1": Fold(like="abs | sum"),'),
     (
         "doc/operators.md",
         "| `save` | x itself",
