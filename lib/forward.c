@@ -11,6 +11,7 @@
 #include "rows.h"
 #include "shards.h"
 #include "sized.h"
+#include "sizes.h"
 
 static rf_status check_ready(const rf_model *model, int64_t batch) {
     if (!model) return rfi_error(RF_INVALID_ARGUMENT, "model is NULL");
@@ -44,17 +45,19 @@ static const names x_names = {"x", "ldx", "x_dtype", "x_memory"}, y_names = {"y"
                    rows_names = {.memory = "rows_memory"};
 
 /* A (batch, columns) buffer: leading dimension, size and alignment, for `item` bytes an element. One without rows or
- * columns is never touched: it may be anything. */
-static rf_status check_matrix(const names *name, const void *data, int64_t batch, int64_t columns, int64_t ld,
+ * columns is never touched: it may be anything. A single row has no next one, which *ld could be the way to: that
+ * becomes one that no multiple takes out of range, as aligned as it was. */
+static rf_status check_matrix(const names *name, const void *data, int64_t batch, int64_t columns, int64_t *ld,
     rf_dtype dtype, size_t item, rows *out) {
-    if (ld < columns)
+    if (*ld < columns)
         return rfi_error(
-            RF_INVALID_ARGUMENT, "%s is %lld; expected %lld or more", name->ld, (long long)ld, (long long)columns);
-    int64_t elements = rfi_size_mul(batch, ld), bytes = (int64_t)item;
+            RF_INVALID_ARGUMENT, "%s is %lld; expected %lld or more", name->ld, (long long)*ld, (long long)columns);
+    int64_t elements = rfi_size_mul(batch, *ld), bytes = (int64_t)item;
     if (elements < 0 || rfi_size_mul(elements, bytes) < 0)
         return rfi_error(
-            RF_INVALID_ARGUMENT, "batch %lld times %s %lld overflows", (long long)batch, name->ld, (long long)ld);
-    *out = (rows){.first = (uintptr_t)data, .count = columns ? batch : 0, .row = columns * bytes, .step = ld * bytes};
+            RF_INVALID_ARGUMENT, "batch %lld times %s %lld overflows", (long long)batch, name->ld, (long long)*ld);
+    *out = (rows){.first = (uintptr_t)data, .count = columns ? batch : 0, .row = columns * bytes, .step = *ld * bytes};
+    if (batch == 1) *ld = least(*ld, round_up(columns, 64));
     if (!out->count) return RF_OK;
     if (!data) return rfi_error(RF_INVALID_ARGUMENT, "%s is NULL", name->data);
     if ((uintptr_t)data % item)
@@ -135,7 +138,7 @@ static rf_status take_x(const rf_model *model, const rf_forward_args *args, call
     rf_status status = check_float(&x_names, f->x_dtype);
     if (!status)
         status = check_matrix(
-            &x_names, f->x, c->batch, spec->plan.in_features, f->ldx, f->x_dtype, rfi_dtype_size(f->x_dtype), &c->x);
+            &x_names, f->x, c->batch, spec->plan.in_features, &f->ldx, f->x_dtype, rfi_dtype_size(f->x_dtype), &c->x);
     return status;
 }
 
@@ -189,7 +192,7 @@ static rf_status take_output(const rf_model *model, int index, const names *name
     rf_status status = part->is_index ? RF_OK : check_float(name, out->dtype);
     size_t item = part->is_index ? sizeof(int64_t) : rfi_dtype_size(out->dtype);
     if (!status)
-        status = check_matrix(name, out->data, c->forward.batch, width, out->ld, out->dtype, item, &c->results[index]);
+        status = check_matrix(name, out->data, c->forward.batch, width, &out->ld, out->dtype, item, &c->results[index]);
     return status;
 }
 
@@ -289,7 +292,7 @@ static rf_status take_row_input(const rf_model *model, const rf_forward_args *ar
             RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected row input \"%s\" there, too", row->name);
     if (status) return status;
     const size_t item = row->is_column ? rfi_index_size(to->dtype) : rfi_dtype_size(to->dtype);
-    return check_matrix(&name, to->data, c->batch, columns, to->ld, to->dtype, item, &c->row_inputs[found]);
+    return check_matrix(&name, to->data, c->batch, columns, &to->ld, to->dtype, item, &c->row_inputs[found]);
 }
 
 static rf_status take_row_inputs(const rf_model *model, const rf_forward_args *args, call *c) {

@@ -68,14 +68,16 @@ static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
         const void *x[RFI_CPU_GROUP_ROWS] = {0};
         int64_t depth = least(RFI_CPU_DEPTH, in_features - k);
         find_x(run, t, first, rows, k, depth, x);
-        const int goes_on = k + RFI_CPU_DEPTH < in_features || run->row_list; /* or the next group begins */
+        /* A row's last part: the next group begins, if there is one and it follows in memory. */
+        const int begins = k + RFI_CPU_DEPTH >= in_features && t->row + first + RFI_CPU_GROUP_ROWS < run->rows &&
+            !run->row_list && kernel->inner[run->call->x_dtype];
         const rfi_cpu_inner inner = {
             .x = x,
             .w = (const char *)p->weight + (size_t)(k * t->columns) * t->value,
             .ldw = rfi_cpu_narrow_ld(kernel, depth),
             .lanes = t->lanes,
             .depth = depth,
-            .ahead = goes_on ? RFI_CPU_DEPTH : RFI_CPU_GROUP_ROWS * run->call->ldx - k,
+            .ahead = begins ? RFI_CPU_GROUP_ROWS * run->call->ldx - k : RFI_CPU_DEPTH,
             .columns = t->columns,
             .rows = rows,
             .first = k == 0,

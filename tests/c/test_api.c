@@ -299,6 +299,12 @@ static void wrong_calls(const char *backend) {
     CHECK(least <= most, "%s: a call needs %zu bytes, any call %zu", backend, least, most);
     OK(rf_model_forward(model, x, BATCH, y + 1));
     CHECK(y[0] == -7.25f && y[BATCH + 1] == -7.25f && y[1] != -7.25f, "%s: forward wrote beside y", backend);
+    /* One row, as views of arrays have it: the way to a next row that is not there. */
+    const int64_t far = INT64_MAX / (int64_t)sizeof(float);
+    const rf_forward_args one = {.size = sizeof one, .batch = 1, .x = x, .ldx = far, .y = y + BATCH, .ldy = far};
+    OK(rf_model_forward_ex(model, &one));
+    CHECK(fabsf(y[BATCH] - y[1]) < 1e-5f && y[BATCH + 1] == -7.25f, "%s: one row with an ldx and ldy of %lld", backend,
+        (long long)far);
     rf_model_destroy(model);
 }
 
