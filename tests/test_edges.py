@@ -6,6 +6,8 @@ One lost column, input or row shows.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from cases import Case, same_bits
@@ -49,23 +51,23 @@ def test_sizes_around_edges(backend: str, dimension: str, others: str) -> None:
 
 @pytest.mark.parametrize("batch", [3, 40])
 def test_long_sums_around_edges(backend: str, batch: int) -> None:
-    """On a CPU sums of thousands of inputs are made in stretches: none is lost, whoever computes which, and the bits do
-    not depend on that.
+    """On a CPU sums of thousands of inputs are made in stretches, and groups of rows share the chunks of a large W of
+    few columns: nothing is lost, whoever computes which, and the bits do not depend on that.
     """
-    for k in (8191, 8192, 8193, 16384, 17000):
-        x, w, b = whole_numbers(batch, k, 70)
+    for k, n in itertools.product((8191, 8192, 8193, 16384, 17000), (70, 31)):
+        x, w, b = whole_numbers(batch, k, n)
         exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
         for threads in (1, 3):
             y = Case("linear", x, w, b).run(backend, threads=threads)
-            assert np.array_equal(y, exact), (k, threads, np.argwhere(y != exact)[:3])
+            assert np.array_equal(y, exact), (k, n, threads, np.argwhere(y != exact)[:3])
         if backend.startswith("cuda"):
             continue
         rng = np.random.default_rng(k)
-        case = Case("linear", rng.standard_normal((batch, k), np.float32), rng.standard_normal((70, k), np.float32), b)
+        case = Case("linear", rng.standard_normal((batch, k), np.float32), rng.standard_normal((n, k), np.float32), b)
         one = case.run(backend, threads=1)
-        assert same_bits(case.run(backend, threads=3), one), k
+        assert same_bits(case.run(backend, threads=3), one), (k, n)
         alone = Case("linear", case.x[-1:], case.w, b).run(backend, threads=2)
-        assert same_bits(alone, one[-1:]), k
+        assert same_bits(alone, one[-1:]), (k, n)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])

@@ -13,6 +13,7 @@ enum {
     BLOCK_UNITS = 8,       /* of a block of columns, at most: packing x is paid once for so many columns */
     TASKS_PER_THREAD = 8,  /* of a narrow layer, so that threads finish together */
     ROUNDS = 16,           /* tasks a thread, above which it does not matter how many they are */
+    NEAR_BYTES = 7 << 16,  /* of W of a narrow layer, which are still near when the next group of rows begins */
     SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every chunk, */
     SPLIT_BYTES = 1 << 23, /* and take no more than this */
     SPLIT_TASKS = 4        /* tasks a thread then, at most */
@@ -54,8 +55,10 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
     b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->column_blocks = 1;
     b->threads = (int)least(b->threads, b->row_blocks);
+    const int64_t bytes = product(spec->plan.in_features, (int64_t)(n * value));
+    b->groups = bytes > NEAR_BYTES ? (int)ceil_div(b->rows, RFI_CPU_GROUP_ROWS) : 1;
     b->w_offset = b->x_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * RFI_CPU_X_LD) * value);
-    b->c_offset = b->w_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * kernel->lanes) * n * value);
+    b->c_offset = b->w_offset + align_256((size_t)(b->groups * RFI_CPU_GROUP_ROWS * kernel->lanes) * n * value);
     b->rows_offset = b->c_offset + align_256(RFI_CPU_NARROW_ROWS * n * value);
     b->own_offset = b->rows_offset + align_256((size_t)(RFI_CPU_NARROW_ROWS * (padded + 1)) * value);
     int own = 0;

@@ -9,6 +9,7 @@
 typedef struct rfi_cpu_blocking {
     int threads;
     int narrow;                         /* blocks of rows alone, in dot products: narrow.c */
+    int groups;                         /* of rows there that share each chunk of W */
     int64_t units;                      /* of all columns */
     int64_t row_blocks, rows;           /* rows in a block, at most */
     int64_t column_blocks, block_units; /* units in a block of columns, at most */

@@ -57,39 +57,62 @@ static void find_x(
     }
 }
 
-/* The logits of RFI_CPU_GROUP_ROWS rows of the block from `first` on, or of as many as there are. */
-static void multiply_group(const rfi_cpu_run *run, const block *t, int first) {
+/* From the inputs from k on of the group at `first` to what is read next of x: the same ones of the next group that is
+ * under way, the next ones of the first of these, or, behind the last, the first ones of the group that follows, if
+ * there is one. Rows that do not follow each other in memory are left alone. */
+static int64_t to_next(const rfi_cpu_run *run, const block *t, int begin, int first, int end, int64_t k) {
+    const int64_t rows = RFI_CPU_GROUP_ROWS, next = t->row + first + rows;
+    const int alone = first == begin && next >= run->rows, listed = run->row_list || run->call->wanted;
+    if (alone || listed || !run->prepared->kernel->inner[run->call->x_dtype]) return RFI_CPU_DEPTH;
+    const int64_t group = rows * run->call->ldx;
+    if (first + rows < end) return group;
+    if (k + RFI_CPU_DEPTH < run->spec->plan.in_features) return RFI_CPU_DEPTH - (first - begin) / rows * group;
+    return next < run->rows ? group - k : RFI_CPU_DEPTH;
+}
+
+/* The sums of the products of a group of rows with `depth` inputs from k on. */
+static void multiply_chunk(const rfi_cpu_run *run, const block *t, int first, int64_t k, int64_t ahead, char *lanes) {
     const rfi_cpu_prepared *p = run->prepared;
     const rfi_cpu_kernel *kernel = p->kernel;
-    int64_t in_features = run->spec->plan.in_features;
-    rf_dtype x_dtype = kernel->inner[run->call->x_dtype] ? run->call->x_dtype : run->spec->compute_dtype;
-    int rows = (int)least(RFI_CPU_GROUP_ROWS, t->rows - first);
-    for (int64_t k = 0; k == 0 || k < in_features; k += RFI_CPU_DEPTH) {
-        const void *x[RFI_CPU_GROUP_ROWS] = {0};
-        int64_t depth = least(RFI_CPU_DEPTH, in_features - k);
-        find_x(run, t, first, rows, k, depth, x);
-        /* A row's last part: the next group begins, if there is one and it follows in memory. */
-        const int begins = k + RFI_CPU_DEPTH >= in_features && t->row + first + RFI_CPU_GROUP_ROWS < run->rows &&
-            !run->row_list && kernel->inner[run->call->x_dtype];
-        const rfi_cpu_inner inner = {
-            .x = x,
-            .w = (const char *)p->weight + (size_t)(k * t->columns) * t->value,
-            .ldw = rfi_cpu_narrow_ld(kernel, depth),
-            .lanes = t->lanes,
-            .depth = depth,
-            .ahead = begins ? RFI_CPU_GROUP_ROWS * run->call->ldx - k : RFI_CPU_DEPTH,
-            .columns = t->columns,
-            .rows = rows,
-            .first = k == 0,
-        };
-        kernel->inner[x_dtype](&inner);
+    const rf_dtype x_dtype = kernel->inner[run->call->x_dtype] ? run->call->x_dtype : run->spec->compute_dtype;
+    const int rows = (int)least(RFI_CPU_GROUP_ROWS, t->rows - first);
+    const int64_t depth = least(RFI_CPU_DEPTH, run->spec->plan.in_features - k);
+    const void *x[RFI_CPU_GROUP_ROWS] = {0};
+    find_x(run, t, first, rows, k, depth, x);
+    const rfi_cpu_inner inner = {
+        .x = x,
+        .w = (const char *)p->weight + (size_t)(k * t->columns) * t->value,
+        .ldw = rfi_cpu_narrow_ld(kernel, depth),
+        .lanes = lanes,
+        .depth = depth,
+        .ahead = ahead,
+        .columns = t->columns,
+        .rows = rows,
+        .first = k == 0,
+    };
+    kernel->inner[x_dtype](&inner);
+}
+
+/* The logits of the block's rows from `begin` to `end`, groups of RFI_CPU_GROUP_ROWS that share each chunk of W. */
+static void multiply_groups(const rfi_cpu_run *run, const block *t, int begin, int end) {
+    const rfi_cpu_prepared *p = run->prepared;
+    const rfi_cpu_kernel *kernel = p->kernel;
+    const size_t group = (size_t)(RFI_CPU_GROUP_ROWS * t->columns * kernel->lanes) * t->value;
+    for (int64_t k = 0; k == 0 || k < run->spec->plan.in_features; k += RFI_CPU_DEPTH) {
+        char *lanes = t->lanes;
+        for (int first = begin; first < end; first += RFI_CPU_GROUP_ROWS, lanes += group)
+            multiply_chunk(run, t, first, k, to_next(run, t, begin, first, end, k), lanes);
     }
-    if (t->by_row)
-        kernel->sums_by_row(
-            t->lanes, t->columns, rows, p->bias, t->by_rows + (size_t)(first * t->ld) * t->value, t->ld);
-    else
-        kernel->sums_by_column(
-            t->lanes, t->columns, rows, p->bias, t->by_columns + (size_t)first * t->value, RFI_CPU_NARROW_ROWS);
+    const char *lanes = t->lanes;
+    for (int first = begin; first < end; first += RFI_CPU_GROUP_ROWS, lanes += group) {
+        const int rows = (int)least(RFI_CPU_GROUP_ROWS, t->rows - first);
+        if (t->by_row)
+            kernel->sums_by_row(
+                lanes, t->columns, rows, p->bias, t->by_rows + (size_t)(first * t->ld) * t->value, t->ld);
+        else
+            kernel->sums_by_column(
+                lanes, t->columns, rows, p->bias, t->by_columns + (size_t)first * t->value, RFI_CPU_NARROW_ROWS);
+    }
 }
 
 static void apply_to_rows(const rfi_cpu_run *run, const block *t) {
@@ -211,6 +234,8 @@ static void finish(const rfi_cpu_run *run, const block *t) {
 void rfi_cpu_run_narrow(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const block t = block_of_task(run, task, slot);
-    for (int first = 0; first < t.rows; first += RFI_CPU_GROUP_ROWS) multiply_group(run, &t, first);
+    const int together = run->blocking.groups * RFI_CPU_GROUP_ROWS;
+    for (int first = 0; first < t.rows; first += together)
+        multiply_groups(run, &t, first, (int)least(t.rows, first + together));
     finish(run, &t);
 }
