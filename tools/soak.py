@@ -27,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -250,6 +251,7 @@ def main() -> int:
     seconds, settled, most, told = chosen.minutes * 60, Held(0, 0, 0), Held(0, 0, 0), 60.0
     asked_to_end: list[int] = []
     device = Device(soak.torch)
+    warnings.filterwarnings("ignore", ".* multi-threaded, use of fork", DeprecationWarning)  # it is what this tests
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: asked_to_end.append(received))
 
