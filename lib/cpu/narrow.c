@@ -43,6 +43,8 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
     };
 }
 
+static int rows_of_group(const block *t, int first) { return (int)least(RFI_CPU_GROUP_ROWS, t->rows - first); }
+
 /* `depth` inputs from k on of the group's rows: where they are, or widened if no kernel takes them so. */
 static void find_x(
     const rfi_cpu_run *run, const block *t, int first, int rows, int64_t k, int64_t depth, const void **x) {
@@ -75,7 +77,7 @@ static void multiply_chunk(const rfi_cpu_run *run, const block *t, int first, in
     const rfi_cpu_prepared *p = run->prepared;
     const rfi_cpu_kernel *kernel = p->kernel;
     const rf_dtype x_dtype = kernel->inner[run->call->x_dtype] ? run->call->x_dtype : run->spec->compute_dtype;
-    const int rows = (int)least(RFI_CPU_GROUP_ROWS, t->rows - first);
+    const int rows = rows_of_group(t, first);
     const int64_t depth = least(RFI_CPU_DEPTH, run->spec->plan.in_features - k);
     const void *x[RFI_CPU_GROUP_ROWS] = {0};
     find_x(run, t, first, rows, k, depth, x);
@@ -105,7 +107,7 @@ static void multiply_groups(const rfi_cpu_run *run, const block *t, int begin, i
     }
     const char *lanes = t->lanes;
     for (int first = begin; first < end; first += RFI_CPU_GROUP_ROWS, lanes += group) {
-        const int rows = (int)least(RFI_CPU_GROUP_ROWS, t->rows - first);
+        const int rows = rows_of_group(t, first);
         if (t->by_row)
             kernel->sums_by_row(
                 lanes, t->columns, rows, p->bias, t->by_rows + (size_t)(first * t->ld) * t->value, t->ld);
