@@ -63,13 +63,11 @@ static void find_x(
  * under way, the next ones of the first of these, or, behind the last, the first ones of the group that follows, if
  * there is one. Rows that do not follow each other in memory are left alone. */
 static int64_t to_next(const rfi_cpu_run *run, const block *t, int begin, int first, int end, int64_t k) {
-    const int64_t rows = RFI_CPU_GROUP_ROWS, next = t->row + first + rows;
-    const int alone = first == begin && next >= run->rows, listed = run->row_list || run->call->wanted;
-    if (alone || listed || !run->prepared->kernel->inner[run->call->x_dtype]) return RFI_CPU_DEPTH;
-    const int64_t group = rows * run->call->ldx;
+    const int64_t rows = RFI_CPU_GROUP_ROWS, group = rows * run->call->ldx;
+    if (run->row_list || run->call->wanted || !run->prepared->kernel->inner[run->call->x_dtype]) return RFI_CPU_DEPTH;
     if (first + rows < end) return group;
     if (k + RFI_CPU_DEPTH < run->spec->plan.in_features) return RFI_CPU_DEPTH - (first - begin) / rows * group;
-    return next < run->rows ? group - k : RFI_CPU_DEPTH;
+    return t->row + first + rows < run->rows ? group - k : RFI_CPU_DEPTH;
 }
 
 /* The sums of the products of a group of rows with `depth` inputs from k on. */
