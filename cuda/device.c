@@ -39,7 +39,25 @@ rf_status rfi_cuda_check_pointer(const char *name, const void *pointer, int devi
     return RF_OK;
 }
 
-rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
+enum {
+    MAX_DEVICES = 64,
+    POOL_REST = 32 << 20 /* bytes that a pool keeps which nobody holds: the next model finds them mapped */
+};
+
+static struct pool {
+    cudaMemPool_t pool;
+    int holders;
+} pools[MAX_DEVICES];
+static rfi_cuda_figures figures_of[MAX_DEVICES]; /* without a name until somebody has asked */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of both */
+
+/* CUDA does not work in a child of fork, and says so; a lock that a thread of the parent held would have the child wait
+ * for ever instead. */
+static void after_fork_child(void) { pthread_mutex_init(&mutex, NULL); }
+
+__attribute__((constructor)) static void install_fork_handler(void) { pthread_atfork(NULL, NULL, after_fork_child); }
+
+static rf_status read_figures(int device, rfi_cuda_figures *figures) {
     struct {
         enum cudaDeviceAttr attribute;
         int value;
@@ -74,22 +92,16 @@ rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
     return RF_OK;
 }
 
-enum {
-    MAX_DEVICES = 64,
-    POOL_REST = 32 << 20 /* bytes that a pool keeps which nobody holds: the next model finds them mapped */
-};
-
-static struct pool {
-    cudaMemPool_t pool;
-    int holders;
-} pools[MAX_DEVICES];
-static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
-
-/* CUDA does not work in a child of fork, and says so; a lock that a thread of the parent held would have the child wait
- * for ever instead. */
-static void after_fork_child(void) { pthread_mutex_init(&pools_mutex, NULL); }
-
-__attribute__((constructor)) static void install_fork_handler(void) { pthread_atfork(NULL, NULL, after_fork_child); }
+/* The driver takes longer over its clocks and its name than over loading a small model. */
+rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
+    if (device < 0 || device >= MAX_DEVICES) return read_figures(device, figures);
+    pthread_mutex_lock(&mutex);
+    rfi_cuda_figures *known = &figures_of[device];
+    rf_status status = *known->name ? RF_OK : read_figures(device, known);
+    if (!status) *figures = *known;
+    pthread_mutex_unlock(&mutex);
+    return status;
+}
 
 /* A pool is never destroyed. A model's own would be with the model, and cudaMemPoolDestroy beside another thread's
  * cudaStreamSynchronize, the library's or the caller's, leaves a lock of the driver taken: with driver 580 every thread
@@ -116,21 +128,21 @@ rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool) {
     if (device >= MAX_DEVICES)
         return rfi_error(RF_UNSUPPORTED, "CUDA device %d: the library goes to %d", device, MAX_DEVICES - 1);
     struct pool *p = &pools[device];
-    pthread_mutex_lock(&pools_mutex);
+    pthread_mutex_lock(&mutex);
     rf_status status = p->pool ? RF_OK : create_pool(device, &p->pool);
     if (!status && !p->holders) status = set_up_pool(p->pool);
     if (!status) {
         p->holders++;
         *pool = p->pool;
     }
-    pthread_mutex_unlock(&pools_mutex);
+    pthread_mutex_unlock(&mutex);
     return status;
 }
 
 void rfi_cuda_leave_pool(int device) {
     struct pool *p = &pools[device];
-    pthread_mutex_lock(&pools_mutex);
+    pthread_mutex_lock(&mutex);
     if (--p->holders == 0 && cudaMemPoolTrimTo(p->pool, POOL_REST) != cudaSuccess)
         cudaGetLastError(); /* of a device that failed the caller has been told */
-    pthread_mutex_unlock(&pools_mutex);
+    pthread_mutex_unlock(&mutex);
 }

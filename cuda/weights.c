@@ -10,6 +10,7 @@
 #include "sizes.h"
 
 enum {
+    SMALL_BYTES = 4 << 20,  /* of them that the pool may have, and keep */
     SLICE_BYTES = 64 << 20, /* of host weights on the device at a time, while they are brought to terms */
     ALIGN = 16,             /* bytes that kernels read at once */
     DEPTH_ALIGN = 64        /* values: a row of terms ends on whole stages of the kernels */
@@ -110,8 +111,8 @@ static rf_status take_scratch(scratch *s, const rfi_cuda_prepared *p, const rfi_
            found = surveys ? 256 + (size_t)spec->plan.in_features * sizeof *s->lost : 0;
     slice = (slice + 255) / 256 * 256;
     if (!(slice + found)) return RF_OK;
-    /* What the pool has had it keeps: it is not for slices. */
-    s->from_pool = weights->memory == RF_MEMORY_DEVICE;
+    /* What the pool has had it keeps: it is not for large slices. */
+    s->from_pool = weights->memory == RF_MEMORY_DEVICE || slice + found <= SMALL_BYTES;
     rf_status status = rfi_cuda_status(s->from_pool
             ? cudaMallocFromPoolAsync((void **)&s->block, slice + found, p->pool, weights->stream)
             : cudaMalloc((void **)&s->block, slice + found),
