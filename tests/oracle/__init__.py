@@ -35,6 +35,9 @@ error of a plain float32 program.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from stored import rounded, widen
 
@@ -45,6 +48,7 @@ from oracle.operators import OPS, Row
 from oracle.reductions import REDUCTIONS, Fold
 
 Array = np.ndarray
+_Shared = dict[tuple[Any, ...], State]  # behind operators with which several results begin
 __all__ = [
     "ASKING",
     "MACHINES",
@@ -130,17 +134,35 @@ def evaluate_results(
     """As `evaluate`, of a chain with any number of results; topk has two. Among the vectors "#name" is a row input,
     (batch, 1) or for gather (batch, k).
     """
-    b = np.zeros(w.shape[0]) if b is None else b
+    b, vectors = np.zeros(w.shape[0]) if b is None else b, vectors or {}
+    rows = max(16, 32768 // max(1, w.shape[0]))  # what they need stays in a core's cache
+    parts = []
     with np.errstate(all="ignore"):
-        columns = logits(x, w, b, dtype, products)
-        return [part for ops in parse_results(chain) for part in _evaluate(ops, columns, vectors or {}, dtype)]
+        for first in range(0, max(1, len(x)), rows):
+            own = slice(first, first + rows)
+            named = {name: v[own] if name.startswith("#") else v for name, v in vectors.items()}
+            columns = logits(x[own], w, b, dtype, products)
+            shared: _Shared = {}
+            results = [_evaluate(ops, columns, named, dtype, shared) for ops in parse_results(chain)]
+            parts.append([part for result in results for part in result])
+    return [_joined(results, [len(x[i * rows : (i + 1) * rows]) for i in range(len(parts))]) for results in zip(*parts)]
 
 
-def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> list[Result | TopColumns]:
+def _joined(parts: Sequence[Any], rows: Sequence[int]) -> Any:
+    """Named tuples of arrays, each of so many rows, as one; an array of one row stands for all."""
+    first = parts[0]
+    if isinstance(first, tuple):
+        return type(first)(*(_joined(fields, rows) for fields in zip(*parts)))
+    if not isinstance(first, np.ndarray):
+        return first
+    return np.concatenate([np.broadcast_to(part, (n, *part.shape[1:])) for part, n in zip(parts, rows)])
+
+
+def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str, shared: _Shared) -> list[Result | TopColumns]:
     saved, done, ops = None, False, _spelled_out(ops)
     causes = next((REDUCTIONS[op.name].apart for op in ops if op.name in REDUCTIONS), False)
     causes |= any(op.name == "logprob" for op in ops)
-    for op in ops:
+    for i, op in enumerate(ops):
         if op.name == "topk":
             return topk(state, int(float(op.params[0])))
         if op.name in ("rank", "gather"):
@@ -151,7 +173,10 @@ def _evaluate(ops: list[Op], state: State, vectors: Vectors, dtype: str) -> list
             column, ignored = op.params
             state, saved, done = ask(op.name, state, vectors[str(column)][:, 0], ignored, dtype), None, True
         elif op.name not in REDUCTIONS:
-            state = apply(op.name, op.params, state, saved, vectors, dtype, causes and not done)
+            before = (causes, done, *ops[: i + 1])
+            if before not in shared:
+                shared[before] = apply(op.name, op.params, state, saved, vectors, dtype, causes and not done)
+            state = shared[before]
             saved = state if op.name == "save" else saved
         elif not done:
             state, saved, done = _reduce(op, state, dtype), None, True
