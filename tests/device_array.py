@@ -29,6 +29,24 @@ def _check(status: int) -> None:
         raise RuntimeError(f"the CUDA driver says {status}")
 
 
+class _Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D: from one memory to the other, rows apart."""
+
+    _fields_ = [
+        (f"{side}_{name}", kind)
+        for side in ("from", "to")
+        for name, kind in (
+            ("x", ctypes.c_size_t),
+            ("y", ctypes.c_size_t),
+            ("memory", ctypes.c_uint),
+            ("host", ctypes.c_void_p),
+            ("device", ctypes.c_uint64),
+            ("array", ctypes.c_void_p),
+            ("pitch", ctypes.c_size_t),
+        )
+    ] + [("width", ctypes.c_size_t), ("rows", ctypes.c_size_t)]
+
+
 class DeviceArray:
     """(rows, columns) with rows `ld` values apart, the first `skip` values behind the start of the allocation; or (n,).
 
@@ -44,14 +62,18 @@ class DeviceArray:
         size = (skip + max(rows - 1, 0) * self.ld + columns) * self.dtype.itemsize
         _check(_driver().cuMemAlloc_v2(ctypes.byref(self._start), ctypes.c_size_t(max(size, 1))))
         self.pointer = self._start.value + skip * self.dtype.itemsize
-        for i, row in enumerate(np.atleast_2d(np.ascontiguousarray(values))):
-            _check(_driver().cuMemcpyHtoD_v2(self._row(i), row.ctypes.data_as(ctypes.c_void_p), self._width()))
+        self._copy(np.ascontiguousarray(values), "from", "to")
 
-    def _row(self, i: int) -> ctypes.c_uint64:
-        return ctypes.c_uint64(self.pointer + i * self.ld * self.dtype.itemsize)
-
-    def _width(self) -> ctypes.c_size_t:
-        return ctypes.c_size_t(self.shape[-1] * self.dtype.itemsize)
+    def _copy(self, values: np.ndarray, host: str, device: str) -> None:
+        """Of no gap."""
+        rows, columns = np.atleast_2d(values).shape
+        item = values.dtype.itemsize
+        if values.size:
+            ends = {host: {"memory": 1, "host": values.ctypes.data, "pitch": columns * item}}
+            ends[device] = {"memory": 2, "device": self.pointer, "pitch": self.ld * item}
+            fields = {f"{side}_{name}": value for side, end in ends.items() for name, value in end.items()}
+            copy = _Copy2D(width=columns * item, rows=rows, **fields)
+            _check(_driver().cuMemcpy2DUnaligned_v2(ctypes.byref(copy)))
 
     def __del__(self) -> None:
         if self._start.value:
@@ -71,6 +93,5 @@ class DeviceArray:
     def numpy(self) -> np.ndarray:
         """Waits for the default stream."""
         values = np.empty(self.shape, self.dtype)
-        for i, row in enumerate(np.atleast_2d(values)):
-            _check(_driver().cuMemcpyDtoH_v2(row.ctypes.data_as(ctypes.c_void_p), self._row(i), self._width()))
+        self._copy(values, "to", "from")
         return values

@@ -19,6 +19,7 @@ import rowfold
 from cases import Case, make_case, same_bits
 from datasets import ALL
 from rowfold import _lib
+from torch_devices import Gate
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -72,7 +73,6 @@ def test_device_arrays(torch, chain: str) -> None:
     assert bool((out[:, 2 + expected.shape[1] :] == -7).all())
 
 
-@pytest.mark.alone
 def test_stream_order(torch) -> None:
     """Work goes to the caller's stream, behind what is there already, and the call does not wait for it."""
     case = _case("linear | logsumexp", 256, 512, 1024)
@@ -82,10 +82,11 @@ def test_stream_order(torch) -> None:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         late = torch.zeros_like(x)
-        torch.cuda._sleep(200_000_000)  # cycles: about a tenth of a second
+        gate = Gate(stream)
         late.copy_(x)
         y = model(late)
         assert not stream.query(), "forward waited for the stream"
+        gate.open()
     stream.synchronize()
     assert torch.equal(y, expected)
 
@@ -527,7 +528,6 @@ def test_a_call_right_behind_an_update_waits_for_it(torch, dtype: str, features:
         assert torch.equal(y, expected[i % 2]), i
 
 
-@pytest.mark.alone
 def test_update_does_not_wait(torch) -> None:
     """Behind work that takes long: with keep_form always, without it where no value decides."""
     for dtype, keep_form in (("float32", True), ("bfloat16", True), ("float64", False)):
@@ -537,11 +537,12 @@ def test_update_does_not_wait(torch) -> None:
         expected = _fresh(case, w * 2, b)(x)
         model(x)
         torch.cuda.synchronize()
-        torch.cuda._sleep(2_000_000_000)
+        gate = Gate(torch.cuda.current_stream())
         other = w * 2
         model.update_weights(other, b, keep_form=keep_form)
         y = model(x)
         assert not torch.cuda.current_stream().query(), f"{dtype}: the update waited"
+        gate.open()
         torch.cuda.synchronize()
         assert torch.equal(y, expected)
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,3 +36,22 @@ def captured(call: Callable[[], Any]) -> tuple[Any, Any]:
     with torch.cuda.graph(graph):
         results = call()
     return graph, results
+
+
+class Gate:
+    """What is given to a stream behind it starts when it is opened. It opens by itself after a while: then a call that
+    should not wait for the stream, and does, returns late and finds the stream empty.
+    """
+
+    def __init__(self, stream: Any, seconds: float = 20) -> None:
+        self._flag = torch.zeros(1, dtype=torch.int32).pin_memory()
+        status = ctypes.CDLL("libcuda.so.1").cuStreamWaitValue32_v2(
+            ctypes.c_void_p(stream.cuda_stream), ctypes.c_uint64(self._flag.data_ptr()), 1, 0
+        )
+        assert not status, f"the CUDA driver says {status}"
+        self._timer = threading.Timer(seconds, self._flag.fill_, (1,))
+        self._timer.start()
+
+    def open(self) -> None:
+        self._timer.cancel()
+        self._flag.fill_(1)
