@@ -70,13 +70,17 @@ def test_the_chance_keeps_its_level():
     assert compare.chance([1.0] * 6, [1.0] * 6) == 1
 
 
-def test_the_chance_of_many_samples():
-    """Against the normal approximation, whose error at 400 samples each is far below the tolerance."""
-    first = [float(i) for i in range(400)]
-    second = [i + 20.0 for i in first]
-    below = sum((a < b) + 0.5 * (a == b) for a in first for b in second)
-    deviations = (below - 80_000) / math.sqrt(400 * 400 * 801 / 12)
-    assert compare.chance(first, second) == pytest.approx(math.erfc(deviations / math.sqrt(2)), rel=0.02)
+def test_the_chance_of_many_samples(monkeypatch):
+    """From where it is an approximation on, and right before."""
+    first = [float(i) for i in range(100)]
+    for apart in (0.0, 3.5, 10.5, 20.0, 21.5):
+        second = [i + apart for i in first]
+        exact = compare.chance(first, second)
+        with monkeypatch.context() as patch:
+            patch.setattr(compare, "MOST_PAIRS", 100)
+            assert compare.chance(first, second) == pytest.approx(exact, rel=0.02, abs=1e-5)
+    assert compare.chance(first * 4, [i + 20.0 for i in first] * 4) < 1e-9
+    assert compare.chance(first * 4, first * 4) == 1
 
 
 def test_changes_beyond_the_noise():

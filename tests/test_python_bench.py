@@ -346,7 +346,7 @@ def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
         (("bench", "--batch", "0"), 2, "'0'; expected a whole number from 1 on"),
         (("bench", "--batch", "many"), 2, "'many'; expected a whole number"),
         (("bench", "--chain", "linear | nope"), 1, "chain, column 10: there is no operator"),
-        (("bench", "--chain", "linear", *SMALL, "--threads", "99999999999"), 1, "threads is 99999999999"),
+        (("bench", "--chain", "linear", *SMALL, "--threads", "99999999999"), 2, "'99999999999'; expected a whole"),
         (("bench", "--chain", "linear(40, 30)", *SMALL), 1, "--out-features 20, but --chain 'linear(40, 30)' says 30"),
         (("bench", "--chain", "linear(0, 30)"), 1, "a layer without inputs or outputs has nothing to time"),
         (("bench", "--json", "."), 1, ". is a directory; expected the name of a file"),

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..commands.options import DTYPES, positive, seconds
+from ..commands.options import DTYPES, positive, seconds, thread_count
 from ..commands.output import complete_or_absent, require_place
 from ..ops import Chain, presets
 from . import compare, gpu, gpu_scaling, plot, scaling, sweep
@@ -105,7 +105,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--node-bandwidth", type=seconds, metavar="BYTES", help="a second, from a device to its like in other machines"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random values (0)")
-    parser.add_argument("--threads", type=positive, help="of every contender (all cores this process may use)")
+    parser.add_argument("--threads", type=thread_count, help="of every contender (all cores this process may use)")
     parser.add_argument("--repeat", type=positive, default=5, help="samples of each contender, interleaved (5)")
     parser.add_argument(
         "--time-limit",

@@ -29,6 +29,14 @@ def positive(text: str) -> int:
     return value
 
 
+def thread_count(text: str) -> int:
+    """As many as a model can have: before other contenders have started and been measured."""
+    value = positive(text)
+    if value >= 2**31:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number from 1 to 2**31 - 1")
+    return value
+
+
 def seconds(text: str) -> float:
     """A number above 0."""
     try:
