@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -18,6 +20,7 @@ import rowfold
 from cases import flat
 from rowfold import files
 from rowfold.__main__ import main
+from rowfold.commands import output, writers
 from test_cli import cli, environment
 from test_cli_streaming import MEBIBYTE, peak_of
 from test_python_files import write
@@ -301,6 +304,23 @@ def test_an_interrupted_score_leaves_nothing(large, signal_number):
     assert process.returncode == 128 + signal_number, error
     assert b"Traceback" not in error
     assert set(large.iterdir()) == before
+
+
+def test_a_signal_finds_no_file_half_made(tmp_path, monkeypatch, capsys):
+    class Interrupted(tempfile.SpooledTemporaryFile):
+        def __init__(self, *arguments, **keywords):
+            signal.raise_signal(signal.SIGINT)
+            super().__init__(*arguments, **keywords)
+
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", Interrupted)
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    results = [writers.Named(name, (3,), np.dtype(np.float32)) for name in "ab"]
+    with pytest.raises(KeyboardInterrupt), output.interruptible(), writers.writer(tmp_path / "y.npz", ".npz", results):
+        pass
+    gc.collect()
+    assert not complaints
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_one_sentence(large):

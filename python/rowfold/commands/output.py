@@ -151,6 +151,16 @@ def interruptible() -> Iterator[None]:
         sys.unraisablehook, _asked = tell, None
 
 
+@contextlib.contextmanager
+def undivided() -> Iterator[None]:
+    """Signals come behind it: an object that one finds half made cannot be tidied away without complaint."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _state(path: Path) -> os.stat_result | None:
     """Of what ``path`` leads to; None if there is nothing."""
     try:

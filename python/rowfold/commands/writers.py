@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import CommunicationError, InvalidArgumentError
-from .output import stream_or_complete
+from .output import stream_or_complete, undivided
 
 Array = np.ndarray[Any, Any]
 ENDINGS = (".npy", ".npz", ".safetensors")
@@ -109,7 +109,11 @@ def share(file: BinaryIO, path: Path, results: Sequence[Named]) -> Iterator[Writ
 def _spooled(path: Path, results: Sequence[Named]) -> Iterator[list[Any]]:
     folder = os.path.dirname(os.path.realpath(path)) if path.suffix else None
     with contextlib.ExitStack() as opened:
-        yield [opened.enter_context(tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+b", dir=folder)) for _ in results]
+        with undivided():
+            spools = [tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+b", dir=folder) for _ in results]
+            for spool in spools:
+                opened.enter_context(spool)
+        yield spools
 
 
 def _copy(rows: BinaryIO, to: BinaryIO, size: int) -> None:
