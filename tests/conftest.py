@@ -107,14 +107,20 @@ def cuda_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cpu_only: about a promise that only CPU backends make")
+    config.addinivalue_line("markers", "cpu_only: a GPU has no part in it: a promise of CPU backends, a tool, a text")
     config.addinivalue_line("markers", "alone: measures or fills what all share; no other worker runs a test meanwhile")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run alone come last: in the midst of others they would hold a worker for as long as some other always
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where only a GPU is asked for, what it has no part in is left out.
+
+    Tests that run alone come last: in the midst of others they would hold a worker for as long as some other always
     runs, and at the end nobody has anything else to do.
     """
+    if all(b.name.startswith("cuda") for b in wanted_backends(config)):
+        left_out = [item for item in items if item.get_closest_marker("cpu_only")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
 
 

@@ -19,6 +19,7 @@ from rowfold.bench import compare, gpu, plot
 from rowfold.bench.report import SCHEMA
 from rowfold.bench.runner import Result
 
+pytestmark = pytest.mark.cpu_only
 PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 CASE = {"name": "max", "chain": "linear | max", "batch": 4, "in_features": 30, "out_features": 20}
 CASE |= {"dtype": "float32", "data": "kernelbench", "seed": 0}

@@ -61,7 +61,7 @@ def test_each_kernel(part: int, case: Case) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 def test_shapes(chain: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges of tiles, several of them, groups of states; the same bits every run."""
-    for shape in ((1, 64, 1), (5, 72, 259), (70, 136, 131), (300, 64, 513), (130, 40, 9000)):
+    for shape in ((1, 64, 1), (5, 72, 259), (70, 136, 131), (300, 64, 513), (70, 40, 9000)):
         case = _case(chain.replace("topk(7)", f"topk({min(7, shape[2])})"), *shape, dtype=dtype, kind="kernelbench")
         expected = case.expected_results("cuda")
         for kernel in each(monkeypatch, ["", *KERNELS]):

@@ -16,6 +16,7 @@ import rowfold
 from hypothesis import strategies as st
 from rowfold import files, npz
 
+pytestmark = pytest.mark.cpu_only
 W = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 

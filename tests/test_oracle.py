@@ -12,6 +12,8 @@ import pytest
 from rowfold.bench.unfused import torch_table
 from stored import rounded, store, widen
 
+pytestmark = pytest.mark.cpu_only
+
 CHAINS = [
     "linear",
     "linear | max",

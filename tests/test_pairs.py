@@ -16,6 +16,7 @@ import rowfold
 from cases import Case
 from stored import store, widen
 
+pytestmark = pytest.mark.cpu_only
 Array = np.ndarray
 PAIRS, VALUES = "cpu-avx512-bf16", "cpu-avx512"
 TILES, STEPS = "cpu-amx-bf16", "cpu-avx512-tiles"

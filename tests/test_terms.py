@@ -13,6 +13,7 @@ import rowfold
 from cases import Case, make_case, same_bits
 from stored import store, widen
 
+pytestmark = pytest.mark.cpu_only
 Array = np.ndarray
 TERMS = ["cpu-amx-terms", "cpu-avx512-terms"]
 VALUES = "cpu-avx512"

@@ -18,6 +18,8 @@ import graph  # noqa: E402
 import mutate  # noqa: E402
 import tensor_sums  # noqa: E402
 
+pytestmark = pytest.mark.cpu_only
+
 
 def test_tests_that_run_alone_are_the_last_ones() -> None:
     files = ["tests/test_cuda_calls.py", "tests/test_tools.py"]

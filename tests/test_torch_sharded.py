@@ -169,6 +169,7 @@ def check(tmp_path: Path, scenario: str, size: int, *transport: str) -> None:
         ("late", 3),
     ],
 )
+@pytest.mark.cpu_only
 def test_processes(tmp_path, scenario, size):
     check(tmp_path, scenario, size)
 
