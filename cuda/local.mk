@@ -48,7 +48,12 @@ cuda_h = \
 	cuda/run.h \
 	cuda/shards.h \
 	cuda/common/epilogue.cuh \
+	cuda/common/irregular_infinities.cuh \
+	cuda/common/irregular_pieces.cuh \
 	cuda/common/irregular_plain.cuh \
+	cuda/common/irregular_rows.cuh \
+	cuda/common/irregular_stage.cuh \
+	cuda/common/irregular_sums.cuh \
 	cuda/common/irregular_tile.cuh \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \
