@@ -48,7 +48,7 @@ static struct pool {
     cudaMemPool_t pool;
     int holders;
 } pools[MAX_DEVICES];
-static rfi_cuda_figures figures_of[MAX_DEVICES]; /* without a name until somebody has asked */
+static rfi_cuda_figures figures_of[MAX_DEVICES];          /* without a name until somebody has asked */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of both */
 
 /* CUDA does not work in a child of fork, and says so; a lock that a thread of the parent held would have the child wait
