@@ -17,8 +17,9 @@ def operators() -> list[str]:
     found = []
     text = "".join((ROOT / "lib" / name).read_text() for name in ("ops.def", "reductions.def"))
     for name, params in re.findall(r'^RFI_[A-Z_]+\(\w+,\s*\d+,\s*"([^"]+)",\s*(\w*)', text, re.MULTILINE):
-        found += [f"{name}(2)", f"{name}(@v)"] if params == "RFI_PV" else [name]
+        found += [f"{name}(2)", f"{name}(@v)", f"{name}(#r)"] if params == "RFI_PV" else [name]
         found += [f"{name}(1, 2)"] if params == "RFI_P2" else []
+        found += [f"{name}(#t)"] if "RFI_RF_COLUMN" in params else []
     return found
 
 
@@ -26,6 +27,7 @@ def chains() -> list[bytes]:
     presets = re.findall(r'"(linear[^"]*)"', (ROOT / "lib" / "presets.def").read_text())
     texts = [f"linear | {op}" for op in operators()] + presets
     texts += ["linear(3, 5) | save | mish | mul_saved | sum", "preset:sum_pool", "linear(0, 5) | max | gelu"]
+    texts += ["linear | mul(#r), logprob(#t), argmax, topk(2)", "linear | gather(#t) | sub(#r), rank(#t)"]
     how = [0b0010, 0b0110, 0b1010, 0b10110010]
     found = [bytes([how[i % len(how)] & ~1]) + text.encode() for i, text in enumerate(texts)]
     ops = [bytes([7]) + bytes(b for kind in range(start, start + 6) for b in (kind, 1, 3)) for start in range(0, 40, 6)]
