@@ -7,20 +7,17 @@ import importlib
 import itertools
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import rowfold
+from cli import cli
 from rowfold.bench import compare, gpu, plot
 from rowfold.bench.report import SCHEMA
 from rowfold.bench.runner import Result
 
 pytestmark = pytest.mark.cpu_only
-PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 CASE = {"name": "max", "chain": "linear | max", "batch": 4, "in_features": 30, "out_features": 20}
 CASE |= {"dtype": "float32", "data": "kernelbench", "seed": 0}
 
@@ -44,10 +41,8 @@ def write(path, value):
     return path
 
 
-def bench(*arguments, code="from rowfold.__main__ import main; import sys; sys.exit(main())"):
-    environment = {**os.environ, "PYTHONPATH": str(PYTHON_DIR), "COLUMNS": "200"}
-    command = [sys.executable, "-c", code, "bench", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+def bench(*arguments):
+    return cli("bench", *arguments)
 
 
 def test_the_chance_is_that_of_all_orders():
@@ -307,12 +302,10 @@ def test_refusals_are_a_sentence(tmp_path):
         assert "Traceback" not in done.stderr
 
 
-def test_without_matplotlib_nothing_is_measured(tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.figure'] = None\n"
-        "from rowfold.__main__ import main; sys.exit(main())"
-    )
-    done = bench("--plot", tmp_path / "x.png", code=code)
+def test_without_matplotlib_nothing_is_measured(tmp_path, monkeypatch):
+    for module in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    done = bench("--plot", tmp_path / "x.png")
     assert done.returncode == 1
     assert done.stderr == "rowfold: --plot needs matplotlib, which is not installed: pip install matplotlib\n"
 

@@ -12,8 +12,8 @@ import time
 import numpy as np
 import pytest
 import rowfold
+from cli import environment
 from rowfold.commands import shards
-from test_cli import environment
 from test_cli_shards import ON_GPU, finish, left
 
 torch = pytest.importorskip("torch")

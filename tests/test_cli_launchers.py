@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 import pytest
+from cli import environment
 from rowfold.commands import shards
-from test_cli import environment
 from test_cli_shards import ON_GPU, left
 
 K, N, ROWS = 24, 3000, 23

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import rowfold
 from cases import flat
+from cli import cli, environment, started
 from rowfold import files
 from rowfold.__main__ import main
 from rowfold.commands import output, writers
-from test_cli import cli, environment
 from test_cli_streaming import MEBIBYTE, peak_of
 from test_python_files import write
 
@@ -170,8 +170,7 @@ def test_scores_into_a_pipe(folder):
     ids = io.BytesIO()
     np.save(ids, np.load(folder / "ids.npy"))
     command = [*score(folder, "--output", "-"), "--targets", "-"]
-    line = [sys.executable, "-m", "rowfold", *map(str, command)]
-    done = subprocess.run(line, env=environment(), capture_output=True, input=ids.getvalue())
+    done = cli(*command, given=ids.getvalue(), text=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(b"tokens")
     with np.load(io.BytesIO(done.stdout)) as archive:
@@ -329,7 +328,7 @@ def test_a_full_disk_is_one_sentence(large):
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 
     before = set(large.iterdir())
-    done = cli(*files_of(large), "--output", large / "y.npz", "--quiet", preexec_fn=small_files_only)
+    done = started(*files_of(large), "--output", large / "y.npz", "--quiet", preexec_fn=small_files_only)
     assert done.returncode == 1
     assert done.stderr.startswith("rowfold: ") and "y.npz: cannot be written" in done.stderr
     assert set(large.iterdir()) == before

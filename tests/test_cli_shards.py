@@ -14,8 +14,8 @@ import time
 import numpy as np
 import pytest
 import rowfold
+from cli import environment
 from rowfold.commands import shards
-from test_cli import environment
 
 ON_GPU = any(backend.name == "cuda" and backend.available for backend in rowfold.backends())
 K, N, ROWS = 24, 50, 23

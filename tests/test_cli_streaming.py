@@ -14,9 +14,10 @@ import time
 import numpy as np
 import pytest
 import rowfold
+from cli import environment, started
 from rowfold.__main__ import main
 from rowfold.commands import output, streaming
-from test_cli import CHAIN, cli, environment, refused
+from test_cli import CHAIN, refused
 
 MEBIBYTE = 1 << 20
 WIDE = 1024
@@ -167,6 +168,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_half_file(large):
 
     before = set(large.iterdir())
     files = ["--input", large / "x.npy", "--output", large / "y.npy"]
-    done = cli("run", CHAIN, "--weights", large / "w.npz", *files, "--quiet", preexec_fn=small_files_only)
+    done = started("run", CHAIN, "--weights", large / "w.npz", *files, "--quiet", preexec_fn=small_files_only)
     refused(done, 1, "y.npy")
     assert set(large.iterdir()) == before

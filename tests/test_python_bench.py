@@ -8,13 +8,12 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import rowfold
+from cli import cli, started
 from rowfold import Chain, CpuPeak, ops
 from rowfold.__main__ import parser
 from rowfold.bench import command, contenders, memory, report, unfused
@@ -22,7 +21,6 @@ from rowfold.bench.cases import Case
 from rowfold.bench.data import DATA
 from rowfold.bench.runner import CaseResult, Entry, Process, Result, Runner, WorkerError
 
-PYTHON_DIR = Path(rowfold.__file__).resolve().parents[1]
 TINY = Case("tiny", "linear | mul(@scale) | logsumexp", 5, 33, 17)
 BY_THE_CHAIN = {"linear", "save", "add_saved", "mul_saved"}
 
@@ -298,23 +296,13 @@ def test_a_contender_that_cannot_take_part_says_why():
         Process(Entry("numpy", "numpy"), case, threads=1)
 
 
-def rowfold_command(*arguments, library=None):
-    environment = {**os.environ, "PYTHONPATH": str(PYTHON_DIR)}
-    if library:
-        environment["ROWFOLD_LIBRARY"] = library
-    command = [sys.executable, "-m", "rowfold", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-
 SMALL = ("--batch", "3", "--in-features", "40", "--out-features", "20", "--repeat", "2", "--threads", "1")
 
 
 def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
     file, pages = tmp_path / "result.json", tmp_path / "result.md"
     chains = ("--preset", "sum_pool", "--chain", "linear | max")
-    done = rowfold_command(
-        "bench", *chains, *SMALL, "--competitors", "numpy", "--json", str(file), "--markdown", str(pages)
-    )
+    done = cli("bench", *chains, *SMALL, "--competitors", "numpy", "--json", str(file), "--markdown", str(pages))
     assert done.returncode == 0, done.stderr
     assert "sum_pool" in done.stdout
     assert "rowfold (none)" in done.stdout
@@ -358,26 +346,28 @@ def test_the_bench_command_prints_a_table_and_writes_json(tmp_path):
     ],
 )
 def test_wrong_command_lines(arguments, status, message):
-    done = rowfold_command(*arguments)
+    done = cli(*arguments)
     assert done.returncode == status
     assert message in done.stderr + done.stdout
 
 
-def test_help_names_the_commands_and_needs_no_library():
-    done = rowfold_command("--help", library="/nowhere")
+def test_help_names_the_commands_and_needs_no_library(monkeypatch):
+    monkeypatch.setenv("ROWFOLD_LIBRARY", "/nowhere")
+    done = started("--help")
     assert done.returncode == 0, done.stderr
     assert "bench" in done.stdout
     assert "quickstart" in done.stdout
 
 
-def test_a_library_that_is_missing_is_one_sentence():
-    done = rowfold_command("--version", library="/nowhere")
+def test_a_library_that_is_missing_is_one_sentence(monkeypatch):
+    monkeypatch.setenv("ROWFOLD_LIBRARY", "/nowhere")
+    done = started("--version")
     assert done.returncode == 1
     assert done.stderr.startswith("rowfold: the native library librowfold was not found")
 
 
 def test_quickstart_runs_the_presets():
-    done = rowfold_command("quickstart", "--batch", "9", "--in-features", "64", "--out-features", "50")
+    done = cli("quickstart", "--batch", "9", "--in-features", "64", "--out-features", "50")
     assert done.returncode == 0, done.stderr
     for name in rowfold.presets():
         assert f"== {name}: " in done.stdout
@@ -393,7 +383,7 @@ def test_a_chain_with_sizes_is_the_shape_of_all_contenders(tmp_path):
     file = tmp_path / "result.json"
     chains = ("--chain", "linear(256, 40) | max", "--chain", "linear | max")
     sizes = ("--batch", "3", "--in-features", "256", "--repeat", "1", "--threads", "1", "--out-features", "40")
-    done = rowfold_command("bench", *chains, *sizes, "--competitors", "numpy", "--json", str(file))
+    done = cli("bench", *chains, *sizes, "--competitors", "numpy", "--json", str(file))
     assert done.returncode == 0, done.stderr
     cases = json.loads(file.read_text())["cases"]
     assert [(case["case"]["in_features"], case["case"]["out_features"]) for case in cases] == [(256, 40)] * 2
