@@ -29,7 +29,9 @@ def started(*arguments: object, **keywords: Any) -> subprocess.CompletedProcess[
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, **keywords)
 
 
-def cli(*arguments: object, given: bytes = b"", text: bool = True) -> subprocess.CompletedProcess[Any]:
+def cli(
+    *arguments: object, given: bytes = b"", text: bool = True, cwd: Path | None = None
+) -> subprocess.CompletedProcess[Any]:
     """``rowfold ARGUMENTS`` in this process: to start Python, and CUDA, takes longer than most commands.
 
     Standard input is a pipe that holds ``given``. An exception that the command line lets through fails the test.
@@ -50,6 +52,9 @@ def cli(*arguments: object, given: bytes = b"", text: bool = True) -> subprocess
             stack.enter_context(mock.patch.object(sys, name, stream))
         stack.enter_context(mock.patch.dict(os.environ, COLUMNS="200"))
         stack.enter_context(mock.patch.object(sys, "argv", ["rowfold", *line]))
+        if cwd is not None:
+            stack.callback(os.chdir, os.getcwd())
+            os.chdir(cwd)
         try:
             status = main(line)
         except SystemExit as end:

@@ -108,6 +108,7 @@ def cuda_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu_only: a GPU has no part in it: a promise of CPU backends, a tool, a text")
+    config.addinivalue_line("markers", "heavy: takes long by itself, as processes that import PyTorch do; begun early")
     config.addinivalue_line("markers", "alone: measures or fills what all share; no other worker runs a test meanwhile")
 
 
@@ -118,10 +119,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     runs, and at the end nobody has anything else to do.
     """
     if all(b.name.startswith("cuda") for b in wanted_backends(config)):
-        left_out = [item for item in items if item.get_closest_marker("cpu_only")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cpu_only")])
+        items[:] = [item for item in items if not item.get_closest_marker("cpu_only")]
     items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        spread(items, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+
+
+def spread(items: list[pytest.Item], workers: int) -> None:
+    """Deals tests marked `heavy` out to all workers, each of which begins with a part of the list of its own, over the
+    first two thirds of what it does: begun last they would be what all wait for, and begun together they would run
+    into their own time limits.
+    """
+    heavy = [item for item in items if item.get_closest_marker("heavy")]
+    turns = -(-len(heavy) // workers)
+    places = {}  # in lists of length 1, one behind the other
+    for i, item in enumerate(heavy):
+        turn, worker = divmod(i, workers)
+        places[item] = worker + (turn + worker / workers) / turns * 2 / 3
+    others = [item for item in items if item not in places]
+    places.update((item, i * workers / len(others)) for i, item in enumerate(others))
+    items.sort(key=places.__getitem__)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -114,6 +114,7 @@ def test_what_does_not_go_together(more: list[str], says: str) -> None:
         main(["bench", "--scaling", *more])
 
 
+@pytest.mark.heavy
 def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="--device cuda:1; expected cpu, or cuda for all GPUs"):
         main(["bench", "--scaling", "--device", "cuda:1"])

@@ -463,11 +463,10 @@ def test_run_reads_and_writes_pipes(weights, x, tmp_path):
         np.testing.assert_array_equal(np.load(tmp_path / name), expected)
 
 
-def test_a_file_may_be_called_minus(weights, x, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_file_may_be_called_minus(weights, x, tmp_path):
     (tmp_path / "-").write_bytes(bytes_of(x))
     common = [CHAIN, "--weights", weights, "--weight", "head.weight", "--bias", "none"]
-    done = cli("run", *common, "--input", "./-", "--output", "y.npy")
+    done = cli("run", *common, "--input", "./-", "--output", "y.npy", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model(weights)(x))
 

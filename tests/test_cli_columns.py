@@ -12,13 +12,15 @@ import time
 import numpy as np
 import pytest
 import rowfold
-from cli import environment
+from cli import cli, environment
 from rowfold.commands import shards
 from test_cli_shards import ON_GPU, finish, left
 
 torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
+
+pytestmark = pytest.mark.heavy
 
 K, N, ROWS = 24, 3000, 23
 CHAIN = "linear | mul(@s) | div(#heat) | logprob(#t, -100), argmax, entropy, var"
@@ -40,9 +42,8 @@ def start(folder, rank, size, *command, names=("RANK", "WORLD_SIZE"), **more):
     known = {name for pair in shards.NUMBERS for name in pair} | {"MASTER_ADDR", "MASTER_PORT"}
     variables = {k: v for k, v in environment().items() if k not in known}
     variables |= dict(zip(names, (str(rank), str(size)))) | more
-    files = ["--weights", "w.npz", "--weight", "weight", "--bias", "bias", "--input", "x.npy", "--threads", "1"]
     return subprocess.Popen(
-        [sys.executable, "-m", "rowfold", command[0], *files, *command[1:]],
+        [sys.executable, "-m", "rowfold", *of_files(*command)],
         cwd=folder,
         env=variables,
         stdout=subprocess.PIPE,
@@ -51,45 +52,47 @@ def start(folder, rank, size, *command, names=("RANK", "WORLD_SIZE"), **more):
     )
 
 
-def run(folder, rank, size, *more, output="y.npz", shard=("--shard", "columns"), **keywords):
-    rows = ["--row", "t=ids.npy", "--row", "heat=0.7", "--vector", "s=s"]
-    return start(folder, rank, size, "run", CHAIN, *rows, "--output", output, *shard, *more, **keywords)
+def of_files(command, *more):
+    files = ["--weights", "w.npz", "--weight", "weight", "--bias", "bias", "--input", "x.npy", "--threads", "1"]
+    return [command, *files, *more]
 
 
-def score(folder, rank, size, *more, shard=("--shard", "columns"), **keywords):
-    return start(folder, rank, size, "score", "--targets", "ids.npy", *shard, *more, **keywords)
+RUN = ["run", CHAIN, "--row", "t=ids.npy", "--row", "heat=0.7", "--vector", "s=s"]
+SCORE = ["score", "--targets", "ids.npy"]
 
 
-def check_same(folder, got, how, names=None):
-    """That the output ``got`` is what one process writes, ``how(shard=, output=)`` starts it.
+def run(folder, rank, size, *more, output="y.npz", **keywords):
+    return start(folder, rank, size, *RUN, "--output", output, "--shard", "columns", *more, **keywords)
 
-    On a GPU with the bits of one that has states, too: a plain call there folds its columns in another order.
+
+def score(folder, rank, size, *more, **keywords):
+    return start(folder, rank, size, *SCORE, "--shard", "columns", *more, **keywords)
+
+
+def check_same(folder, command, outputs, names=None):
+    """That all `outputs` are what one process writes.
+
+    On a GPU with the bits of the first, and near a plain call, which folds its columns there in another order.
     """
-    assert finish(how(shard=(), output="one.npz")) == [("", 0)]
-    plain = folder / "one.npz"
-    if ON_GPU:
-        with np.load(plain) as one, np.load(folder / got) as parts:
-            for name in names or one.files:
-                np.testing.assert_allclose(parts[name], one[name], rtol=1e-5, atol=1e-6)
-        plain.unlink()
-        assert finish(how(shard=("--shard", "columns"), output="one.npz")) == [("", 0)]
-    with np.load(plain) as one, np.load(folder / got) as parts:
-        assert parts.files == (names or one.files)
-        for name in parts.files:
-            np.testing.assert_array_equal(parts[name], one[name])
+    done = cli(*of_files(*command), "--output", "plain.npz", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    with np.load(folder / "plain.npz") as plain, np.load(folder / outputs[0]) as first:
+        for output in outputs:
+            with np.load(folder / output) as got:
+                assert got.files == (names or plain.files)
+                for name in got.files:
+                    np.testing.assert_array_equal(got[name], (first if ON_GPU else plain)[name])
+                    np.testing.assert_allclose(got[name], plain[name], rtol=1e-5, atol=1e-6)
 
 
-def check_results(folder):
-    check_same(folder, "y.npz", lambda **how: run(folder, 0, 1, **how))
-
-
-@pytest.mark.parametrize(("size", "names"), [(1, shards.NUMBERS[0]), (2, shards.NUMBERS[1]), (3, shards.NUMBERS[3])])
-def test_one_output_with_the_bits_of_one_process(files, size, names):
-    # Little memory: several batches. The first is the last to come.
-    processes = [run(files, rank, size, "--max-memory", "300K", names=names) for rank in reversed(range(size))]
-    assert finish(*processes) == [("", 0)] * size
-    assert left(files) == ["ids.npy", "w.npz", "x.npy", "y.npz"]
-    check_results(files)
+def test_one_output_with_the_bits_of_one_process(files):
+    for size, names in ((1, shards.NUMBERS[0]), (2, shards.NUMBERS[1]), (3, shards.NUMBERS[3])):
+        # Little memory: several batches. The first is the last to come.
+        more = {"names": names, "output": f"y{size}.npz"}
+        processes = [run(files, rank, size, "--max-memory", "300K", **more) for rank in reversed(range(size))]
+        assert finish(*processes) == [("", 0)] * size
+    assert left(files) == ["ids.npy", "w.npz", "x.npy", "y1.npz", "y2.npz", "y3.npz"]
+    check_same(files, RUN, ["y1.npz", "y2.npz", "y3.npz"])
 
 
 def test_torchrun_says_where_they_meet(files):
@@ -99,39 +102,36 @@ def test_torchrun_says_where_they_meet(files):
     processes = [score(files, rank, 2, **meeting) for rank in range(2)]
     said = [p.communicate(timeout=120) for p in processes]
     assert [p.returncode for p in processes] == [0, 0], said
-    alone = score(files, 0, 1, shard=())
-    lines = alone.communicate(timeout=120)[0].splitlines()
+    lines = cli(*of_files(*SCORE), cwd=files).stdout.splitlines()
     assert said[1][0] == "" and said[0][0].splitlines() == lines and lines[0] == "tokens           22 (1 ignored)"
 
 
 def test_scores(files):
-    assert finish(*(score(files, rank, 2, "--output", "s.npz") for rank in range(2))) == [("", 0)] * 2
+    processes = [score(files, rank, size, "--output", f"s{size}.npz") for size in (1, 2) for rank in range(size)]
+    assert finish(*processes) == [("", 0)] * 3
     # A rank needs all columns in one process.
-    check_same(
-        files,
-        "s.npz",
-        lambda output, shard: score(files, 0, 1, "--output", output, shard=shard),
-        ["logprob", "greedy", "entropy"],
-    )
+    check_same(files, SCORE, ["s1.npz", "s2.npz"], ["logprob", "greedy", "entropy"])
 
 
 def test_a_process_that_fails_is_named_by_all(files):
-    (one, status), (two, other) = finish(run(files, 0, 2), run(files, 1, 2, "--weight", "nothing"))
-    assert (status, other) == (1, 1)
-    assert "nothing" in two and one.startswith("rowfold: rank 1 failed: ") and "nothing" in one
-    assert left(files) == ["ids.npy", "w.npz", "x.npy"]
     ids = np.load(files / "ids.npy")
     ids[9] = N
-    np.save(files / "ids.npy", ids)
-    for said, status in finish(*(run(files, rank, 2) for rank in range(2))):
-        assert status == 1 and f"rank 0 failed: --row t=ids.npy is {N} in row 9" in said
-    assert left(files) == ["ids.npy", "w.npz", "x.npy"]
+    np.save(files / "bad.npy", ids)
+    processes = [run(files, 0, 2), run(files, 1, 2, "--weight", "nothing")]
+    command = [part.replace("ids", "bad") for part in RUN]
+    bad = [start(files, rank, 2, *command, "--output", "z.npz", "--shard", "columns") for rank in range(2)]
+    (one, status), (two, other) = finish(*processes)
+    assert (status, other) == (1, 1)
+    assert "nothing" in two and one.startswith("rowfold: rank 1 failed: ") and "nothing" in one
+    for said, status in finish(*bad):
+        assert status == 1 and f"rank 0 failed: --row t=bad.npy is {N} in row 9" in said
+    assert left(files) == ["bad.npy", "ids.npy", "w.npz", "x.npy"]
 
 
 def test_a_process_that_does_not_come_or_dies_is_named(files):
-    ((said, status),) = finish(run(files, 1, 2, "--shard-timeout", "1"))
-    assert status == 1 and said == "rowfold: rank 0 has not come within 1 seconds (--shard-timeout)\n"
-    ((said, status),) = finish(run(files, 0, 2, "--shard-timeout", "2"))
+    first, second = run(files, 0, 2, "--shard-timeout", "2", output="z.npz"), run(files, 1, 2, "--shard-timeout", "1")
+    (said, status), (other, second_status) = finish(first, second)
+    assert (other, second_status) == ("rowfold: rank 0 has not come within 1 seconds (--shard-timeout)\n", 1)
     assert status == 1 and "the 2 processes have not met within 2 seconds (--shard-timeout)" in said
     # Much work for the second, which is killed after it has begun.
     x = np.load(files / "x.npy")
@@ -196,12 +196,13 @@ def test_each_process_holds_its_columns_alone(tmp_path):
 
 
 def test_refusals(files):
-    ((said, status),) = finish(score(files, 0, 2))
-    assert status == 1 and "the processes have nowhere to meet; expected --output FILE" in said
-    ((said, status),) = finish(run(files, 0, 2, "--input", "-"))
-    assert status == 1 and "--shard columns: - is a stream" in said
     command = ["run", "linear | gelu", "--output", "y.npy", "--shard", "columns"]
-    for said, status in finish(*(start(files, rank, 2, *command) for rank in range(2))):
-        assert status == 1 and "folds no columns" in said
+    processes = [score(files, 0, 2), run(files, 0, 2, "--input", "-")]
+    processes += [start(files, rank, 2, *command) for rank in range(2)]
+    (meeting, *others), statuses = zip(*finish(*processes))
+    assert statuses == (1,) * 4
+    assert "the processes have nowhere to meet; expected --output FILE" in meeting
+    assert "--shard columns: - is a stream" in others[0]
+    assert all("folds no columns" in said for said in others[1:])
     with pytest.raises(rowfold.UnsupportedError):
         rowfold.Model("linear | topk(3)", K, 300, total_columns=N)

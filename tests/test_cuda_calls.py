@@ -321,6 +321,7 @@ print((rowfold.Model("linear | max", 3, 5, backend="reference").load_weights(w)(
 """
 
 
+@pytest.mark.heavy
 def test_a_device_that_failed(torch) -> None:
     """An error that ends a process's use of the device is reported by each call, in CUDA's words; the host goes on."""
     done = _python(FAULT)

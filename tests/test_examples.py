@@ -31,6 +31,7 @@ def number(pattern, text):
     return float(found)
 
 
+@pytest.mark.heavy
 def test_ood_digits(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("matplotlib")
@@ -92,6 +93,7 @@ def test_vocabulary_head():
     assert all(0 < float(value) < 40 + 10.4 for value in first.split(","))
 
 
+@pytest.mark.heavy
 def test_loglikelihood(monkeypatch):
     """The contract of the example, on a causal model that needs nothing but torch."""
     torch = pytest.importorskip("torch")
@@ -120,6 +122,7 @@ def test_loglikelihood(monkeypatch):
     assert [is_greedy for _, is_greedy in found][:2] == [True, False]
 
 
+@pytest.mark.heavy
 def test_loglikelihood_of_a_model_of_transformers():
     pytest.importorskip("transformers")
     pytest.importorskip("torch")

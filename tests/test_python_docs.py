@@ -64,6 +64,7 @@ def modules():
                 raise
 
 
+@pytest.mark.heavy
 def test_examples_of_docstrings_run():
     names = {}
     for module in (rowfold, *modules()):

@@ -271,6 +271,7 @@ def _score(pair):
     return pair[0](pair[1])
 
 
+@pytest.mark.heavy
 def test_models_go_to_processes_that_are_spawned(weights, x):
     m = rowfold.Model("linear | max", threads=1).load_weights(*weights, keep=True)
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import spread
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -21,6 +22,7 @@ import tensor_sums  # noqa: E402
 pytestmark = pytest.mark.cpu_only
 
 
+@pytest.mark.heavy
 def test_tests_that_run_alone_are_the_last_ones() -> None:
     files = ["tests/test_cuda_calls.py", "tests/test_tools.py"]
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files]
@@ -31,6 +33,26 @@ def test_tests_that_run_alone_are_the_last_ones() -> None:
     alone = [part.split("(")[0] for part in source.split("@pytest.mark.alone\ndef ")[1:]]
     assert len(alone) > 3
     assert names[-len(alone) :] == alone
+
+
+def test_heavy_tests_are_dealt_out_to_all_workers() -> None:
+    """Each has some in the first two thirds of what it begins with, no two of them at the same place."""
+
+    class Item:
+        def __init__(self, marks: set[str]) -> None:
+            self.marks = marks
+
+        def get_closest_marker(self, name: str) -> str | None:
+            return name if name in self.marks else None
+
+    items = [Item({"heavy"} if i > 480 else {"alone"} if i > 470 else set()) for i in range(500)]
+    light = [item for item in items if not item.marks]
+    spread(items, 4)
+    places = [i for i, item in enumerate(items) if "heavy" in item.marks]
+    assert [item for item in items if not item.marks] == light
+    assert sorted(place // 125 for place in places) == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 4
+    assert all(place % 125 < 90 for place in places) and len({place % 125 // 3 for place in places}) > 15
+    assert all("alone" in item.marks for item in items[-10:])
 
 
 def test_mutants_stand_where_the_set_says() -> None:

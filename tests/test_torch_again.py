@@ -184,6 +184,7 @@ def test_a_part_in_training_mode_is_refused_after_a_call_that_was_not(counted):
         fused(x)
 
 
+@pytest.mark.heavy
 def test_recorders_see_the_operator_after_a_call_that_nothing_recorded(counted):
     module = head(scale=scale()).requires_grad_(False)
     fused, x = rt.fuse(module), torch.randn(5, 8)

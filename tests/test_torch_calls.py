@@ -253,6 +253,7 @@ def test_compile_without_a_graph_break(name, device):
     torch.testing.assert_close(compiled(x), fused(x * 2) + 1, rtol=0, atol=0)
 
 
+@pytest.mark.heavy
 def test_export_and_load_in_another_process(model, tmp_path):
     fused = rt.fuse(model).requires_grad_(False)
     x = torch.randn(4, 8)

@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
     pytest.skip("torch has no gloo", allow_module_level=True)
 
+pytestmark = pytest.mark.heavy
+
 WORKER = Path(__file__).with_name("tp_worker.py")
 
 
