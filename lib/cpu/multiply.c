@@ -6,7 +6,7 @@
 #include "dtype.h"
 #include "sizes.h"
 
-enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch where W only passes through */
+enum { STREAM_AHEAD = 4096 }; /* bytes between use and prefetch of a panel that none follows */
 
 static const char *panel_of(const rfi_cpu_run *run, const rfi_cpu_place *at) {
     const rfi_cpu_prepared *p = run->prepared;
@@ -112,6 +112,25 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
     sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
 }
 
+/* What sliver `s` of `slivers` asks for while a panel's chunk is multiplied: its part of the next one, in every turn a
+ * line from each of several places that are pages apart, since a processor reads faster ahead of several streams than
+ * of one. The last panel of a task asks for itself, where it passes only once. */
+static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_place *at, const char *next, int64_t s, int64_t slivers,
+    rfi_cpu_sliver *sliver) {
+    const int64_t lines = at->depth * run->prepared->kernel->panel * (int64_t)run->prepared->item / RFI_CPU_ALIGN,
+                  turns = most(1, at->depth / RFI_CPU_STEP), in_turn = ceil_div(lines, slivers * turns);
+    if (next) {
+        sliver->ahead = next + lines * s / slivers * RFI_CPU_ALIGN;
+        sliver->ahead_apart = turns * RFI_CPU_ALIGN;
+        sliver->ahead_step = RFI_CPU_ALIGN;
+    } else {
+        sliver->ahead = (const char *)sliver->w + STREAM_AHEAD;
+        sliver->ahead_apart = RFI_CPU_ALIGN;
+        sliver->ahead_step = in_turn * RFI_CPU_ALIGN;
+    }
+    sliver->ahead_lines = next || slivers == 1 ? (int)in_turn : 0;
+}
+
 /* Is the chunk's last block the last that is added to its panel's logits, with the bias? */
 static int ends_logits(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at) {
     return !t->apart && at->sums == t->c && at->k + at->depth == run->spec->plan.in_features;
@@ -133,9 +152,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
     const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
     const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
     char *const out = t->apart ? t->apart + (size_t)(at->k / RFI_CPU_DEPTH) * sums : at->sums;
-    int64_t bytes = at->depth * kernel->panel * (int64_t)run->prepared->item;
     const int last = ends_logits(run, t, at), from_zero = t->apart || at->from_zero;
-    int64_t lines = bytes / RFI_CPU_ALIGN, turns = at->depth / RFI_CPU_STEP + 1;
     const int64_t blocks = ceil_div(at->depth, block);
     float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     const int ask = blocks && x_comes_ahead(run, t); /* a layer without inputs has no blocks, nor a next chunk */
@@ -156,11 +173,8 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             .bias = alone ? bias : (const char *)zeros,
             .out = alone ? c : (char *)of_chunk,
             .ld_out = alone ? c_ld : kernel->panel,
-            .ahead = slivers == 1 ? f.w + STREAM_AHEAD : next + lines * s / slivers * RFI_CPU_ALIGN,
-            .ahead_lines = (int)ceil_div(lines, slivers * turns),
-            .ahead_apart = RFI_CPU_ALIGN,
         };
-        sliver.ahead_step = sliver.ahead_lines * RFI_CPU_ALIGN;
+        ask_for_w(run, at, next, s, slivers, &sliver);
         if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
@@ -285,7 +299,7 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
                 next = (rfi_cpu_place){.k = k + RFI_CPU_DEPTH,
                     .depth = least(RFI_CPU_DEPTH, in_features - k - RFI_CPU_DEPTH),
                     .column = begin};
-            multiply_any_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : run->prepared->weight);
+            multiply_any_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : NULL);
         }
     }
 }

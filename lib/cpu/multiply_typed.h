@@ -24,6 +24,7 @@ static inline __attribute__((always_inline)) void NAME(add_product)(
     }
 }
 
+/* Up to FEW rows leave the first cache room for what is asked for. */
 static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_sliver *s, const int rows) {
     const T *x = s->x;
     const W *w = s->w;
@@ -32,6 +33,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     T *out = s->out;
     const char *ahead = s->ahead;
     const int lines = s->ahead_lines;
+    enum { FEW = 4 };
     V sum[ROWS_MAX][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -46,7 +48,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
         for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x + u, w + u * VECTORS * LANES, rows);
-        for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+        for (int line = 0; line < lines; line++)
+            __builtin_prefetch(ahead + line * s->ahead_apart, 0, rows <= FEW ? 3 : 2);
         ahead += s->ahead_step;
         x += RFI_CPU_STEP;
         w += RFI_CPU_STEP * VECTORS * LANES;
