@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 import pytest
 import rowfold
-from cases import Case, make_case, same_bits
+from cases import Case, flat, make_case, same_bits
 from hypothesis import given, reject
 from hypothesis import strategies as st
 from strategies import DTYPE_SETS, cases
@@ -60,6 +60,25 @@ def test_threads_do_not_change_bits(backend: str, chain: str, shape: tuple[int, 
     one = case.run(backend, threads=1)
     for threads in (2, 3, 5):
         assert same_bits(case.run(backend, threads=threads), one), threads
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("dtypes", DTYPE_SETS[::4], ids=str)
+@pytest.mark.parametrize("chain", [*CHAINS, "linear | topk(3)", "linear | argmax, mul(2) | logsumexp, max"])
+def test_threads_that_share_few_columns_do_not_change_bits(
+    backend: str, chain: str, dtypes: tuple[str, str, str]
+) -> None:
+    """W is large, and rows are too few for a block each."""
+    if backend == "reference":
+        pytest.skip("the reference has one thread")
+    case = large(chain, (48, 4001, 30), dtypes)
+    with case.model(backend, threads=1) as model:
+        whole = flat(model(case.x))
+    for threads in (2, 3, 31):
+        with case.model(backend, threads=threads) as model:
+            for rows in (1, 16, 17, 32, 48):
+                for got, right in zip(flat(model(case.x[:rows])), whole, strict=True):
+                    assert same_bits(got, right[:rows]), (threads, rows)
 
 
 @pytest.mark.parametrize("dtypes", DTYPE_SETS[::4], ids=str)

@@ -10,13 +10,14 @@
 #include "top.h"
 
 enum {
-    BLOCK_UNITS = 8,       /* of a block of columns, at most: packing x is paid once for so many columns */
-    TASKS_PER_THREAD = 8,  /* of a narrow layer, so that threads finish together */
-    ROUNDS = 16,           /* tasks a thread, above which it does not matter how many they are */
-    NEAR_BYTES = 7 << 16,  /* of W of a narrow layer, which are still near when the next group of rows begins */
-    SPLIT_ROWS = 64,       /* of a batch whose inputs are split, at most: its sums are stored apart for every chunk, */
-    SPLIT_BYTES = 1 << 23, /* and take no more than this */
-    SPLIT_TASKS = 4        /* tasks a thread then, at most */
+    BLOCK_UNITS = 8,        /* of a block of columns, at most: packing x is paid once for so many columns */
+    TASKS_PER_THREAD = 8,   /* of a narrow layer, so that threads finish together */
+    ROUNDS = 16,            /* tasks a thread, above which it does not matter how many they are */
+    SHARED_BYTES = 6 << 16, /* of W of a narrow layer that threads share, at least, where rows are few, */
+    NEAR_BYTES = 7 << 16,   /* of W of a narrow layer, which are still near when the next group of rows begins */
+    SPLIT_ROWS = 64,        /* of a batch whose inputs are split, at most: its sums are stored apart for every chunk, */
+    SPLIT_BYTES = 1 << 23,  /* and take no more than this */
+    SPLIT_TASKS = 4         /* tasks a thread then, at most */
 };
 
 /* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
@@ -46,17 +47,34 @@ static int useful_threads(const rfi_spec *spec, int64_t batch) {
     return work / WORK_PER_THREAD < spec->threads ? 1 + (int)(work / WORK_PER_THREAD) : spec->threads;
 }
 
-/* Blocks of rows alone. */
+/* Would groups of rows leave more than a fifth of the threads' time idle? Columns leave less. But with more rows than
+ * columns each thread would read more of x than of W. */
+static int columns_are_parted(int64_t batch, int64_t groups, int64_t columns, int64_t threads) {
+    if (!batch || batch > RFI_CPU_NARROW_ROWS || columns < 2 || (groups > 1 && batch > columns)) return 0;
+    return 4 * ceil_div(groups, threads) * RFI_CPU_GROUP_ROWS * threads > 5 * batch;
+}
+
+/* Blocks of rows; or, where these are too few for all threads, parts of the columns. */
 static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64_t batch, rfi_cpu_blocking *b) {
     const size_t value = rfi_dtype_size(spec->compute_dtype), n = (size_t)spec->plan.out_features;
+    const int64_t threads = b->threads;
     int64_t padded = round_up(spec->plan.out_features, kernel->panel),
             even = ceil_div(batch, (int64_t)b->threads * TASKS_PER_THREAD);
     b->rows = b->threads > 1 ? least(round_up(even, RFI_CPU_GROUP_ROWS), RFI_CPU_NARROW_ROWS) : RFI_CPU_NARROW_ROWS;
     b->row_blocks = most(1, ceil_div(batch, b->rows));
     b->column_blocks = 1;
     b->threads = (int)least(b->threads, b->row_blocks);
-    const int64_t bytes = product(spec->plan.in_features, (int64_t)(n * value));
+    const int64_t bytes = product(spec->plan.in_features, (int64_t)(n * value)),
+                  groups = ceil_div(batch, RFI_CPU_GROUP_ROWS);
     b->groups = bytes > NEAR_BYTES ? (int)ceil_div(b->rows, RFI_CPU_GROUP_ROWS) : 1;
+    if (threads > 1 && bytes >= SHARED_BYTES && columns_are_parted(batch, groups, (int64_t)n, threads)) {
+        b->rows = batch;
+        b->row_blocks = 1;
+        b->column_parts = least(threads, (int64_t)n);
+        b->threads = (int)b->column_parts;
+        b->groups = (int)groups;
+        b->apart = align_256((size_t)(groups * RFI_CPU_GROUP_ROWS * kernel->lanes) * n * value);
+    }
     b->w_offset = b->x_offset + align_256((size_t)(RFI_CPU_GROUP_ROWS * RFI_CPU_X_LD) * value);
     b->c_offset = b->w_offset + align_256((size_t)(b->groups * RFI_CPU_GROUP_ROWS * kernel->lanes) * n * value);
     b->rows_offset = b->c_offset + align_256(RFI_CPU_NARROW_ROWS * n * value);

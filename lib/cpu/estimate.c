@@ -38,6 +38,10 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
     if (out->collapsed)
         snprintf(out->kernel, sizeof out->kernel,
             "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
+    else if (b->narrow && rfi_cpu_is_split(b))
+        snprintf(out->kernel, sizeof out->kernel,
+            "%s, %s, few columns: dot products along the inputs, a block of %lld rows, %d threads share the columns",
+            isa->name, type, (long long)b->rows, b->threads);
     else if (b->narrow)
         snprintf(out->kernel, sizeof out->kernel,
             "%s, %s, few columns: dot products along the inputs, blocks of %lld rows, %d thread%s", isa->name, type,

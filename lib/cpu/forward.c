@@ -35,8 +35,9 @@ static void run_rows(rfi_cpu_run *run) {
     if (!b->narrow && is_seeded(&run->spec->plan)) rfi_pool_run(b->threads, b->units, rfi_cpu_run_ahead, run);
     const int64_t blocks = b->row_blocks * b->column_blocks;
     if (rfi_cpu_is_split(b)) {
-        rfi_pool_run(b->threads, b->splits * b->column_parts, rfi_cpu_run_part, run);
-        rfi_pool_run(b->threads, blocks, rfi_cpu_run_parts_end, run);
+        rfi_pool_run(
+            b->threads, b->splits * b->column_parts, b->narrow ? rfi_cpu_run_narrow_part : rfi_cpu_run_part, run);
+        rfi_pool_run(b->threads, blocks, b->narrow ? rfi_cpu_run_narrow_end : rfi_cpu_run_parts_end, run);
     } else {
         rfi_pool_run(b->threads, blocks, b->narrow ? rfi_cpu_run_narrow : rfi_cpu_run_tile, run);
     }

@@ -81,8 +81,11 @@ void rfi_cpu_run_tile(void *run, int64_t task, int slot);
 void rfi_cpu_run_part(void *run, int64_t task, int slot);
 void rfi_cpu_run_parts_end(void *run, int64_t task, int slot);
 
-/* The same for a narrow layer: a block of rows, up to y. */
+/* The same for a narrow layer: a block of rows, up to y; and where few rows are split, part `task` of the columns, and
+ * from the sums that lie apart up to y. */
 void rfi_cpu_run_narrow(void *run, int64_t task, int slot);
+void rfi_cpu_run_narrow_part(void *run, int64_t task, int slot);
+void rfi_cpu_run_narrow_end(void *run, int64_t task, int slot);
 
 /* Joins the partial states of `count` <= RFI_CPU_FINISH_ROWS rows of the run to those of groups, in the call's states
  * or in `scratch`, and from there stores the rows' results. */

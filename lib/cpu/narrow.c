@@ -11,9 +11,10 @@
 typedef struct block {
     int64_t row;
     int rows, columns;
-    size_t value; /* bytes of the compute type */
-    int by_row;   /* where the logits are: in by_rows or in by_columns */
-    int64_t ld;   /* values from one row of by_rows to the next */
+    int column, columns_end; /* the columns that the task multiplies */
+    size_t value;            /* bytes of the compute type */
+    int by_row;              /* where the logits are: in by_rows or in by_columns */
+    int64_t ld;              /* values from one row of by_rows to the next */
     char *x, *lanes;
     char *by_columns; /* (columns, RFI_CPU_NARROW_ROWS) */
     char *by_rows;    /* (RFI_CPU_NARROW_ROWS, columns); later the results */
@@ -32,6 +33,7 @@ static block block_of_task(const rfi_cpu_run *run, int64_t task, int slot) {
         .row = task * b->rows,
         .rows = rows,
         .columns = columns,
+        .columns_end = columns,
         .value = rfi_dtype_size(run->spec->compute_dtype),
         .by_row = by_row,
         .ld = by_row && steps ? round_up(columns, panel) : columns,
@@ -70,39 +72,50 @@ static int64_t to_next(const rfi_cpu_run *run, const block *t, int begin, int fi
     return t->row + first + rows < run->rows ? group - k : RFI_CPU_DEPTH;
 }
 
-/* The sums of the products of a group of rows with `depth` inputs from k on. */
+/* The sums of the products of a group of rows with the inputs of the chunk at k. */
 static void multiply_chunk(const rfi_cpu_run *run, const block *t, int first, int64_t k, int64_t ahead, char *lanes) {
     const rfi_cpu_prepared *p = run->prepared;
     const rfi_cpu_kernel *kernel = p->kernel;
     const rf_dtype x_dtype = kernel->inner[run->call->x_dtype] ? run->call->x_dtype : run->spec->compute_dtype;
     const int rows = rows_of_group(t, first);
     const int64_t depth = least(RFI_CPU_DEPTH, run->spec->plan.in_features - k);
+    const int64_t ldw = rfi_cpu_narrow_ld(kernel, depth);
     const void *x[RFI_CPU_GROUP_ROWS] = {0};
     find_x(run, t, first, rows, k, depth, x);
     const rfi_cpu_inner inner = {
         .x = x,
-        .w = (const char *)p->weight + (size_t)(k * t->columns) * t->value,
-        .ldw = rfi_cpu_narrow_ld(kernel, depth),
-        .lanes = lanes,
+        .w = (const char *)p->weight + (size_t)(k * t->columns + t->column * ldw) * t->value,
+        .ldw = ldw,
+        .lanes = lanes + (size_t)(t->column * RFI_CPU_GROUP_ROWS * kernel->lanes) * t->value,
         .depth = depth,
         .ahead = ahead,
-        .columns = t->columns,
+        .columns = t->columns_end - t->column,
         .rows = rows,
         .first = k == 0,
     };
     kernel->inner[x_dtype](&inner);
 }
 
-/* The logits of the block's rows from `begin` to `end`, groups of RFI_CPU_GROUP_ROWS that share each chunk of W. */
+static size_t lanes_of_group(const rfi_cpu_run *run, const block *t) {
+    return (size_t)(RFI_CPU_GROUP_ROWS * t->columns * run->prepared->kernel->lanes) * t->value;
+}
+
+/* The products of the block's rows from `begin` to `end`, groups of RFI_CPU_GROUP_ROWS that share each chunk of W, to
+ * the sums of lanes. */
 static void multiply_groups(const rfi_cpu_run *run, const block *t, int begin, int end) {
-    const rfi_cpu_prepared *p = run->prepared;
-    const rfi_cpu_kernel *kernel = p->kernel;
-    const size_t group = (size_t)(RFI_CPU_GROUP_ROWS * t->columns * kernel->lanes) * t->value;
+    const size_t group = lanes_of_group(run, t);
     for (int64_t k = 0; k == 0 || k < run->spec->plan.in_features; k += RFI_CPU_DEPTH) {
         char *lanes = t->lanes;
         for (int first = begin; first < end; first += RFI_CPU_GROUP_ROWS, lanes += group)
             multiply_chunk(run, t, first, k, to_next(run, t, begin, first, end, k), lanes);
     }
+}
+
+/* From there to the logits. */
+static void add_lanes(const rfi_cpu_run *run, const block *t, int begin, int end) {
+    const rfi_cpu_prepared *p = run->prepared;
+    const rfi_cpu_kernel *kernel = p->kernel;
+    const size_t group = lanes_of_group(run, t);
     const char *lanes = t->lanes;
     for (int first = begin; first < end; first += RFI_CPU_GROUP_ROWS, lanes += group) {
         const int rows = rows_of_group(t, first);
@@ -235,7 +248,34 @@ void rfi_cpu_run_narrow(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const block t = block_of_task(run, task, slot);
     const int together = run->blocking.groups * RFI_CPU_GROUP_ROWS;
-    for (int first = 0; first < t.rows; first += together)
-        multiply_groups(run, &t, first, (int)least(t.rows, first + together));
+    for (int first = 0; first < t.rows; first += together) {
+        const int end = (int)least(t.rows, first + together);
+        multiply_groups(run, &t, first, end);
+        add_lanes(run, &t, first, end);
+    }
+    finish(run, &t);
+}
+
+/* The only block of rows, whose lanes' sums lie where all threads see them. */
+static block block_apart(const rfi_cpu_run *run, int slot) {
+    block t = block_of_task(run, 0, slot);
+    t.lanes = run->apart;
+    return t;
+}
+
+void rfi_cpu_run_narrow_part(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const int64_t parts = run->blocking.column_parts;
+    block t = block_apart(run, slot);
+    t.column = (int)(t.columns * task / parts);
+    t.columns_end = (int)(t.columns * (task + 1) / parts);
+    multiply_groups(run, &t, 0, t.rows);
+}
+
+void rfi_cpu_run_narrow_end(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const block t = block_apart(run, slot);
+    (void)task;
+    add_lanes(run, &t, 0, t.rows);
     finish(run, &t);
 }

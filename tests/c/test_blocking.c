@@ -174,6 +174,24 @@ int main(void) {
         CHECK(!rfi_cpu_block(&spec, &wide, 64, &b) && b.splits == 1, "%lld inputs in %lld parts", (long long)k,
             (long long)b.splits);
     }
+    /* Few columns and few rows: no thread without columns, and rows where they go evenly into the threads. */
+    const rfi_cpu_kernel narrow = {.max_rows = 14, .panel = 32, .lanes = 16};
+    for (int64_t batch = 1; batch <= 80; batch++)
+        for (int threads_of = 1; threads_of <= 40; threads_of++) {
+            rfi_spec spec = spec_of(8000, 20, RF_OP_SUM, threads_of);
+            rfi_cpu_blocking b;
+            spec.weight_dtype = RF_FLOAT32;
+            CHECK(!rfi_cpu_block(&spec, &narrow, batch, &b), "%lld rows: refused", (long long)batch);
+            const int64_t tasks = most(b.row_blocks, b.column_parts);
+            CHECK(b.narrow && b.column_parts <= 20 && b.threads <= tasks && b.rows * b.row_blocks >= batch &&
+                    (b.row_blocks == 1 || b.column_parts == 1),
+                "%lld rows, %d threads: %lld blocks, %lld parts", (long long)batch, threads_of, (long long)b.row_blocks,
+                (long long)b.column_parts);
+            if (batch <= 16 && threads_of <= 4)
+                CHECK(b.threads == threads_of, "%lld rows: %d of %d threads", (long long)batch, b.threads, threads_of);
+            CHECK(rfi_cpu_is_split(&b) ? b.apart >= (size_t)(round_up(batch, 16) * 20 * 16 * 4) : !b.apart,
+                "%lld rows: %zu bytes of sums", (long long)batch, b.apart);
+        }
     CHECK(refused > 0, "no workspace was too large");
     return failures != 0;
 }
