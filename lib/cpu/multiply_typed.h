@@ -49,7 +49,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
 #pragma GCC unroll 4
         for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x + u, w + u * VECTORS * LANES, rows);
         for (int line = 0; line < lines; line++)
-            __builtin_prefetch(ahead + line * s->ahead_apart, 0, rows <= FEW ? 3 : 2);
+            if (rows <= FEW) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
+            else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         ahead += s->ahead_step;
         x += RFI_CPU_STEP;
         w += RFI_CPU_STEP * VECTORS * LANES;
