@@ -349,41 +349,50 @@ struct rfi_neighbours {
 };
 
 /* Rows of so few states are combined by a thread each: nothing waits for lanes that have none. In double a factor takes
- * many instructions, and lanes that wait with it are worth more. */
+ * many instructions, and lanes that wait with it are worth more: rows of more states have RFI_FEW_LANES, each of which
+ * has several factors under way. */
 template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
+constexpr int RFI_FEW_LANES = 8;
 
-template <class R, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
-    const rfi_cuda_visitor &p, const rfi_neighbours &of, int64_t row) {
+/* The states of a row that the `lane`-th of LANES neighbouring lanes has, every LANES-th, and what those of all lanes
+ * come to, which all get. A lane whose `of.count` is 0 has none. */
+template <class R, int LANES, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
+    const rfi_cuda_visitor &p, const rfi_neighbours &of, int64_t row, int lane) {
     constexpr int N = R::TOTALS, CHUNK = sizeof(T) == 8 && N == 1 ? 8 : 4;
     const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
             rfi_empty_state<R>(v[c]);
-            if (i + c < of.count) v[c] = rfi_read_state<T, N>(p.partials, row * p.num_partials + of.from + i + c);
+            if (i + c * LANES < of.count)
+                v[c] = rfi_read_state<T, N>(p.partials, row * p.num_partials + of.from + i + c * LANES);
         }
     };
-    rfi_state_of<T, N> all;
-    rfi_empty_state<R>(all);
+    rfi_state_of<T, N> all[1];
+    rfi_empty_state<R>(all[0]);
+    T m[1] = {all[0].m};
 #pragma unroll 1
-    for (int64_t i = 0; i < of.count; i += CHUNK) {
+    for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
         rfi_state_of<T, N> v[CHUNK];
         load(i, v);
 #pragma unroll
-        for (int c = 0; c < CHUNK; c++) all.m = R::peak(all.m, v[c].m);
+        for (int c = 0; c < CHUNK; c++) m[0] = R::peak(m[0], v[c].m);
     }
+    if constexpr (LANES > 1) rfi_join_peaks<R, LANES>(m);
+    all[0].m = m[0];
 #pragma unroll 1
-    for (int64_t i = 0; i < of.count; i += CHUNK) {
+    for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
         rfi_state_of<T, N> v[CHUNK];
         load(i, v);
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
-            if (i + c >= of.count) continue;
-            rfi_carry<R>(v[c], all.m);
+            if (i + c * LANES >= of.count) continue;
+            rfi_carry<R>(v[c], m[0]);
 #pragma unroll
-            for (int k = 0; k < N; k++) all.t[k] = R::join(k, all.t[k], v[c].t[k]);
+            for (int k = 0; k < N; k++) all[0].t[k] = R::join(k, all[0].t[k], v[c].t[k]);
         }
     }
-    return all;
+    if constexpr (LANES > 1) rfi_join_totals<R, LANES>(all);
+    return all[0];
 }
 
 constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory once, not once a row */
@@ -392,9 +401,7 @@ constexpr int RFI_COMBINED_ROWS = 4; /* at a time by a warp: it waits for memory
  * gets them. The order of the joins depends on the number of states alone. */
 template <class R, class T> static __device__ __forceinline__ void rfi_combine_states(
     const rfi_cuda_visitor &p, const rfi_neighbours &of, int r0, rfi_state_of<T, R::TOTALS> (&s)[RFI_COMBINED_ROWS]) {
-    /* States of a row at a time, by registers. In double a factor takes many instructions, which are fetched for the
-     * first time here, in their order. */
-    constexpr int ROWS = RFI_COMBINED_ROWS, N = R::TOTALS, CHUNK = sizeof(T) == 8 || N > 2 ? 1 : 4 / N;
+    constexpr int ROWS = RFI_COMBINED_ROWS, N = R::TOTALS, CHUNK = N > 2 ? 1 : 4 / N; /* of a row, by registers */
 #pragma unroll
     for (int r = 0; r < ROWS; r++) rfi_empty_state<R>(s[r]);
     for (int64_t i = threadIdx.x % 32; i < of.count; i += 32 * CHUNK) {
@@ -425,22 +432,37 @@ static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &
     };
     if (of.count <= RFI_FEW_PARTIALS<T>) {
         for (int r = threadIdx.x; r < of.rows; r += blockDim.x)
-            finish(of.first + r, rfi_combine_few<R, T>(p.visitor, of, of.first + r));
+            finish(of.first + r, rfi_combine_few<R, 1, T>(p.visitor, of, of.first + r, 0));
         return;
     }
-    const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
     rfi_state_of<T, R::TOTALS> mine = {};
     int64_t row = -1; /* whose state that is */
-    for (int r = threadIdx.x / 32 * ROWS, had = 0; r < of.rows; r += stride) {
-        rfi_state_of<T, R::TOTALS> s[ROWS];
-        rfi_combine_states<R>(p.visitor, of, r, s);
+    if constexpr (sizeof(T) == 8) {
+        constexpr int LANES = RFI_FEW_LANES;
+        const int lane = threadIdx.x % LANES, stride = blockDim.x / LANES;
+        for (int r0 = 0, had = 0; r0 < of.rows; r0 += stride) { /* all lanes of a warp take part */
+            const int r = r0 + threadIdx.x / LANES;
+            rfi_neighbours its = of;
+            if (r >= of.rows) its.count = 0;
+            const auto all = rfi_combine_few<R, LANES, T>(p.visitor, its, of.first + r, lane);
+            if (lane == had && r < of.rows) mine = all, row = of.first + r;
+            if (++had < LANES && r0 + stride < of.rows) continue;
+            if (row >= 0) finish(row, mine);
+            had = 0, row = -1;
+        }
+    } else {
+        const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
+        for (int r = threadIdx.x / 32 * ROWS, had = 0; r < of.rows; r += stride) {
+            rfi_state_of<T, R::TOTALS> s[ROWS];
+            rfi_combine_states<R>(p.visitor, of, r, s);
 #pragma unroll
-        for (int i = 0; i < ROWS; i++)
-            if (lane == had + i && r + i < of.rows) mine = s[i], row = of.first + r + i;
-        had += ROWS;
-        if (had < 32 && r + stride < of.rows) continue;
-        if (row >= 0) finish(row, mine);
-        had = 0, row = -1;
+            for (int i = 0; i < ROWS; i++)
+                if (lane == had + i && r + i < of.rows) mine = s[i], row = of.first + r + i;
+            had += ROWS;
+            if (had < 32 && r + stride < of.rows) continue;
+            if (row >= 0) finish(row, mine);
+            had = 0, row = -1;
+        }
     }
 }
 
