@@ -7,9 +7,9 @@
  *
  * Roles, the walk and columns are those of fold.cuh for tiles of 128 x 64 whose clusters are two blocks side by side
  * along the columns. What is new is the exchange: a slot of the ring, behind the last stage of a tile, that the other
- * block fills instead of TMA. The producer waits until the slot is free, as for any other, and tells the other block;
- * that is long before the sums are there. The sum of two parts does not depend on their order. And the blocks join
- * their states before a ticket is drawn, so that there are half as many. */
+ * block fills instead of TMA. The producer waits until the slot is free, as for any other, and tells the other block,
+ * one tile at a time; that is long before the sums are there. The sum of two parts does not depend on their order. And
+ * the blocks join their states before a ticket is drawn, so that there are half as many. */
 #ifndef ROWFOLD_CUDA_SM90_HALVES_CUH
 #define ROWFOLD_CUDA_SM90_HALVES_CUH
 
@@ -75,6 +75,7 @@ template <class C> __device__ __forceinline__ void produce_stages(
         }
     };
     int stage = 0, phase = 1;
+    int given_stage = 0, given_phase = 0; /* of the slot that the tile before was exchanged by */
     int index = blockIdx.x / E::CLUSTER;
     bool waited = false;
     for (Walk walk = first_tile<E>(p); walk.is_there(); hand_out<E>(p, sh, walk, index, rank)) {
@@ -117,6 +118,10 @@ template <class C> __device__ __forceinline__ void produce_stages(
         }
         mbarrier_wait(sh.empty + 8 * stage, phase);
         mbarrier_arrive_expect(sh.full + 8 * stage, C::SENT_BYTES);
+        /* The other block is told of one tile at a time: of two it would notice neither, and wait for ever. It has sent
+         * its sums of the tile before once that tile's slot is filled, as it is if the ring has come round to it. */
+        if (walk.count && count * (wide + 1) < C::STAGES - 1) mbarrier_wait(sh.full + 8 * given_stage, given_phase);
+        given_stage = stage, given_phase = phase ^ 1;
         mbarrier_arrive_remote(ready, rank ^ 1);
         if (++stage == C::STAGES) stage = 0, phase ^= 1;
     }
