@@ -32,8 +32,14 @@ static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the
 static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.12e-6;
 enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
 
+/* Of what a multiprocessor takes for the folds of small blocks that share it, what one alone takes, measured on 9.0. */
+static const double LEAST_SHARE = 0.4;
+
 /* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
+
+/* What a row takes in the kernel behind a fold that merges states, likewise. */
+static const double MERGED_ROW = 0.5e-9;
 
 /* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where plain multiply-adds load
  * them one by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
@@ -56,6 +62,13 @@ static int in_tf32(const rfi_cuda_problem *p) { return p->x_terms && p->term_dty
 
 static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->out_features && in_16_bit(p) && !in_tf32(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
+}
+
+/* Small tiles: a block of W is one of their stages where there is one product. */
+static int runs_mma_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    rfi_cuda_problem in_rows = *p;
+    if (p->w_terms <= 1 && p->x_terms <= 1) in_rows.w_panel = 0;
+    return runs_mma(&in_rows, f);
 }
 
 /* Large tiles: stages of three terms a side take more. */
@@ -88,13 +101,16 @@ static int runs_few_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { 
 
 static int runs_few_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_few(p, f, RF_FLOAT64); }
 
-enum { NARROW = 8 };
-static int runs_few_narrow_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_few_f32(p, f) && p->out_features <= NARROW;
+static int runs_narrow_8(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f32(p, f) && p->out_features <= 8;
 }
 
-static int runs_few_narrow_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_few_f64(p, f) && p->out_features <= NARROW;
+static int runs_narrow_16(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f32(p, f) && p->out_features <= 16 && p->x_dtype == RF_FLOAT32;
+}
+
+static int runs_narrow_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f64(p, f) && p->out_features <= 8;
 }
 
 static int runs_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -122,7 +138,10 @@ typedef struct family {
                        the blocks have nothing to do */
     int parts;      /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
+    int by_value;   /* loads values one by one where rows are no whole pieces of 16 bytes */
     int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
+    double value;   /* seconds that a multiprocessor takes for a value of x, measured on 9.0; 0: what FEED and the
+                       arithmetic say */
     double start;   /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
 } family;
 
@@ -130,12 +149,17 @@ typedef struct family {
 #include "sm90/family.h"
 #endif
 static const family MMA = {.unit = MMA16, .terms = 1};
+static const family MMA_64 = {.unit = MMA16, .terms = 1, .parts = 1};
+static const family MMA_16 = {.unit = MMA16, .terms = 1, .parts = 2};
 static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1, .start = 4e-6};
-static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .start = 2e-6};
-static const family FMA = {.unit = FMA32, .start = 3e-6};
+static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .by_value = 1};
+static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 1, .value = 0.42e-9};
+static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 1, .value = 0.2e-9};
+static const family FMA = {.unit = FMA32, .by_value = 1, .start = 3e-6};
 static const family MMA_F64 = {.unit = MMA64, .parts = 2, .shares = 1, .start = 3e-6};
-static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .start = 2e-6};
-static const family FMA_F64 = {.unit = FMA64, .start = 3e-6};
+static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .by_value = 1};
+static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .value = 0.37e-9};
+static const family FMA_F64 = {.unit = FMA64, .by_value = 1, .start = 3e-6};
 
 static const struct kernel {
     const char *name;
@@ -195,7 +219,7 @@ static const double FEED = 60e9;
 
 /* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
 static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
-    enum { MOST = 48, LEAST_STAGES = 2 };
+    enum { MOST = RFI_SPLIT_GROUP * RFI_SPLIT_GROUP, LEAST_STAGES = 2 };
     const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
     double parts = kernels[kernel].family->parts ? kernels[kernel].family->parts * f->multiprocessors / blocks : 1;
@@ -267,8 +291,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     };
     c->bytes = n * depth * (double)w_item + batch * depth * (double)item(p->x_dtype);
     if (!p->reduction) c->bytes += batch * n * 4;
-    /* The kernels of sm_90a fetch W while what prepares x runs. */
-    double launches = shared->irregular ? 1 : c->uses_terms ? 4 : 2;
+    /* The kernels of sm_90a fetch W while what prepares x runs, which is longer for terms. */
+    double launches = shared->irregular ? 1 + c->uses_terms : c->uses_terms ? 4 : 2;
     /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
     const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
     double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + (size_t)(term * p->x_terms))
@@ -288,10 +312,14 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     if (k->tile_columns <= 64 || k->tile_rows <= 64)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);
-    if ((shared->unit == FMA32 || shared->unit == FMA64) && p->in_features * (int64_t)x_size % 16 != 0)
+    if (shared->by_value && p->in_features * (int64_t)x_size % 16 != 0)
         arithmetic = larger(arithmetic, rounds * (rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
+    arithmetic = larger(arithmetic, rounds * rows * part * shared->value);
     const double merged_rows = batch < rows ? batch : rows;
-    double merge = splits > 1 ? splits * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
+    /* The last block of a group adds its parts, the last of a tile the groups. */
+    const double added =
+        splits <= RFI_SPLIT_GROUP ? splits : (double)(RFI_SPLIT_GROUP + ceil_div(splits, RFI_SPLIT_GROUP));
+    double merge = splits > 1 ? added * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
         c->uses_terms ? batch * PREPARED_ROW
@@ -302,10 +330,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
     const double states = c->apart ? 0 : tiles(p->out_features, STATE_COLUMNS);
-    const double folds =
-        larger(row_tiles / sms, 1) * k->fold * 1e-6 + (states < MOST_STATES ? states : MOST_STATES) * STATE_SECONDS;
+    const double folds = larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1) * k->fold * 1e-6 +
+        (states < MOST_STATES ? states : MOST_STATES) * STATE_SECONDS;
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
-        launches * LAUNCH_SECONDS + shared->start + (splits > 1 ? SPLIT_SECONDS : 0);
+        launches * LAUNCH_SECONDS + (c->apart ? batch * MERGED_ROW : 0) + shared->start +
+        (splits > 1 ? SPLIT_SECONDS : 0);
 }
 
 void rfi_cuda_choose(

@@ -22,8 +22,10 @@
 /* Values of K in a stage of sm90/halves.cuh. */
 #define RFI_HALVES_DEPTH 64
 
-/* Values of K in a stage of sm80/few_tiles.cu; parts of K are whole stages but for the last. */
+/* Values of K in a stage of sm80/few_tiles.cu and of the small tiles of sm80/mma.cu; parts of K are whole stages but
+ * for the last. So many parts are added at a time: see sm80/splits.cuh. */
 #define RFI_SPLIT_DEPTH 64
+#define RFI_SPLIT_GROUP 8
 
 typedef struct rfi_cuda_figures {
     char name[64];

@@ -69,7 +69,8 @@ typedef struct rfi_cuda_chain {
  * columns of all terms, in rfi_block_values(panel) values that lie one behind the other in the order in which wgmma
  * reads them from shared memory: a matrix a term, its pieces of 16 bytes permuted (see rfi_place). The blocks of a
  * panel, that is of the same columns, lie one behind the other, then come the next columns. A copy by address brings a
- * block to shared memory, which memory serves faster than a tensor map's rows. */
+ * block to shared memory, which memory serves faster than a tensor map's rows. One term in panels of 64 is what a stage
+ * of 64 columns of sm80/mma.cu looks like, too. */
 typedef struct rfi_cuda_rows {
     const void *data, *low, *least;
     const float *scale;
@@ -187,10 +188,10 @@ typedef struct rfi_cuda_schedule {
                             block has a fixed share of them */
     unsigned *irregular_tickets; /* one for each group of irregular rows, see rfi_cuda_irregular_groups, if there is a
                                     reduction; zero before the launch */
-    int32_t splits;              /* parts of K, a block each, of the kernels of sm80/few_tiles.cu; of others 1 */
+    int32_t splits;              /* parts of K, a block each, of kernels that share it out; of others 1 */
     int64_t split_depth;         /* values of K in a part but for the last */
     void *split_sums;            /* (tiles, splits, values of a tile) of the compute type, if there are parts */
-    unsigned *split_tickets;     /* one for each tile, zero before the launch */
+    unsigned *split_tickets;     /* rfi_split_tickets for each tile, zero before the launch */
     int32_t overlaps;       /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
                                rfi_cuda_overlaps */
     int32_t w_in_flight;    /* a kernel in front may just be writing W: one of the caller's, whose memory it is, or an
@@ -251,6 +252,22 @@ typedef struct rfi_cuda_split {
 
 #define RFI_FEW_INFINITIES 15
 
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int rfi_split_groups(int splits) {
+    return (splits + RFI_SPLIT_GROUP - 1) / RFI_SPLIT_GROUP;
+}
+
+/* Tickets of a tile: one for each group of parts and, if there are several, one for the groups. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int rfi_split_tickets(int splits) {
+    const int groups = rfi_split_groups(splits);
+    return groups + (groups > 1);
+}
+
 /* Irregular rows are computed in groups of one kind of three, among RFI_IRREGULAR_WINDOW rows: no smaller than
  * RFI_IRREGULAR_ROWS but for the last of a kind. So many at most. */
 #define RFI_IRREGULAR_WINDOW 2048
@@ -278,13 +295,13 @@ typedef struct rfi_cuda_survey {
     uint8_t *thin;  /* (columns): set where a row has a value far below its largest, or zero */
 } rfi_cuda_survey;
 
-/* Copies rows to a leading dimension that kernels can read in 16-byte pieces; converts nothing. Columns behind the last
+/* Copies rows of 16-bit values to a leading dimension that kernels can read in 16-byte pieces. Columns behind the last
  * are zeroed. */
 typedef struct rfi_cuda_copy {
     const void *from;
     void *to;
     int64_t rows, columns, ld_from, ld_to;
-    int32_t item; /* bytes of a value */
+    rfi_cuda_clear clear;
 } rfi_cuda_copy;
 
 /* Brings rows of 16-bit values to blocks: see rfi_cuda_rows. */
@@ -344,9 +361,10 @@ cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream
 
 /* Few tiles: see sm80/few_tiles.cu, and sm80/few_f64.cu. Those of 8 columns are for as many features at most. */
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_few_128x8_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_narrow_32x8(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_narrow_16x16(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_few_128x8_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_narrow_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a alone. `num_partials` is even, for 16-byte copies of two states; behind those of the features, from an even
  * number on, there is room for RFI_SM90_BLOCKS. There are no tickets: it launches rfi_cuda_finish_sm90 behind it. */

@@ -80,7 +80,7 @@ static void lay_out_fold(
     if (c->splits > 1) {
         /* A layer of no columns has a tile, too. */
         const int64_t tiles = ceil_div(batch, c->tile_rows) * most(ceil_div(n, c->tile_columns), 1);
-        l->num_tickets += tiles;
+        l->num_tickets += tiles * rfi_split_tickets(c->splits);
         l->split_sums = take(&l->total, tiles * c->splits,
             (int64_t)c->tile_rows * c->tile_columns * (int64_t)rfi_dtype_size(spec->compute_dtype));
     }

@@ -71,24 +71,21 @@ rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cud
     cudaStream_t stream = r->call->stream;
     const rfi_cuda_clear clear = clear_of(l, r->workspace, fold);
     if (l->choice.uses_terms) return rfi_cuda_bring_to_terms(r, pass, piece, &clear, fold);
-    rf_status status = rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
-    size_t item = rfi_dtype_size(l->problem.x_dtype);
-    if (!status && l->choice.aligned_x &&
-        !rfi_cuda_in_pieces(piece->x, piece->ldx, l->problem.in_features, item, piece->padded)) {
-        rfi_cuda_copy copy = {
-            .from = piece->x,
-            .to = r->workspace + l->copy,
-            .rows = piece->rows,
-            .columns = l->problem.in_features,
-            .ld_from = piece->ldx,
-            .ld_to = l->depth,
-            .item = (int32_t)item,
-        };
-        fold->product.x.data = copy.to;
-        fold->product.x.ld = copy.ld_to;
-        status = rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
-    }
-    return status;
+    const size_t item = rfi_dtype_size(l->problem.x_dtype);
+    if (!l->choice.aligned_x || rfi_cuda_in_pieces(piece->x, piece->ldx, l->problem.in_features, item, piece->padded))
+        return rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
+    const rfi_cuda_copy copy = {
+        .from = piece->x,
+        .to = r->workspace + l->copy,
+        .rows = piece->rows,
+        .columns = l->problem.in_features,
+        .ld_from = piece->ldx,
+        .ld_to = l->depth,
+        .clear = clear,
+    };
+    fold->product.x.data = copy.to;
+    fold->product.x.ld = copy.ld_to;
+    return rfi_cuda_status(rfi_cuda_launch_copy(&copy, stream), "aligning x");
 }
 
 /* The kernel of a layout, or that for what is known ahead, for what is prepared. */

@@ -377,7 +377,7 @@ template <class R, int LANES, class T> static __device__ __forceinline__ rfi_sta
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) m[0] = R::peak(m[0], v[c].m);
     }
-    if constexpr (LANES > 1) rfi_join_peaks<R, LANES>(m);
+    rfi_join_peaks<R, LANES>(m);
     all[0].m = m[0];
 #pragma unroll 1
     for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
@@ -391,7 +391,7 @@ template <class R, int LANES, class T> static __device__ __forceinline__ rfi_sta
             for (int k = 0; k < N; k++) all[0].t[k] = R::join(k, all[0].t[k], v[c].t[k]);
         }
     }
-    if constexpr (LANES > 1) rfi_join_totals<R, LANES>(all);
+    rfi_join_totals<R, LANES>(all);
     return all[0];
 }
 
@@ -422,7 +422,8 @@ template <class R, class T> static __device__ __forceinline__ void rfi_combine_s
 }
 
 /* What joined states come to: to memory, or through the steps behind the reduction to y. The warps take turns by
- * RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. */
+ * RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. In double each turn's rows
+ * have RFI_FEW_LANES lanes each. */
 template <class R, class T>
 static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &p, const rfi_neighbours &of) {
     constexpr int ROWS = RFI_COMBINED_ROWS;

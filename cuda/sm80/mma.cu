@@ -17,6 +17,7 @@
 #include "common/epilogue.cuh"
 #include "common/launch.cuh"
 #include "common/ptx.cuh"
+#include "sm80/splits.cuh"
 #include "sm80/stages.cuh"
 
 namespace {
@@ -47,7 +48,8 @@ struct shape {
     typedef Element element;
     static constexpr bool runs_here = BELOW > SHARED_HERE;
     static constexpr int item = 2;
-    static constexpr bool whole_pieces = true; /* see in_pieces in forward.c */
+    static constexpr bool whole_pieces = true; /* see rfi_cuda_in_pieces */
+    static constexpr bool small = ROWS <= 64;  /* K may be in parts; the tile of logits is one */
     static constexpr int x_terms = X_TERMS, w_terms = W_TERMS, rows = ROWS, columns = COLUMNS, warps_m = WARPS_M,
                          warps_n = WARPS_N;
     static constexpr int threads = WARPS_M * WARPS_N * 32, blocks = BLOCKS;
@@ -57,6 +59,7 @@ struct shape {
                          stage_bytes = X_TERMS * x_bytes + W_TERMS * w_bytes;
     static constexpr int stages = RING / stage_bytes < 8 ? RING / stage_bytes : 8, ring_bytes = stages * stage_bytes;
     static constexpr int m_tiles = ROWS / WARPS_M / 16, n_tiles = COLUMNS / WARPS_N / 8;
+    static constexpr bool takes_blocks = small && single && COLUMNS == RFI_BLOCK_ROWS && depth == 64; /* of W */
     static constexpr bool aside_shared = ASIDE_SHARED;
     static constexpr int aside_bytes = aside_shared ? threads * m_tiles * n_tiles * 16 : 0;
     static constexpr int tile_ld = COLUMNS + 4, row_tile_bytes = tile_ld * 4; /* logits in shared memory */
@@ -68,6 +71,7 @@ struct shape {
     static_assert(depth % (16 * PROMOTE_STEPS) == 0, "a stage is whole sums");
     static_assert(stages >= 3 && n_tiles % 2 == 0 && tile_rows % (ROWS / WARPS_M) == 0,
         "matrices of W are loaded in pairs of tiles");
+    static_assert(!small || tile_rows == ROWS, "parts of a whole tile");
 };
 
 /* Byte offset of 16-byte piece `piece` of row `row` in a tile. The permutation depends on the row modulo 8 alone. */
@@ -85,30 +89,32 @@ template <class S> struct pipeline {
     int last_bytes;      /* of the thread's pieces in the stage behind those */
     int end;             /* stages of a level */
     int64_t back;        /* bytes from the second level of x to the first; 0: there is no level to come */
+    int64_t w_step;      /* bytes from a stage of W to the next */
 };
 
 template <class S> __device__ __forceinline__ int behind(int offset) {
     return offset + S::stage_bytes == S::stages * S::stage_bytes ? 0 : offset + S::stage_bytes;
 }
 
-/* Starts the copy of an operand's part of the next stage, and moves on. */
+/* Starts the copy of an operand's part of the next stage, and moves on by `step` bytes. */
 template <class S, int ROWS, int TERMS>
-__device__ __forceinline__ void copy_operand(const pipeline<S> &pipe, source<S> &from, uint32_t to) {
+__device__ __forceinline__ void copy_operand(const pipeline<S> &pipe, source<S> &from, uint32_t to, int64_t step) {
     const int bytes = pipe.next < pipe.whole ? 16 : pipe.next == pipe.whole ? pipe.last_bytes : 0;
 #pragma unroll
     for (int t = 0; t < TERMS; t++) {
         copy_tile<S, ROWS>(to + t * ROWS * S::row_bytes, from.term[t], from.stride, from.rows, bytes);
-        from.term[t] += S::row_bytes;
+        from.term[t] += step;
     }
 }
 
 template <class S> __device__ __forceinline__ void copy_x(pipeline<S> &pipe) {
-    copy_operand<S, S::rows, S::x_terms>(pipe, pipe.x, pipe.mine + pipe.write);
+    copy_operand<S, S::rows, S::x_terms>(pipe, pipe.x, pipe.mine + pipe.write, S::row_bytes);
 }
 
 /* Completes the stage. */
 template <class S> __device__ __forceinline__ void copy_w(pipeline<S> &pipe) {
-    copy_operand<S, S::columns, S::w_terms>(pipe, pipe.w, pipe.mine + pipe.write + S::x_terms * S::x_bytes);
+    const int64_t step = S::takes_blocks ? pipe.w_step : S::row_bytes;
+    copy_operand<S, S::columns, S::w_terms>(pipe, pipe.w, pipe.mine + pipe.write + S::x_terms * S::x_bytes, step);
     rfi_copy_commit();
     pipe.write = behind<S>(pipe.write);
     if (++pipe.next < pipe.end || !pipe.back) return;
@@ -116,7 +122,7 @@ template <class S> __device__ __forceinline__ void copy_w(pipeline<S> &pipe) {
 #pragma unroll
     for (int t = 0; t < S::x_terms; t++) pipe.x.term[t] -= pipe.back + (int64_t)pipe.end * S::row_bytes;
 #pragma unroll
-    for (int t = 0; t < S::w_terms; t++) pipe.w.term[t] -= (int64_t)pipe.end * S::row_bytes;
+    for (int t = 0; t < S::w_terms; t++) pipe.w.term[t] -= pipe.end * step;
     pipe.next = 0;
     pipe.back = 0;
 }
@@ -289,15 +295,16 @@ template <class S, class Change> __device__ __forceinline__ void multiply_single
     put_aside<S>(sum, aside, waiting, false);
 }
 
-/* The sums, unscaled, to the tile in shared memory. */
+/* The sums to the tile in shared memory, in units of x and W where they are whole. Parts of K are not: infinities in a
+ * row of terms are in its scale, which would make NaN of the parts without one. */
 template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_product &p, float *tile,
-    const sums<S> &total, int64_t row0, int64_t column0, int warp_row, int warp_column) {
+    const sums<S> &total, int64_t row0, int64_t column0, int warp_row, int warp_column, bool whole) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < S::n_tiles; n++) {
         const int c = warp_column + n * 8 + lane % 4 * 2;
         float w_scale[2] = {1, 1};
-        if (p.w.scale)
+        if (whole && p.w.scale)
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 if (column0 + c + i < p.out_features) w_scale[i] = p.w.scale[column0 + c + i];
@@ -306,13 +313,26 @@ template <class S> __device__ __forceinline__ void store_tile(const rfi_cuda_pro
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int r = warp_row + m * 16 + half * 8 + lane / 4;
-                const float x_scale = p.x.scale && row0 + r < p.batch ? p.x.scale[row0 + r] : 1;
+                const float x_scale = whole && p.x.scale && row0 + r < p.batch ? p.x.scale[row0 + r] : 1;
                 const float a = total[m][n][half * 2], b = total[m][n][half * 2 + 1];
                 float2 v = {rfi_unscale(S::single ? a : rfi_unbiased(a), x_scale, w_scale[0]),
                     rfi_unscale(S::single ? b : rfi_unbiased(b), x_scale, w_scale[1])};
                 *(float2 *)&tile[r * S::tile_ld + c] = v;
             }
     }
+}
+
+/* What the parts of K come to, in the tile, in units of x and W. By all threads, before and after a barrier. */
+template <class S> __device__ __forceinline__ void scale_tile(
+    const rfi_cuda_product &p, float *tile, int64_t row0, int rows, int64_t column0) {
+    if (!p.x.scale && !p.w.scale) return;
+    for (int i = threadIdx.x; i < rows * S::columns; i += S::threads) {
+        const int r = i / S::columns, c = i % S::columns;
+        float &v = tile[r * S::tile_ld + c];
+        if (column0 + c < p.out_features)
+            v = rfi_unscale(v, p.x.scale ? p.x.scale[row0 + r] : 1, p.w.scale ? p.w.scale[column0 + c] : 1);
+    }
+    __syncthreads(); /* all are scaled */
 }
 
 template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
@@ -327,15 +347,30 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     const int warp = threadIdx.x / 32, warp_row = warp / S::warps_n * (S::rows / S::warps_m),
               warp_column = warp % S::warps_n * (S::columns / S::warps_n);
     const uint32_t ring = rfi_shared_address(shared);
+    const auto [first_column, end_column] = S::small ? rfi_part_of(p) : rfi_part{0, p.product.in_features};
+    const int64_t depth = end_column - first_column;
     pipeline<S> pipe = {
         .x = source_of<S>(p.product.x, row0, p.product.batch),
         .w = source_of<S>(p.product.w, column0, p.product.out_features),
         .ring = ring,
         .mine = ring + place<S>(threadIdx.x / S::pieces, threadIdx.x % S::pieces),
-        .whole = (int)(p.product.in_features / S::depth),
-        .last_bytes = max(0, min(16, ((int)(p.product.in_features % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
+        .whole = (int)(depth / S::depth),
+        .last_bytes = max(0, min(16, ((int)(depth % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
+        .w_step = S::row_bytes,
     };
-    pipe.end = pipe.whole + (p.product.in_features % S::depth > 0);
+    pipe.end = pipe.whole + (depth % S::depth > 0);
+    if (S::small) {
+#pragma unroll
+        for (int t = 0; t < S::x_terms; t++) pipe.x.term[t] += first_column * S::item;
+#pragma unroll
+        for (int t = 0; t < S::w_terms; t++) pipe.w.term[t] += first_column * S::item;
+    }
+    if (S::takes_blocks && p.product.w.panel) { /* a block is a stage: what lies where is the same */
+        pipe.w.term[0] = (const char *)p.product.w.data + (pipe.mine - ring) +
+            rfi_place(S::depth, p.product.w.ld, column0, first_column) * S::item;
+        pipe.w.stride = source<S>::step * S::row_bytes;
+        pipe.w_step = p.product.w.ld * S::row_bytes;
+    }
     rfi_wait_for_previous();
     const bool wide = is_wide(p.product, row0, S::rows);
     if (wide) {
@@ -364,14 +399,21 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     rfi_copy_commit(); /* what was started for stages that there are not */
     rfi_copy_wait<0>();
     const int rows = (int)min((int64_t)S::rows, p.product.batch - row0);
+    float *const tile = (float *)shared;
+    const bool in_parts = S::small && p.schedule.splits > 1;
 #pragma unroll 1
     for (int first = 0; first < rows; first += S::tile_rows) {
         __syncthreads(); /* the ring, or the tile before, is read: the tile takes its place */
         if (warp_row >= first && warp_row < first + S::tile_rows)
-            store_tile<S>(p.product, (float *)shared, sum, row0 + first, column0, warp_row - first, warp_column);
+            store_tile<S>(p.product, tile, sum, row0 + first, column0, warp_row - first, warp_column, !in_parts);
         __syncthreads(); /* the tile is written */
+        if constexpr (S::small)
+            if (in_parts) {
+                if (!rfi_add_splits<S::rows, S::columns, S::threads>(p.schedule, tile, S::tile_ld, rows)) return;
+                scale_tile<S>(p.product, tile, row0, rows, column0);
+            }
         rfi_fold_tile(
-            p, (const float *)shared, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
+            p, (const float *)tile, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
     }
     if (p.schedule.tickets) rfi_finish_rows<float>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
@@ -380,10 +422,11 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
 template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
     const int64_t row_blocks = rfi_tiles(fold->product.batch, S::rows),
                   column_blocks = rfi_tiles(fold->product.out_features, S::columns);
-    if (row_blocks > INT32_MAX || column_blocks > 65535 ||
+    if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->schedule.splits > 65535 ||
         fold->product.in_features / S::depth > INT32_MAX / 2 - S::stages)
         return cudaErrorInvalidConfiguration;
-    return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), S::threads,
+    const unsigned parts = S::small ? (unsigned)fold->schedule.splits : 1;
+    return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, parts), S::threads,
         S::shared_bytes, stream, fold->schedule.overlaps);
 }
 

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* K in parts, for tiles that are fewer than multiprocessors: a block a part, blockIdx.z. Each writes its sums; the last
- * of a tile, known by a ticket, adds all in the order of K and goes on with the fold. So the bits depend on the number
- * of parts, not on which block comes last. */
+ * of a tile, known by a ticket, adds all in the order of K and goes on with the fold. More than RFI_SPLIT_GROUP parts
+ * are added a group at a time, each by its own last block, for one block alone gets little from the second-level cache:
+ *
+ *   parts     0  1  2  3  4  5  6  7    8  9 10 11 12 13 14 15   16 17 18
+ *   groups    |------ group 0 -----|    |------ group 1 -----|   |- 2 -|     the last block of a group adds its parts
+ *   tile      group 0 + group 1 + group 2                                    and the last of those the groups
+ *
+ * So the bits depend on the number of parts, not on which block comes last. */
 #ifndef ROWFOLD_CUDA_SPLITS_CUH
 #define ROWFOLD_CUDA_SPLITS_CUH
 
@@ -18,37 +24,51 @@ static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p) {
     return {first, min(first + depth, p.product.in_features)};
 }
 
+/* put(i, total) gets the sums of `count` parts, RFI_SPLIT_GROUP at most, which lie `step` from one to the next, in
+ * their order. */
+template <class T, int THREADS, class Put> static __device__ __forceinline__ void rfi_add_parts(
+    const four<T> *parts, int64_t step, int count, int there, Put put) {
+    for (int i = threadIdx.x; i < there; i += THREADS) {
+        uint4 raw[RFI_SPLIT_GROUP][sizeof(T) / 4]; /* all on their way at once */
+#pragma unroll
+        for (int s = 0; s < RFI_SPLIT_GROUP; s++)
+#pragma unroll
+            for (size_t j = 0; j < sizeof(T) / 4; j++) /* past the first-level cache: other blocks wrote them */
+                if (s < count) raw[s][j] = __ldcg((const uint4 *)&parts[s * step + i] + j);
+        four<T> total = {};
+#pragma unroll
+        for (int s = 0; s < RFI_SPLIT_GROUP; s++) {
+            if (s >= count) continue;
+            const four<T> part = *(const four<T> *)raw[s];
+#pragma unroll
+            for (int j = 0; j < 4; j++) total.v[j] += part.v[j];
+        }
+        put(i, total);
+    }
+}
+
 /* The sums of all parts to `tile` (ROWS, COLUMNS), of which the first `rows` count, `ld` apart in shared memory, where
  * this block's are, if it is the last of its tile to come here; else false. By all threads, after a barrier. */
 template <int ROWS, int COLUMNS, int THREADS, class T>
 static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_schedule &p, T *tile, int ld, int rows) {
     constexpr int FOURS = ROWS * COLUMNS / 4;
-    const int there = rows * (COLUMNS / 4);
-    __shared__ bool last;
+    const int there = rows * (COLUMNS / 4), groups = rfi_split_groups(p.splits);
     const int64_t tile_index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
-    four<T> *sums = (four<T> *)p.split_sums + tile_index * p.splits * FOURS;
+    unsigned *const tickets = p.split_tickets + tile_index * rfi_split_tickets(p.splits);
+    four<T> *const sums = (four<T> *)p.split_sums + tile_index * p.splits * FOURS;
     const auto place = [=](int i) { return (four<T> *)(tile + i * 4 / COLUMNS * ld + i * 4 % COLUMNS); };
     for (int i = threadIdx.x; i < there; i += THREADS) sums[blockIdx.z * FOURS + i] = *place(i);
-    __syncthreads(); /* the block has written its sums */
-    if (threadIdx.x == 0) {
-        __threadfence(); /* ... which all see before the ticket */
-        last = atomicAdd(&p.split_tickets[tile_index], 1u) == (unsigned)p.splits - 1;
-    }
-    __syncthreads();
-    if (!last) return false;
-    __threadfence();
-    for (int i = threadIdx.x; i < there; i += THREADS) {
-        four<T> total = {};
-#pragma unroll 8
-        for (int s = 0; s < p.splits; s++) {
-            uint4 raw[sizeof(T) / 4]; /* past the first-level cache: other blocks wrote them */
-#pragma unroll
-            for (size_t j = 0; j < sizeof(T) / 4; j++) raw[j] = __ldcg((const uint4 *)&sums[s * FOURS + i] + j);
-            const four<T> part = *(const four<T> *)raw;
-#pragma unroll
-            for (int j = 0; j < 4; j++) total.v[j] += part.v[j];
-        }
-        *place(i) = total;
+    const auto to_tile = [=](int i, const four<T> &total) { *place(i) = total; };
+    const int group = blockIdx.z / RFI_SPLIT_GROUP, first = group * RFI_SPLIT_GROUP,
+              count = min(p.splits - first, RFI_SPLIT_GROUP);
+    four<T> *const mine = sums + (int64_t)first * FOURS;
+    if (!rfi_is_last(tickets + group, count)) return false;
+    if (groups == 1) {
+        rfi_add_parts<T, THREADS>(mine, FOURS, count, there, to_tile);
+    } else {
+        rfi_add_parts<T, THREADS>(mine, FOURS, count, there, [=](int i, const four<T> &total) { mine[i] = total; });
+        if (!rfi_is_last(tickets + groups, groups)) return false;
+        rfi_add_parts<T, THREADS>(sums, (int64_t)RFI_SPLIT_GROUP * FOURS, groups, there, to_tile);
     }
     __syncthreads(); /* the tile is written */
     return true;

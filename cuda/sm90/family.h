@@ -52,6 +52,8 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 }
 
 static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128};
+static const family HOPPER_128 =
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128, .start = 2.5e-6};
 static const family HOPPER_HALVES =
     {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .halves = 1};
 static const family HOPPER_SMALL =

@@ -250,7 +250,9 @@ static void test_blocks(void) {
         for (p.batch = 1; panel && p.batch < 5000; p.batch *= 2)
             for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
                 rfi_cuda_choice c = choose(&p, &hopper, kernel);
-                CHECK(is(&c, "hopper") || is(&c, "fma") || is(&c, "few"), "%s does not read blocks", c.name);
+                const int small_tiles = panel == 64 && (is(&c, "mma_64x64") || is(&c, "mma_16x64"));
+                CHECK(is(&c, "hopper") || is(&c, "fma") || is(&c, "few") || small_tiles, "%s does not read blocks",
+                    c.name);
             }
     }
 }
@@ -321,6 +323,12 @@ static void test_measured(void) {
         {RF_FLOAT32, 6, 2, 19200, "fma_64x128"},
         {RF_FLOAT64, 6989, 20, 880, "mma_f64_64x64"},
         {RF_FLOAT64, 64, 8528, 128, "few_f64_8x64"},
+        {RF_BFLOAT16, 64, 15488, 256, "mma_16x64"},
+        {RF_FLOAT16, 896, 13376, 64, "mma_64x64"},
+        {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
+        {RF_FLOAT32, 2394, 12480, 2, "narrow_32x8"},
+        {RF_FLOAT32, 201, 889, 15, "narrow_16x16"},
+        {RF_FLOAT64, 463, 13557, 2, "narrow_f64_16x8"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const rf_dtype dtype = expected[i].dtype;
