@@ -64,10 +64,11 @@ static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->out_features && in_16_bit(p) && !in_tf32(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
 }
 
-/* Small tiles: a block of W is one of their stages where there is one product. */
+/* Small tiles: a block of W is one of their stages where there is one product. Several results are left to kernels that
+ * add what tensor cores sum up after RFI_SM90_PART columns: one of them may be a single logit. */
 static int runs_mma_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     rfi_cuda_problem in_rows = *p;
-    if (p->w_terms <= 1 && p->x_terms <= 1) in_rows.w_panel = 0;
+    if (p->w_terms <= 1 && p->x_terms <= 1 && p->states == RFI_CUDA_PAIRS) in_rows.w_panel = 0;
     return runs_mma(&in_rows, f);
 }
 

@@ -253,6 +253,10 @@ static void test_blocks(void) {
                 const int small_tiles = panel == 64 && (is(&c, "mma_64x64") || is(&c, "mma_16x64"));
                 CHECK(is(&c, "hopper") || is(&c, "fma") || is(&c, "few") || small_tiles, "%s does not read blocks",
                     c.name);
+                rfi_cuda_problem several = p;
+                several.states = RFI_CUDA_ANSWER_STATES;
+                c = choose(&several, &hopper, kernel);
+                CHECK(!is(&c, "mma"), "%s adds more columns than several results allow", c.name);
             }
     }
 }
