@@ -31,7 +31,7 @@ constexpr int BLOCKS = 2; /* a multiprocessor at least, for what is on its way *
 constexpr int UNIT = 1;
 constexpr int AHEAD = 2; /* chunks that the second-level cache is asked for ahead of the loads */
 
-/* What x is read as where its type does not matter: values one by one. */
+/* x of another type than those: which, is asked for each value. */
 struct unknown {};
 
 /* T is the compute type, E what x holds: values of 16 bits, of T, or unknown. */
