@@ -21,6 +21,7 @@ cuda_cu = \
 	cuda/common/shards.cu \
 	cuda/sm80/irregular.cu \
 	cuda/common/answers.cu \
+	cuda/common/copies.cu \
 	cuda/common/convert.cu
 cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
@@ -48,6 +49,7 @@ cuda_h = \
 	cuda/prepared.h \
 	cuda/run.h \
 	cuda/shards.h \
+	cuda/common/clear.cuh \
 	cuda/common/epilogue.cuh \
 	cuda/common/irregular_infinities.cuh \
 	cuda/common/irregular_pieces.cuh \
