@@ -2,17 +2,16 @@
 /* Few columns: plain multiply-adds at the speed of reading x once, any data types, any alignment. x is read as it is
  * stored, so that no row is irregular and nothing is prepared.
  *
- * A warp has a few rows of x and all columns. Its lanes share out K by units of UNIT values, so that a warp reads whole
- * lines wherever rows begin; it loads the next chunk while it multiplies one, and asks the second-level cache for those
- * behind. W's part of a chunk lies in shared memory, in the compute type, for all warps of a block.
+ * A warp has a few rows of x and all columns. Its lanes share out K value by value: wider loads, where rows allow them,
+ * would give a lane other values, and a row's bits would depend on where it begins. A warp loads the next chunk while
+ * it multiplies one, and asks the second-level cache for those behind. W's part of a chunk lies in shared memory, in
+ * the compute type, for all warps of a block.
  *
- *   K        0    UNIT                31 UNIT                                   CHUNK
- *   lanes    | 0 | 1 | 2 | ... | 30 | 31 | 0 | 1 | 2 | ... | 30 | 31 | ...      | 0 | 1 ...
+ *   K        0                       32                                  chunk
+ *   lanes    | 0 | 1 | ... | 30 | 31 | 0 | 1 | ... | 30 | 31 | ...       | 0 | 1 ...
  *
  * The lanes' sums are added in one order. Where rows are few, K is shared out among blocks, too: see sm80/splits.cuh.
  */
-#include <string.h>
-
 #include <type_traits>
 
 #include "common/epilogue.cuh"
@@ -26,10 +25,7 @@ namespace {
 
 constexpr int WARPS = THREADS / 32, TILE_LD = RFI_FOLD_COLUMNS + 4;
 constexpr int BLOCKS = 2; /* a multiprocessor at least, for what is on its way */
-/* Values that a lane loads at once. With more than one where rows allow it, the order of the sums, and so a row's bits,
- * would depend on where rows begin. */
-constexpr int UNIT = 1;
-constexpr int AHEAD = 2; /* chunks that the second-level cache is asked for ahead of the loads */
+constexpr int AHEAD = 2;  /* chunks that the second-level cache is asked for ahead of the loads */
 
 /* x of another type than those: which, is asked for each value. */
 struct unknown {};
@@ -40,28 +36,14 @@ template <class T_, class E_, int COLUMNS> struct shape {
     typedef E_ E;
     static constexpr bool known = !std::is_same<E, unknown>::value;
     typedef typename std::conditional<known, E, T>::type stored;
-    static constexpr int columns = COLUMNS, unit = UNIT;
-    static constexpr int sums = sizeof(T) == 4 ? 32 : 16, warp_rows = sums / COLUMNS, rows = WARPS * warp_rows;
+    static constexpr int columns = COLUMNS, sums = sizeof(T) == 4 ? 32 : 16, warp_rows = sums / COLUMNS,
+                         rows = WARPS * warp_rows;
     static constexpr int share = PIECE<T>, chunk = 32 * share; /* values of K: of a lane, of a warp */
     static constexpr int w_steps = COLUMNS * 32 / THREADS;     /* lanes' shares of W that a thread brings */
     static constexpr int lines = chunk * (int)sizeof(stored) / 128;
-    static_assert(share % UNIT == 0 && COLUMNS * 32 % THREADS == 0 && warp_rows > 0, "whole units; whole shares");
+    static_assert(COLUMNS * 32 % THREADS == 0 && warp_rows > 0, "whole shares");
     static_assert(!known || lines * warp_rows <= 32, "a lane asks for a line");
-    static_assert(RFI_SPLIT_DEPTH % share == 0, "parts begin at whole units");
-};
-
-template <int BYTES> struct unit_of;
-template <> struct unit_of<2> {
-    typedef uint16_t type;
-};
-template <> struct unit_of<4> {
-    typedef uint32_t type;
-};
-template <> struct unit_of<8> {
-    typedef uint2 type;
-};
-template <> struct unit_of<16> {
-    typedef uint4 type;
+    static_assert(RFI_SPLIT_DEPTH % share == 0, "parts begin at whole shares of W");
 };
 
 __device__ __forceinline__ float value_of(__half v, float) { return __half2float(v); }
@@ -72,54 +54,28 @@ __device__ __forceinline__ double value_of(double v, double) { return v; }
 /* A lane's share of a chunk of a row, as it came from memory. */
 template <class S> struct share_of {
     typedef typename S::stored stored;
-    typedef typename unit_of<S::unit * sizeof(stored)>::type unit;
-    static constexpr int UNITS = S::share / S::unit;
-    unit raw[UNITS];
+    stored raw[S::share];
 
     /* From value `k` of the row that begins at value `at` on, zeros from `end` on. */
     __device__ __forceinline__ void load(const rfi_cuda_rows &x, int64_t at, int64_t k, int64_t end) {
-        k += threadIdx.x % 32 * S::unit;
+        k += threadIdx.x % 32;
 #pragma unroll
-        for (int i = 0; i < UNITS; i++, k += 32 * S::unit) {
-            const stored *from = (const stored *)x.data + at + k;
-            if (S::known && k + S::unit <= end) {
-                raw[i] = *(const unit *)from;
-                continue;
-            }
-            memset(&raw[i], 0, sizeof raw[i]);
-#pragma unroll
-            for (int j = 0; j < S::unit; j++)
-                if (k + j < end) {
-                    stored v;
-                    if constexpr (S::known) v = from[j];
-                    else v = rfi_load_as<stored>(x.data, x.dtype, at + k + j);
-                    memcpy((char *)&raw[i] + j * sizeof v, &v, sizeof v);
-                }
+        for (int i = 0; i < S::share; i++, k += 32) {
+            raw[i] = stored(0.0f);
+            if (k >= end) continue;
+            if constexpr (S::known) raw[i] = ((const stored *)x.data)[at + k];
+            else raw[i] = rfi_load_as<stored>(x.data, x.dtype, at + k);
         }
     }
     __device__ __forceinline__ void values(typename S::T (&v)[S::share]) const {
 #pragma unroll
-        for (int i = 0; i < S::share; i++) {
-            stored e;
-            memcpy(&e, (const char *)&raw[i / S::unit] + i % S::unit * sizeof e, sizeof e);
-            v[i] = value_of(e, typename S::T());
-        }
+        for (int i = 0; i < S::share; i++) v[i] = value_of(raw[i], typename S::T());
     }
 };
-
-/* Where value `k` of a chunk lies in shared memory, of a column of W: in K's order but for units of more than 16 bytes,
- * whose parts lie apart, so that a quarter of a warp reads every bank once. */
-template <class S> __device__ __forceinline__ int place(int k) {
-    constexpr int WORD = 16 / sizeof(typename S::T), PART = S::unit < WORD ? S::unit : WORD;
-    const int group = k / (32 * S::unit), lane = k / S::unit % 32, i = k % S::unit;
-    return group * 32 * S::unit + (i / PART * 32 + lane) * PART + i % PART;
-}
 
 /* sum += the shares of a chunk. */
 template <class S, class T> __device__ __forceinline__ void multiply(
     T (&sum)[S::warp_rows][S::columns], const share_of<S> (&x)[S::warp_rows], const T *w, int columns) {
-    constexpr int WORD = 16 / sizeof(T), PART = S::unit < WORD ? S::unit : WORD;
-    const T *const mine = w + threadIdx.x % 32 * PART;
     T v[S::warp_rows][S::share];
 #pragma unroll
     for (int r = 0; r < S::warp_rows; r++) x[r].values(v[r]);
@@ -128,11 +84,7 @@ template <class S, class T> __device__ __forceinline__ void multiply(
         if (c >= columns) break;
         T b[S::share];
 #pragma unroll
-        for (int i = 0; i < S::share; i += PART) {
-            typedef typename unit_of<PART * sizeof(T)>::type part;
-            const part all = *(const part *)(mine + c * S::chunk + i * 32);
-            memcpy(b + i, &all, sizeof all);
-        }
+        for (int i = 0; i < S::share; i++) b[i] = w[c * S::chunk + i * 32 + threadIdx.x % 32];
 #pragma unroll
         for (int r = 0; r < S::warp_rows; r++)
 #pragma unroll
@@ -219,8 +171,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
             T v[S::share];
             values_of<T>(v, next_w[s], w_form[s], w_from.rows.dtype == RF_BFLOAT16);
 #pragma unroll
-            for (int i = 0; i < S::share; i++)
-                w[(warp + s * STEP) * S::chunk + place<S>(lane * S::share + i)] = v[i] * scale[s];
+            for (int i = 0; i < S::share; i++) w[(warp + s * STEP) * S::chunk + lane * S::share + i] = v[i] * scale[s];
         }
 #pragma unroll
         for (int r = 0; r < S::warp_rows; r++) x[r] = next_x[r];
