@@ -75,7 +75,6 @@ template <class C> __device__ __forceinline__ void produce_stages(
         }
     };
     int stage = 0, phase = 1;
-    int given_stage = 0, given_phase = 0; /* of the slot that the tile before was exchanged by */
     int index = blockIdx.x / E::CLUSTER;
     bool waited = false;
     for (Walk walk = first_tile<E>(p); walk.is_there(); hand_out<E>(p, sh, walk, index, rank)) {
@@ -119,9 +118,13 @@ template <class C> __device__ __forceinline__ void produce_stages(
         mbarrier_wait(sh.empty + 8 * stage, phase);
         mbarrier_arrive_expect(sh.full + 8 * stage, C::SENT_BYTES);
         /* The other block is told of one tile at a time: of two it would notice neither, and wait for ever. It has sent
-         * its sums of the tile before once that tile's slot is filled, as it is if the ring has come round to it. */
-        if (walk.count && count * (wide + 1) < C::STAGES - 1) mbarrier_wait(sh.full + 8 * given_stage, given_phase);
-        given_stage = stage, given_phase = phase ^ 1;
+         * its sums of the tile before once that tile's slot is filled, as it is if the ring has come round to it. That
+         * slot lies in front of this tile's stages, which are counted again: remembered it would be spilled. */
+        const int since = count * (wide + 1) + 1;
+        if (walk.count && since < C::STAGES) {
+            const bool round = stage < since; /* it is of the round before */
+            mbarrier_wait(sh.full + 8 * (round ? stage + C::STAGES - since : stage - since), round ? phase : phase ^ 1);
+        }
         mbarrier_arrive_remote(ready, rank ^ 1);
         if (++stage == C::STAGES) stage = 0, phase ^= 1;
     }
