@@ -64,8 +64,8 @@ static int runs_mma(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->out_features && in_16_bit(p) && !in_tf32(p) && !p->w_panel && f->shared_per_block >= MMA_SHARED;
 }
 
-/* Small tiles: a block of W is one of their stages where there is one product. Several results are left to kernels that
- * add what tensor cores sum up after RFI_SM90_PART columns: one of them may be a single logit. */
+/* Small tiles: a block of W is one of their stages where there is one product. Several results are left to kernels of
+ * sm_90a, see shows_less. */
 static int runs_mma_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     rfi_cuda_problem in_rows = *p;
     if (p->w_terms <= 1 && p->x_terms <= 1 && p->states == RFI_CUDA_PAIRS) in_rows.w_panel = 0;
@@ -248,12 +248,12 @@ static double rate_of(unit multiplier, const rfi_cuda_figures *f) {
     }
 }
 
-/* Of one product, as sm90/config.cuh and sm80/mma.cu have it. */
-static int summed_columns(const family *kernel, const rfi_cuda_problem *p) {
+/* Of one product, as sm90/config.cuh and sm80/mma.cu have it; no more than a part of K has, `depth`. */
+static int summed_columns(const family *kernel, const rfi_cuda_problem *p, int64_t depth) {
     const rf_dtype dtype = p->x_terms ? p->term_dtype : p->w_dtype;
-    if (kernel->unit == MMA16) return dtype == RF_BFLOAT16 ? 2048 : 512;
+    if (kernel->unit == MMA16) return (int)least(dtype == RF_BFLOAT16 ? 2048 : 512, depth);
     if (kernel->unit != WARPGROUP16) return 0;
-    return p->states == RFI_CUDA_PAIRS && !kernel->promotes ? RFI_CUDA_SUMMED_ALL : 128;
+    return p->states == RFI_CUDA_PAIRS && !kernel->promotes ? RFI_CUDA_SUMMED_ALL : RFI_SM90_PART;
 }
 
 /* With the parts of K that `c` says. */
@@ -283,7 +283,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,
         .aligned_x = shared->terms && !p->x_terms,
-        .summed = products > 1 ? 0 : summed_columns(shared, p),
+        .summed = products > 1 ? 0 : summed_columns(shared, p, splits > 1 ? split_depth : INT32_MAX),
         .splits = splits,
         .split_depth = split_depth,
         .flops_per_second = rate_of(shared->unit, f) * f->multiprocessors * f->clock_hz,
@@ -338,6 +338,13 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         (splits > 1 ? SPLIT_SECONDS : 0);
 }
 
+/* Whether a single logit, which one of several results may be, would be less exact by one kernel than by another,
+ * faster or not. */
+static int shows_less(const rfi_cuda_problem *p, const rfi_cuda_choice *c, const rfi_cuda_choice *other) {
+    return (p->states == RFI_CUDA_ANSWER_STATES || p->states == RFI_CUDA_SEARCH_STATES) &&
+        other->summed == RFI_SM90_PART && c->summed > other->summed;
+}
+
 void rfi_cuda_choose(
     const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice) {
     rfi_cuda_problem p = *problem;
@@ -348,6 +355,7 @@ void rfi_cuda_choose(
         rfi_cuda_choice c = {.tile_rows = kernels[i].tile_rows, .tile_columns = kernels[i].tile_columns};
         split(&p, figures, i, &c);
         expect(&p, figures, i, &c);
+        if (best >= 0 && i != forced && shows_less(&p, &c, choice)) continue;
         if (best < 0 || c.seconds < choice->seconds || i == forced) {
             best = i;
             *choice = c;

@@ -134,6 +134,11 @@ static void test_expected(void) {
 #endif
     p = problem_of(1024, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
     CHECK(choose(&p, &large, -1).summed == 2048, "bfloat16 on 8.0 is added every %d", choose(&p, &large, -1).summed);
+    p = problem_of(64, 8192, 64, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+    c = choose(&p, &large, rfi_cuda_kernel_find("mma_64x64"));
+    CHECK(c.splits > 1 && c.split_depth < 2048 && c.summed == c.split_depth, "parts of %lld are added every %d",
+        (long long)c.split_depth, c.summed);
+    p = problem_of(1024, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
 #ifdef RFI_BUILD_SM90
     CHECK(choose(&p, &hopper, -1).summed == RFI_CUDA_SUMMED_ALL, "a logsumexp alone leaves its sums to tensor cores");
     p.states = RFI_CUDA_ANSWER_STATES;
@@ -141,6 +146,15 @@ static void test_expected(void) {
     CHECK(!choose(&p, &hopper, -1).opens, "without a search nothing is known ahead");
     p.states = RFI_CUDA_SEARCH_STATES;
     CHECK(choose(&p, &hopper, -1).opens, "values as they are stored");
+    for (int64_t rows = 1; rows <= 4096; rows = rows * 5 / 2 + 1)
+        for (int64_t n = 16; n <= 70000; n = n * 5 / 2 + 1) {
+            rfi_cuda_problem lent = problem_of(rows, 136 * (n % 7 + 1), n, RF_FLOAT16, RF_FLOAT16, RF_MATH_F32);
+            lent.states = RFI_CUDA_ANSWER_STATES;
+            lent.w_panel = 0;
+            c = choose(&lent, &hopper, -1);
+            CHECK(c.summed <= 128, "%lld x %lld by %s is added every %d", (long long)rows, (long long)n, c.name,
+                c.summed);
+        }
     p.states = RFI_CUDA_ANSWER_STATES;
     p.batch = 8;
     p.states = RFI_CUDA_PAIRS;
