@@ -13,8 +13,9 @@
 
 enum {
     STAGE_BYTES = 16 << 20,  /* of host rows on the device at a time */
-    FOUND_BYTES = 128 << 20, /* of the lists of what is found, likewise */
-    STAGE_ROWS = 128,        /* ... rounded to these where more fit */
+    FOUND_BYTES = 160 << 20, /* of the lists of what is found, likewise */
+    PIECE_ROWS = 256,        /* ... rounded to these where more fit */
+    STAGE_ROWS = 128,        /* likewise, of host rows */
     DEPTH_ALIGN = 128,       /* values: a level of x ends on whole stages of every kernel */
     WIDEST_TILE = 256,       /* columns */
     REMEMBERED = 32          /* shapes, each of a pass */
@@ -186,21 +187,23 @@ static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_
     place->wanted = take(total, 1, sizeof(unsigned));
 }
 
-/* As many as the lists of what is found have room for. */
+/* As many as the lists of what is found, and the logits of the first columns, have room for: in pieces of the same
+ * size, of whole pairs of tiles, for each reads W once more. */
 static int64_t rows_at_once(
     const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_call_layout *l, int64_t batch) {
-    const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype) + (int64_t)sizeof(int32_t);
+    const int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), item = value + (int64_t)sizeof(int32_t);
     int64_t bytes = 0;
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
-        bytes += rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, batch).opening * item;
+        bytes += rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, batch).opening * value;
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
             bytes +=
                 rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;
     }
-    int64_t rows = FOUND_BYTES / (bytes + 1);
-    if (rows >= STAGE_ROWS) rows = rows / STAGE_ROWS * STAGE_ROWS;
-    return least(rows < 1 ? 1 : rows, batch);
+    const int64_t most = FOUND_BYTES / (bytes + 1), pieces = ceil_div(batch, most < 1 ? 1 : most),
+                  even = round_up(ceil_div(batch, pieces ? pieces : 1), PIECE_ROWS);
+    if (even <= most) return least(even, batch);
+    return least(most < 1 ? 1 : most, batch);
 }
 
 /* What the passes share, once they are laid out. Of x that lies on the device the wanted rows are brought together. */
