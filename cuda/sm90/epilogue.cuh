@@ -184,16 +184,28 @@ template <bool RAGGED, int N> __device__ __forceinline__ float first_largest(
     return word;
 }
 
+/* The peak of `m` and of a thread's columns of row r. By several chains: in one each waits for the one before. */
+template <class R, bool RAGGED, int N>
+__device__ __forceinline__ float peak_of(const float (&v)[N], int r, float m, int width) {
+    constexpr int CHAINS = 4;
+    static_assert(!(R::FLAGS & RFI_RF_MEAN), "a peak that may count a column twice");
+    float part[CHAINS] = {m, m, m, m};
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j / 2 % 2 == r && (!RAGGED || j / 4 * 8 + j % 2 < width)) {
+            float &to = part[(j / 4 * 2 + j % 2) % CHAINS];
+            to = R::peak(to, v[j]);
+        }
+    return R::peak(R::peak(part[0], part[1]), R::peak(part[2], part[3]));
+}
+
 /* Folds columns of this thread into the state of each of its two rows, `row` and `row` + 8; the first of its columns is
  * `column`. RAGGED: `width` columns are real, counted from that one. */
 template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_columns_of(
     const float (&v)[N], int64_t column, int width, State<R::TOTALS> (&state)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float m = state[r].m;
-#pragma unroll
-        for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
-            if (!RAGGED || j / 4 * 8 + j % 2 < width) m = R::peak(m, v[j]);
+        const float m = peak_of<R, RAGGED>(v, r, state[r].m, width);
         rfi_carry<R>(state[r], m);
         State<R::TOTALS> s = state[r];
         constexpr bool ANSWERS = std::is_same<R, rfi_answers>::value;
@@ -266,6 +278,14 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
     }
 }
 
+/* Whether so many columns are there, from the first of the four lanes' on. Beside a search, which has shuffles of its
+ * own, the compiler must see that it is the same for a warp, elsewhere the shuffle would cost: see hopper.md 80. */
+template <class C> __device__ __forceinline__ bool are_there(const rfi_cuda_product &f, int64_t column, int count) {
+    const bool there = column / 8 * 8 + count <= f.out_features;
+    if constexpr (C::SEARCHES) return __shfl_sync(~0u, (int)there, 0);
+    return there;
+}
+
 /* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its
  * first column. */
 template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N],
@@ -288,7 +308,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
     state[0] = state[1] = empty_state<C::TOTALS>(reduction);
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
     if ((!f.visitor.chain.num_pre || f.visitor.chain.num_affine) && reduction != RF_OP_NONE &&
-        column / 8 * 8 + 2 * N <= f.product.out_features) {
+        are_there<C>(f.product, column, 2 * N)) {
         scale_and_shift<C>(f.product, total, 0, table, row_scale);
         if (f.visitor.chain.affine_saves) apply_affine<C, true>(f.visitor, total, table);
         else apply_affine<C, false>(f.visitor, total, table);
@@ -303,8 +323,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         apply_steps<C>(f.visitor, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (from / 8 * 8 + 2 * SIZE <= f.product.out_features)
-            fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
+        else if (are_there<C>(f.product, from, 2 * SIZE)) fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
         else
             fold_columns<C::SEARCHES, true>(
                 f, v, row, from, (int)max(f.product.out_features - from, (int64_t)0), state);

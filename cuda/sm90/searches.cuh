@@ -7,6 +7,8 @@
 
 namespace hopper {
 
+__device__ __forceinline__ bool any_of_warp(bool v) { return __shfl_sync(~0u, (int)__any_sync(~0u, v), 0); }
+
 /* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns. */
 template <int N> __device__ __forceinline__ void pick_column(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int r) {
@@ -53,6 +55,10 @@ template <int N> __device__ __forceinline__ void store_all(
     }
 }
 
+/* Columns that a thread finds of a row, up to which it lists one at a time, whichever it is: mostly it has none or one.
+ * Where some thread of a warp finds more all columns are gone through. */
+constexpr int FEW_FOUND = 3;
+
 /* Of this thread's columns, which are as in fold_columns, those before a bound are counted, or listed. `state` is of
  * these columns, at least: many tiles have nothing so large. All lanes of a warp. It is two instructions a column:
  * where a bound's own column is among them, a second round tells those before it from those behind it. */
@@ -76,8 +82,8 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
             !(state[r].m < z[r] && state[r].t[0] == state[r].t[0]);
         among |= ahead[r] && ahead[r] != places_before<N>(2 * N);
     }
-    if (!__any_sync(~0u, looks[0] || looks[1])) return;
-    among = __any_sync(~0u, among);
+    if (!any_of_warp(looks[0] || looks[1])) return;
+    among = any_of_warp(among);
     uint64_t found[2] = {};
 #pragma unroll 1
     for (int round = among; round >= 0; round--)
@@ -113,7 +119,7 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     const unsigned all = __shfl_sync(~0u, before, 3, 4), count = lane < 2 ? all >> 16 * lane & 0xffff : 0;
     unsigned to = 0;
     if (count) to = atomicAdd(b.counts + row + 8 * lane, count);
-    if (!b.found || !__any_sync(~0u, all)) return;
+    if (!b.found || !any_of_warp(all)) return;
     before -= mine;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -121,10 +127,24 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
         if (at + (mine >> 16 * r & 0xffff) > b.room) found[r] = 0;
         float *values = (float *)b.found + (row + 8 * r) * b.room;
         int32_t *places = b.found_columns + (row + 8 * r) * b.room;
-        /* Few at a time, of which no thread of the warp mostly has found any. */
+        if (!any_of_warp(__popcll(found[r]) > FEW_FOUND)) {
+            while (any_of_warp(found[r] != 0)) { /* one of each thread: registers have no run-time index */
+                const uint64_t one = found[r] & (~found[r] + 1);
+                found[r] ^= one;
+                float x = 0;
+#pragma unroll
+                for (int j = 0; j < N / 2; j++) x = one >> j & 1 ? v[j / 2 * 4 + 2 * r + j % 2] : x;
+                if (one) {
+                    const int j = __ffsll((long long)one) - 1;
+                    values[at] = x;
+                    places[at++] = (int32_t)column + j / 2 * 8 + j % 2;
+                }
+            }
+            continue;
+        }
 #pragma unroll
         for (int i = 0; i < N / 2; i += 4) {
-            if (!__any_sync(~0u, found[r] >> i & 15)) continue;
+            if (!any_of_warp(found[r] >> i & 15)) continue;
 #pragma unroll
             for (int j = i; j < i + 4; j++)
                 if (found[r] >> j & 1) {
@@ -162,9 +182,9 @@ template <bool RAGGED, int N> __device__ __forceinline__ void add_squares(
         for (int step = 1; step < 4; step *= 2) below += __shfl_xor_sync(~0u, below, step);
         float centre = magnitudes ? largest : rfi_centre(largest, below, (float)count);
         rfi_square_unit<float> before = {};
+        if (base != start && threadIdx.x % 4 == 0) before = *to; /* what this lane has written */
+        before.centre = __shfl_sync(~0u, before.centre, 0, 4);
         if (base != start) {
-            if (threadIdx.x % 4 == 0) before = *to; /* what this lane has written */
-            before.centre = __shfl_sync(~0u, before.centre, 0, 4);
             centre = magnitudes ? fmaxf(centre, before.centre) : centre == centre ? before.centre : centre;
         }
         const float factor = magnitudes ? rfi_down_f32(centre) : 1, shift = magnitudes ? 0 : centre;
