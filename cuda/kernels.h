@@ -144,6 +144,8 @@ typedef struct rfi_cuda_squares {
 typedef struct rfi_cuda_product {
     rfi_cuda_rows x, w;
     int64_t batch, in_features, out_features;
+    float regain; /* what a sum of RFI_SM90_PART products of 16-bit values as they are stored is multiplied by, for
+                     tensor cores cut off a part of it: see doc/kernels/accuracy.md. 1: sums may be exact */
     rfi_cuda_levels levels;   /* of x */
     const uint8_t *irregular; /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
     rfi_cuda_rows x_stored;   /* x as it came, from which flagged rows are computed: a kernel of sm_90a does so itself
@@ -284,6 +286,7 @@ typedef struct rfi_cuda_findings {
     unsigned many;         /* rows with several, of which terms do not say the places */
     unsigned nonfinite;    /* rows with an infinity or NaN */
     unsigned sparse;       /* rows with a value far below their largest, or zero */
+    unsigned fine;         /* rows whose values are no small multiples of one number, as whole numbers are */
 } rfi_cuda_findings;
 
 typedef struct rfi_cuda_survey {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows in terms of 16 bits, or rounded to TF32; and what is asked of W before it is prepared. */
+#include <limits.h>
+
 #include "common/clear.cuh"
 #include "common/ptx.cuh"
 #include "common/typed.cuh"
@@ -483,6 +485,21 @@ __global__ void __launch_bounds__(THREADS) round_rows(const __grid_constant__ rf
     if (threadIdx.x == 0 && p.irregular) p.irregular[row] = 0;
 }
 
+/* The exponents of the last bit of a magnitude that is one, and of the first, from the same number on. */
+__device__ __forceinline__ int last_bit(float v) {
+    const uint32_t bits = __float_as_uint(v);
+    const int exponent = (int)(bits >> 23);
+    return exponent ? exponent + __ffs((int)(bits & 0x7fffff | 0x800000)) : 1 + __ffs((int)bits);
+}
+__device__ __forceinline__ int first_bit(float v) {
+    const uint32_t bits = __float_as_uint(v);
+    const int exponent = (int)(bits >> 23);
+    return exponent ? exponent + 24 : 33 - __clz((int)bits);
+}
+
+/* Sums of values of so many bits, from the first of the largest to the last of any, may be meant to be exact. */
+constexpr int COARSE_BITS = 14;
+
 /* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost,
  * doc/kernels/accuracy.md says. */
 __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ rfi_cuda_survey p) {
@@ -491,7 +508,7 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     const int64_t first = (int64_t)blockIdx.x * p.ld;
     const auto add = [](float x, float y) { return x + y; };
     float top = 0, sum = 0, poor = 0, counted = 0;
-    int infinite = 0;
+    int infinite = 0, last = INT_MAX;
     bool nan = false, sparse = false;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i));
@@ -520,6 +537,7 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
         }
         if (v == 0) continue;
         counted += 1, sum += v * share;
+        last = min(last, last_bit(v));
         poor += scaled < below;
         if (scaled < lost) atomicAdd(&p.lost[i], 1u);
     }
@@ -527,8 +545,10 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     poor = block_all<WARPS>(poor, scratch, add);
     counted = block_all<WARPS>(counted, scratch, add);
     sparse = __syncthreads_or(sparse);
+    const bool fine = __syncthreads_or(first_bit(top) - last >= COARSE_BITS);
     if (threadIdx.x) return;
     if (sparse) atomicAdd(&p.findings->sparse, 1u);
+    if (fine) atomicAdd(&p.findings->fine, 1u);
     if (poor * few > counted) atomicAdd(&p.findings->wide, 1u);
     if (sum * 128 < (float)p.columns) atomicAdd(&p.findings->concentrated, 1u);
 }

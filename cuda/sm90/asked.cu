@@ -113,7 +113,8 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
         float sum = 0;
         if (lane % 4 == lane / 8 && row + 8 * r < f.product.batch) {
 #pragma unroll 8
-            for (int i = 0; i < parts; i++) sum += __ldcg(a.parts + i * f.product.batch + row + 8 * r);
+            for (int i = 0; i < parts; i++)
+                sum = fmaf(__ldcg(a.parts + i * f.product.batch + row + 8 * r), f.product.regain, sum);
         }
 #pragma unroll
         for (int w = 0; w < 4; w++) {

@@ -60,6 +60,7 @@ struct Config {
 
     static constexpr int DEPTH = PROMOTE && PRODUCTS == 1 ? 2 : 1; /* stages that the tensor cores add before that */
     static_assert(DEPTH <= 2, "two are told apart");
+    static constexpr bool REGAINS = DEPTH == 2 && !TF32;
 
     static constexpr int K = PRODUCTS > 3 ? 16
         : W_TERMS == 1 && X_TERMS < 3     ? 64

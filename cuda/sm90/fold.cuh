@@ -217,9 +217,10 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
     return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0);
 }
 
-/* What DEPTH stages give, half of the columns after the other: the tensor cores add this, plain additions the rest. */
-template <class C, int N>
-__device__ __forceinline__ void add_stages(float (&total)[N], const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b) {
+/* What DEPTH stages give, half of the columns after the other: the tensor cores add this, plain additions the rest. Of
+ * one product of 16-bit values with what they cut off on average. */
+template <class C, int N> __device__ __forceinline__ void add_stages(
+    float (&total)[N], const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, float regain) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
     for (int h = 0; h < PARTS; h++) {
@@ -236,7 +237,8 @@ __device__ __forceinline__ void add_stages(float (&total)[N], const Shared<C> &s
         wgmma_wait<0>();
         if (h == PARTS - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
 #pragma unroll
-        for (int i = 0; i < NR; i++) total[h * NR + i] += part[i];
+        for (int i = 0; i < NR; i++)
+            total[h * NR + i] = C::REGAINS ? fmaf(part[i], regain, total[h * NR + i]) : total[h * NR + i] + part[i];
     }
     ring.advance<C, C::DEPTH>();
 }
@@ -252,12 +254,12 @@ template <class C, int N> __device__ __forceinline__ void multiply_by_stages(flo
 #pragma unroll 1
         for (int k = -first; k < stages; k += C::DEPTH) {
             if (C::LEVELS && k == 0 && first) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
-            add_stages<C>(total, sh, ring, a, b);
+            add_stages<C>(total, sh, ring, a, b, p.fold.product.regain);
         }
     } else {
 #pragma unroll 1
         for (int level = !C::BF16 && wide; level >= 0; level--) {
-            for (int k = 0; k < stages; k += C::DEPTH) add_stages<C>(total, sh, ring, a, b);
+            for (int k = 0; k < stages; k += C::DEPTH) add_stages<C>(total, sh, ring, a, b, p.fold.product.regain);
             if (!C::BF16 && level) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
         }
     }

@@ -252,7 +252,7 @@ template <class C> __device__ __forceinline__ void sum_products(
                 const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
                 float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
                 if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
-                total[i] += C::X_TERMS > 1 ? high + rest : high;
+                total[i] = C::PROMOTE ? total[i] + (high + rest) : fmaf(high, p.fold.product.regain, total[i]);
             }
         }
     }
