@@ -53,6 +53,7 @@ struct Config {
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */
     static constexpr int PRODUCTS = X_TERMS == 3 && W_TERMS == 3 ? 6 : X_TERMS + W_TERMS - 1;
     static constexpr bool ROW_INPUTS = ANSWERS_, SEARCHES = SEARCHES_;
+    static constexpr bool ASKS_BY_SHUFFLE = SEARCHES_; /* see are_there */
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
     static constexpr bool PROMOTE =
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when

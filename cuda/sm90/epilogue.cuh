@@ -282,7 +282,7 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
  * own, the compiler must see that it is the same for a warp, elsewhere the shuffle would cost: see hopper.md 80. */
 template <class C> __device__ __forceinline__ bool are_there(const rfi_cuda_product &f, int64_t column, int count) {
     const bool there = column / 8 * 8 + count <= f.out_features;
-    if constexpr (C::SEARCHES) return __shfl_sync(~0u, (int)there, 0);
+    if constexpr (C::ASKS_BY_SHUFFLE) return __shfl_sync(~0u, (int)there, 0);
     return there;
 }
 

@@ -28,7 +28,10 @@ struct Parameters : hopper::Parameters {
 template <int X_TERMS_, int W_TERMS_, bool BF16_> struct Config
     : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false, false> {
     using Whole = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false, false>;
-    using Folded = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 64, 1, 2, false, false>; /* what a block ends with */
+    /* What a block ends with. */
+    struct Folded : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 64, 1, 2, false, false> {
+        static constexpr bool ASKS_BY_SHUFFLE = Whole::PROMOTE; /* hopper.md 85 */
+    };
     static constexpr int PART = Whole::K;     /* columns whose products the tensor cores add, where they are promoted */
     static constexpr int K = 64, X_ROW = 128; /* columns of a stage, and bytes of a row of x there */
     static constexpr int W_ROW = W_TERMS_ == 1 ? 128 : 64, PANELS = X_ROW / W_ROW; /* and of W, in panels */
