@@ -63,7 +63,6 @@ template <class T, class Item, class Put> __device__ void select_first(int64_t c
     __shared__ int64_t kept_items[KEPT];
     __shared__ int num_kept;
     key mine = key::none();
-#pragma unroll 8
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
         const key one = key::of(item(i));
         if (one.above(mine)) mine = one;
@@ -84,7 +83,6 @@ template <class T, class Item, class Put> __device__ void select_first(int64_t c
     __syncthreads();
     const key last = bound;
     const auto counts = [&](const key &one) { return !one.is_none() && !last.above(one); };
-#pragma unroll 8
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
         const key one = key::of(item(i));
         if (!counts(one)) continue;
