@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import rowfold
+import torch_modules  # noqa: F401  # ahead of the zoo, for it skips this file where PyTorch is missing
 import torch_zoo
 from torch_modules import module_of, rt, torch
 
