@@ -7,6 +7,8 @@
 
 namespace hopper {
 
+/* By shuffle, so that the compiler sees that it is the same for a warp: a vote alone costs the loop over products, see
+ * hopper.md 80. */
 __device__ __forceinline__ bool any_of_warp(bool v) { return __shfl_sync(~0u, (int)__any_sync(~0u, v), 0); }
 
 /* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns. */
