@@ -59,6 +59,7 @@ typedef struct rfi_cuda_asked {
     float *parts;          /* (parts of K, batch); likewise */
     int32_t *columns;
     unsigned *counts;
+    rfi_cuda_clear clear; /* for the pass behind it */
 } rfi_cuda_asked;
 
 /* What a search found, as a result. */

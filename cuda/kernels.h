@@ -171,6 +171,7 @@ typedef struct rfi_cuda_visitor {
                                for */
     void *picked;           /* (batch) of the compute type: the logit there, written where there is such a column */
     int32_t keeps_states;   /* partial states of all columns are read behind the launch */
+    int32_t knows_picked;   /* a kernel in front has written `picked`, of all rows */
     rfi_cuda_chain chain;
     /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by that for few rows and by
      * those that are made for it. */

@@ -15,8 +15,9 @@ static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 #undef RFI_CUDA_KERNEL
 };
 
-static rfi_cuda_clear clear_of(const rfi_cuda_layout *l, char *workspace, const rfi_cuda_fold *fold) {
-    return (rfi_cuda_clear){.words = (unsigned *)(workspace + l->tickets),
+rfi_cuda_clear rfi_cuda_clear_of(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
+    const rfi_cuda_layout *l = &r->l->passes[pass];
+    return (rfi_cuda_clear){.words = (unsigned *)(r->workspace + l->tickets),
         .count = l->num_tickets,
         .overlaps = fold->schedule.overlaps,
         .w_in_flight = fold->schedule.w_in_flight};
@@ -69,7 +70,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
 rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_layout *l = &r->l->passes[pass];
     cudaStream_t stream = r->call->stream;
-    const rfi_cuda_clear clear = clear_of(l, r->workspace, fold);
+    const rfi_cuda_clear clear = rfi_cuda_clear_of(r, pass, fold);
     if (l->choice.uses_terms) return rfi_cuda_bring_to_terms(r, pass, piece, &clear, fold);
     const size_t item = rfi_dtype_size(l->problem.x_dtype);
     if (!l->choice.aligned_x || rfi_cuda_in_pieces(piece->x, piece->ldx, l->problem.in_features, item, piece->padded))
@@ -108,7 +109,7 @@ rf_status rfi_cuda_launch_ahead(const rfi_cuda_running *r, int pass, const rfi_c
 
 /* Before the next launch with the same rows: x stays as it is prepared. */
 rf_status rfi_cuda_clear_again(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold) {
-    const rfi_cuda_clear clear = clear_of(&r->l->passes[pass], r->workspace, fold);
+    const rfi_cuda_clear clear = rfi_cuda_clear_of(r, pass, fold);
     return rfi_cuda_status(rfi_cuda_launch_clear(&clear, r->call->stream), "clearing the tickets");
 }
 

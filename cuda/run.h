@@ -27,9 +27,10 @@ typedef struct rfi_cuda_running {
 /* All results of a piece, whose row inputs are in their place. */
 rf_status rfi_cuda_run_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece);
 
-/* What a pass is made of (run.c): x made ready and the tickets cleared, for the rows of a piece, which sets what `fold`
- * says of x; the kernel of the pass, or that for what is known ahead; the tickets once more, for the next launch with
- * the same rows. */
+/* What a pass is made of (run.c): the tickets that are cleared in front of it; x made ready and the tickets cleared,
+ * for the rows of a piece, which sets what `fold` says of x; the kernel of the pass, or that for what is known ahead;
+ * the tickets once more, for the next launch with the same rows. */
+rfi_cuda_clear rfi_cuda_clear_of(const rfi_cuda_running *r, int pass, const rfi_cuda_fold *fold);
 rf_status rfi_cuda_bring_to_terms(
     const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, const rfi_cuda_clear *clear, rfi_cuda_fold *fold);
 rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece, rfi_cuda_fold *fold);

@@ -176,8 +176,9 @@ static int can_ask_alone(const rfi_cuda_running *r, int pass, const rfi_cuda_pie
         (size_t)piece->rows * (sizeof(int64_t) + (size_t)parts * sizeof(float)) <= room;
 }
 
+/* The pass is ready then, for its x is taken as it lies, and if it picks the same columns it need not look for them. */
 static rf_status ask_alone(
-    const rfi_cuda_running *r, int pass, int branch, const rfi_cuda_piece *piece, const rfi_cuda_fold *fold) {
+    const rfi_cuda_running *r, int pass, int branch, const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const rfi_cuda_search_place *at = &r->l->searches[branch];
     char *const scratch = r->workspace + r->l->aheads[pass].w;
     rfi_cuda_asked asked = {
@@ -188,10 +189,16 @@ static rf_status ask_alone(
         .parts = (float *)(scratch + (size_t)piece->rows * sizeof(int64_t)),
         .columns = (int32_t *)(r->workspace + at->columns),
         .counts = (unsigned *)(r->workspace + at->counts),
+        .clear = rfi_cuda_clear_of(r, pass, fold),
     };
     asked.fold.product.out_features = asked.fold.visitor.out_features = RFI_BLOCK_ROWS;
     asked.fold.visitor.columns = asked.own;
     asked.fold.visitor.picked = r->workspace + at->values;
+    asked.fold.visitor.knows_picked = 0;
+    if (fold->visitor.columns == asked.asked) {
+        fold->visitor.picked = r->workspace + at->values;
+        fold->visitor.knows_picked = 1;
+    }
 #ifdef RFI_BUILD_SM90
     return rfi_cuda_status(rfi_cuda_launch_asked(&asked, r->call->stream), "computing the columns asked for");
 #else
@@ -219,26 +226,28 @@ static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cud
     return status ? status : rfi_cuda_launch_ahead(r, pass, &ahead);
 }
 
-/* Bounds of what is known ahead, for the pass itself. */
+/* Bounds of what is known ahead, for the pass itself, which is made ready. */
 static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
     const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const int64_t sample = r->l->aheads[pass].ahead.sample;
     rf_status status = RF_OK;
-    int sampled = 0;
+    int sampled = 0, ready = 0;
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], top = r->spec->plan.branches[branch].top;
         if (!is_ahead(r, pass, branch) || (top && r->l->aheads[pass].ahead.opening)) continue;
         if (!top && can_ask_alone(r, pass, piece)) {
             status = ask_alone(r, pass, branch, piece, fold);
+            ready = 1;
             continue;
         }
+        ready = 0;
         if (!top) status = pick_all_ahead(r, pass, asked_in(r, branch, piece), piece, fold);
         else if (!sampled++) status = sample_ahead(r, pass, piece, fold);
         if (!status) status = find_bound(r, pass, branch, piece, top ? sample : fold->product.out_features, NULL);
     }
     for (int i = 0; i < search->num_branches; i++)
         if (is_ahead(r, pass, search->branches[i])) fold->visitor.before[i] = before_of(r, search->branches[i]);
-    return status;
+    return status || ready ? status : rfi_cuda_make_ready(r, pass, piece, fold);
 }
 
 /* The first columns of the pass, and bounds from these for the others, which `fold` is left with. */
@@ -306,7 +315,6 @@ rf_status rfi_cuda_run_with_searches(
     const int searches = rfi_cuda_search_of(&r->p->passes, pass);
     const rfi_cuda_pass *search = &r->p->passes.at[searches];
     rf_status status = begin_searches(r, pass, search, piece, fold);
-    if (!status) status = rfi_cuda_make_ready(r, pass, piece, fold);
     if (!status && ahead->opening) status = open_pass(r, pass, search, piece, fold);
     if (!status) status = rfi_cuda_launch_fold(r, pass, fold);
     if (!status && (ahead->opening || ahead->sample || ahead->behind))

@@ -226,7 +226,7 @@ template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinlin
     with_reduction<TOTALS>(
         f.visitor.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
     if constexpr (TOTALS == rfi_answers::TOTALS) {
-        if (f.visitor.columns) {
+        if (f.visitor.columns && !f.visitor.knows_picked) {
             pick_column(f, v, row, column, 0);
             pick_column(f, v, row + 8, column, 1);
         }
