@@ -110,6 +110,17 @@ static int runs_narrow_16(const rfi_cuda_problem *p, const rfi_cuda_figures *f) 
     return runs_few_f32(p, f) && p->out_features <= 16 && p->x_dtype == RF_FLOAT32;
 }
 
+/* Tiles of many rows: float32 values of x as they are stored, in stages of three chunks. */
+enum { NARROW_TILES_SHARED = 65536 + 1024 };
+static int runs_narrow_tiles_32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f32(p, f) && p->out_features <= 32 && p->x_dtype == RF_FLOAT32 &&
+        f->shared_per_block >= NARROW_TILES_SHARED;
+}
+
+static int runs_narrow_tiles_16(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_narrow_tiles_32(p, f) && p->out_features <= 16;
+}
+
 static int runs_narrow_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_few_f64(p, f) && p->out_features <= 8;
 }
@@ -156,6 +167,7 @@ static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1, 
 static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .by_value = 1};
 static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 1, .value = 0.42e-9};
 static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 1, .value = 0.2e-9};
+static const family NARROW_TILES = {.unit = FMA32, .parts = 2, .shares = 1};
 static const family FMA = {.unit = FMA32, .by_value = 1, .start = 3e-6};
 static const family MMA_F64 = {.unit = MMA64, .parts = 2, .shares = 1, .start = 3e-6};
 static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .by_value = 1};

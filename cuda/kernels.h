@@ -367,6 +367,8 @@ cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_32x8(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_16x16(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_narrow_128x16(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_narrow_128x32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 

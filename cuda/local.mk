@@ -14,6 +14,7 @@ cuda_cu = \
 	cuda/sm80/mma_f64.cu \
 	cuda/sm80/few_tiles.cu \
 	cuda/sm80/narrow.cu \
+	cuda/sm80/narrow_tiles.cu \
 	cuda/common/prepare.cu \
 	cuda/sm80/fma.cu \
 	cuda/common/collapse.cu \

@@ -346,6 +346,10 @@ static void test_measured(void) {
         {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
         {RF_FLOAT32, 2394, 12480, 2, "narrow_32x8"},
         {RF_FLOAT32, 201, 889, 15, "narrow_16x16"},
+        {RF_FLOAT32, 100, 8000, 12, "narrow_16x16"},
+        {RF_FLOAT32, 9000, 700, 11, "narrow_128x16"},
+        {RF_FLOAT32, 16384, 1024, 32, "narrow_128x32"},
+        {RF_FLOAT32, 896, 7680, 26, "narrow_128x32"},
         {RF_FLOAT64, 463, 13557, 2, "narrow_f64_16x8"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
