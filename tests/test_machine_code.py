@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""The loops over products of the kernels of sm_90a hold little else in the machine code of this build."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import loops  # noqa: E402
+
+pytestmark = pytest.mark.cpu_only
+
+LIBRARY = os.environ.get("ROWFOLD_LIBRARY")
+# Of kernels that fold; what is asked for ahead of a pass (asked.cu) has few products.
+OBJECTS = sorted((Path(LIBRARY).resolve().parents[2] / "cuda/sm90/.libs").glob("*[!d].o")) if LIBRARY else []
+MOST_MOVES = 5  # to uniform registers: where a loop has more, all descriptors pass through them
+
+DUMP = """
+        Function : fold
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   HGMMA.64x128x16.F32 R24, gdesc[UR40], RZ, !UPT ;
+        /*0020*/              @!P0 BRA 0x10 ;
+        /*0030*/                   R2UR UR4, R8 ;
+        /*0040*/                   HGMMA.64x128x16.F32 R24, gdesc[UR40], R24, gsb0 ;
+        /*0050*/               @P1 BRA 0x30 ;
+        /*0060*/                   HGMMA.64x128x16.F32 R24, gdesc[UR40], R24, gsb0 ;
+        /*0070*/                   LDL R3, [R1] ;
+        /*0080*/                   WARPSYNC.ALL ;
+        /*0090*/                   IADD3 R3, R3, 0x1, RZ ;
+        /*00a0*/                   BRA 0x60 ;
+        /*00b0*/               @P2 BRA 0x0 ;
+        Function : other
+        /*0000*/                   BRA 0x0 ;
+"""
+
+
+def test_the_loops_of_a_dump_are_found() -> None:
+    """Innermost, with about as many products an instruction as others of the kernel, and not of TF32 if others are."""
+    first, second = loops.main_loops(iter(DUMP.replace("IADD3", "HGMMA").splitlines()))
+    assert (first.kernel, first.products, first.instructions, first.unwanted) == ("fold", 1, 2, {})
+    assert str(first) == "  1 HGMMA in    2 instructions, nothing else: fold"
+    assert (second.products, second.instructions) == (2, 5)
+    assert second.unwanted == {"WARPSYNC": 1, "LDL": 1}
+    assert str(second) == "  2 HGMMA in    5 instructions, 1 WARPSYNC, 1 LDL: fold"
+    assert loops.main_loops(iter(DUMP.splitlines())) == [first]
+    [moved] = loops.main_loops(iter(DUMP.replace("x16.F32 R24, gdesc[UR40], RZ", "x8.F32.TF32 R24").splitlines()))
+    assert (moved.instructions, moved.unwanted, moved.tf32) == (3, {"R2UR": 1}, False)
+    [alone] = loops.main_loops(iter(DUMP.replace("x16.F32 ", "x8.F32.TF32 ").splitlines()))
+    assert (alone.instructions, alone.tf32) == (2, True)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("path", OBJECTS or [None], ids=[p.stem for p in OBJECTS] or ["none"])
+def test_loops_over_products_hold_little_else(path: Path | None) -> None:
+    if path is None:
+        pytest.skip("no objects with code of sm_90a beside the library")
+    if missing := loops.missing_tools():
+        pytest.skip(f"{', '.join(missing)}: not found")
+    wrong = [str(loop) for loop in loops.loops_of(path) if loop.unwanted.get("R2UR", 0) > MOST_MOVES or _stops(loop)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _stops(loop: loops.Loop) -> bool:
+    return any(name != "R2UR" for name in loop.unwanted)
