@@ -100,6 +100,11 @@ static int runs_few(const rfi_cuda_problem *p, const rfi_cuda_figures *f, rf_dty
 
 static int runs_few_f32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_few(p, f, RF_FLOAT32); }
 
+/* A tile of eight rows reads W for these alone. */
+static int runs_few_rows(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f32(p, f) && p->batch <= 16 && !p->batch_invariant;
+}
+
 static int runs_few_f64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) { return runs_few(p, f, RF_FLOAT64); }
 
 static int runs_narrow_8(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {

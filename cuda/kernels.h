@@ -364,6 +364,7 @@ cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream)
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Few tiles: see sm80/few_tiles.cu, and sm80/few_f64.cu. Those of 8 columns are for as many features at most. */
+cudaError_t rfi_cuda_fold_few_8x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_32x8(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_16x16(const rfi_cuda_fold *fold, cudaStream_t stream);

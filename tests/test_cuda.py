@@ -192,7 +192,12 @@ _READERS = [
 _READERS += [("narrow_32x8", dtype, 7) for dtype in ("float16", "bfloat16", "float32")]
 _READERS += [("narrow_16x16", "float32", 13), ("narrow_f64_16x8", "float64", 7)]
 _READERS += [("narrow_128x16", "float32", 13), ("narrow_128x32", "float32", 29)]
-_READERS += [("few_32x64", "float32", 9), ("few_f64_8x64", "float64", 9), ("mma_f64_64x64", "float64", 9)]
+_READERS += [
+    ("few_8x64", "float32", 9),
+    ("few_32x64", "float32", 9),
+    ("few_f64_8x64", "float64", 9),
+    ("mma_f64_64x64", "float64", 9),
+]
 
 
 @pytest.mark.parametrize("kernel, dtype, columns", _READERS)

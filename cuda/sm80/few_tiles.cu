@@ -21,24 +21,31 @@ using namespace pieces;
 namespace {
 
 static_assert(RFI_SPLIT_DEPTH % DEPTH<float> == 0, "parts are whole stages");
-constexpr int ROWS = 32, COLUMNS = 64;
+constexpr int COLUMNS = 64;
 constexpr int THREAD_ROWS = 4, THREAD_COLUMNS = 4; /* of a tile */
-constexpr int ROW_GROUPS = ROWS / THREAD_ROWS, TEAM = ROW_GROUPS * (COLUMNS / THREAD_COLUMNS), TEAMS = THREADS / TEAM;
-constexpr int X_STEPS = ROWS * PIECES / THREADS, W_STEPS = COLUMNS * PIECES / THREADS;
-constexpr int TILE_LD = COLUMNS + 4, STAGE = DEPTH<float> * (ROWS + COLUMNS); /* values */
-static_assert(
-    THREADS % TEAM == 0 && DEPTH<float> % TEAMS == 0 && COLUMNS == RFI_FOLD_COLUMNS, "whole teams; one state");
-static_assert(STAGE >= ROWS * TILE_LD, "the tile takes the stage's place");
+constexpr int W_STEPS = COLUMNS * PIECES / THREADS;
+constexpr int TILE_LD = COLUMNS + 4;
+
+template <int ROWS_, int BLOCKS_> struct shape {
+    static constexpr int ROWS = ROWS_, BLOCKS = BLOCKS_; /* of a tile; of a multiprocessor */
+    static constexpr int ROW_GROUPS = ROWS / THREAD_ROWS, TEAM = ROW_GROUPS * (COLUMNS / THREAD_COLUMNS),
+                         TEAMS = THREADS / TEAM;
+    static constexpr int X_STEPS = (ROWS * PIECES + THREADS - 1) / THREADS;
+    static constexpr int STAGE = DEPTH<float> * (ROWS + COLUMNS); /* values */
+    static_assert(
+        THREADS % TEAM == 0 && DEPTH<float> % TEAMS == 0 && COLUMNS == RFI_FOLD_COLUMNS, "whole teams; one state");
+    static_assert(STAGE >= ROWS * TILE_LD, "the tile takes the stage's place");
+};
 
 /* sum += a team's part of a stage. */
-__device__ __forceinline__ void multiply(
+template <class S> __device__ __forceinline__ void multiply(
     float (&sum)[THREAD_ROWS][THREAD_COLUMNS], const float *x, const float *w, int team, int row, int column) {
-    constexpr int team_depth = DEPTH<float> / TEAMS;
+    constexpr int team_depth = DEPTH<float> / S::TEAMS;
 #pragma unroll
     for (int i = 0; i < team_depth; i++) {
         const int k = team * team_depth + i;
         float a[THREAD_ROWS], b[THREAD_COLUMNS];
-        load_four(a, x + place<float, ROWS>(k, row));
+        load_four(a, x + place<float, S::ROWS>(k, row));
         load_four(b, w + place<float, COLUMNS>(k, column));
 #pragma unroll
         for (int r = 0; r < THREAD_ROWS; r++)
@@ -48,10 +55,10 @@ __device__ __forceinline__ void multiply(
 }
 
 /* The teams' sums, added in their order, to the tile in shared memory. */
-__device__ __forceinline__ void add_teams(
+template <class S> __device__ __forceinline__ void add_teams(
     float *tile, const float (&sum)[THREAD_ROWS][THREAD_COLUMNS], int team, int row, int column) {
 #pragma unroll 1
-    for (int turn = 0; turn < TEAMS; turn++) {
+    for (int turn = 0; turn < S::TEAMS; turn++) {
         __syncthreads(); /* the stage is read, or the team before has added */
         if (team != turn) continue;
 #pragma unroll
@@ -65,15 +72,17 @@ __device__ __forceinline__ void add_teams(
     __syncthreads(); /* the tile is written */
 }
 
-__global__ void __launch_bounds__(THREADS, 2) fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
+template <class S> __global__ void __launch_bounds__(THREADS, S::BLOCKS)
+    fold_few_tiles(const __grid_constant__ rfi_cuda_fold p) {
     if (!rfi_is_wanted(p.schedule)) return;
-    __shared__ __align__(16) float shared[STAGE];
+    constexpr int ROWS = S::ROWS, X_STEPS = S::X_STEPS;
+    __shared__ __align__(16) float shared[S::STAGE];
     float *const x = shared, *const w = x + DEPTH<float> * ROWS;
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int rows = (int)min((int64_t)ROWS, p.product.batch - row0),
               columns = (int)min((int64_t)COLUMNS, p.product.out_features - column0);
-    const int team = threadIdx.x / TEAM, row = threadIdx.x % ROW_GROUPS * THREAD_ROWS,
-              column = threadIdx.x % TEAM / ROW_GROUPS * THREAD_COLUMNS;
+    const int team = threadIdx.x / S::TEAM, row = threadIdx.x % S::ROW_GROUPS * THREAD_ROWS,
+              column = threadIdx.x % S::TEAM / S::ROW_GROUPS * THREAD_COLUMNS;
     const auto [first, end] = rfi_part_of(p);
     const operand x_from = operand_of<float>(p.product.x), w_from = operand_of<float>(p.product.w);
     float x_scale[X_STEPS], w_scale[W_STEPS];
@@ -98,23 +107,30 @@ __global__ void __launch_bounds__(THREADS, 2) fold_few_tiles(const __grid_consta
             next_x.load(x_from, rows, k0 + DEPTH<float>, end, threadIdx.x, x_row);
             next_w.load(w_from, columns, k0 + DEPTH<float>, end, threadIdx.x, w_row);
         }
-        multiply(sum, x, w, team, row, column);
+        multiply<S>(sum, x, w, team, row, column);
     }
     float *const tile = shared;
-    add_teams(tile, sum, team, row, column);
+    add_teams<S>(tile, sum, team, row, column);
     if (p.schedule.splits > 1 && !rfi_add_splits<ROWS, COLUMNS, THREADS>(p.schedule, tile, TILE_LD, rows)) return;
     rfi_fold_tile<float>(p, tile, TILE_LD, row0, rows, column0, COLUMNS);
     if (p.schedule.tickets) rfi_finish_rows<float>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
-} // namespace
-
-cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    const int64_t row_blocks = rfi_tiles(fold->product.batch, ROWS),
+template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    const int64_t row_blocks = rfi_tiles(fold->product.batch, S::ROWS),
                   column_blocks = rfi_tiles(fold->product.out_features, COLUMNS);
     if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->schedule.splits > 65535)
         return cudaErrorInvalidConfiguration;
-    return rfi_launch(fold_few_tiles, fold,
+    return rfi_launch(fold_few_tiles<S>, fold,
         dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->schedule.splits), THREADS, 0, stream,
         fold->schedule.overlaps);
+}
+
+} // namespace
+
+cudaError_t rfi_cuda_fold_few_8x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return launch<shape<8, 2>>(fold, stream);
+}
+cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return launch<shape<32, 2>>(fold, stream);
 }

@@ -338,6 +338,8 @@ static void test_measured(void) {
         const char *kernel;
     } expected[] = {
         {RF_FLOAT32, 704, 7808, 64, "few_32x64"},
+        {RF_FLOAT32, 4, 16384, 1024, "few_8x64"},
+        {RF_FLOAT32, 1, 1000, 1000, "hopper_small"},
         {RF_FLOAT32, 6, 2, 19200, "fma_64x128"},
         {RF_FLOAT64, 6989, 20, 880, "mma_f64_64x64"},
         {RF_FLOAT64, 64, 8528, 128, "few_f64_8x64"},
