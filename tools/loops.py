@@ -29,6 +29,7 @@ UNWANTED = ("R2UR", "WARPSYNC", "LDL", "STL")  # a move to a uniform register, a
 DENSE = 0.7  # products an instruction, of the most in a loop of the kernel: see _main
 _FUNCTION = re.compile(r"^\s*Function : (\w+)")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)([^;]*);")
+_TF32_KERNEL = re.compile(r"fold_kernel.*Lb1EEEE")  # TF32 of sm90/config.cuh, the last of a configuration
 _TARGET = re.compile(r"0x([0-9a-f]+)\s*$")
 
 
@@ -91,12 +92,12 @@ def _loops_of(kernel: str, code: list[tuple[int, str, str]]) -> list[Loop]:
         tf32 = any(name == PRODUCT and ".TF32" in operands for name, operands in body)
         unwanted = {name: names[name] for name in UNWANTED if names[name]}
         loops.append(Loop(kernel, names[PRODUCT], len(body), unwanted, tf32))
-    return _main(loops)
+    return _main(loops, bool(_TF32_KERNEL.search(kernel)))
 
 
-def _main(loops: list[Loop]) -> list[Loop]:
-    """Irregular rows have loops of their own, most of TF32, in which there is more to do beside the products."""
-    some = [loop for loop in loops if not loop.tf32] or loops
+def _main(loops: list[Loop], tf32: bool) -> list[Loop]:
+    """Irregular rows have loops of their own, of both kinds of products, in which there is more to do beside these."""
+    some = [loop for loop in loops if loop.tf32 == tf32]
     densest = max((loop.density for loop in some), default=0)
     return [loop for loop in some if loop.density >= DENSE * densest]
 
