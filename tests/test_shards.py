@@ -194,11 +194,11 @@ def test_states_that_are_not_dense_are_copied():
     W, b, _, rng = layer(600)
     x = rng.normal(size=(5, K)).astype(np.float32)
     model = rowfold.Model("linear | logsumexp").load_weights(W, b)
-    part = model.states(x)
+    dense = model.states(x)
     wide = np.full((5, 3, 4), np.nan)
-    wide[:, :, 1:3] = part.data
-    part = rowfold.States(wide[:, :, 1:3], 0, 600, 600, part.chain)
-    np.testing.assert_array_equal(rowfold.merge_states(model, [part]), model(x))
+    wide[:, :, 1:3] = dense.data
+    part = rowfold.States(wide[:, :, 1:3], 0, 600, 600, dense.chain)
+    np.testing.assert_array_equal(rowfold.merge_states(model, [part]), rowfold.merge_states(model, [dense]))
 
 
 def test_wrong_calls():
