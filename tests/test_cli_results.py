@@ -315,8 +315,13 @@ def test_a_signal_finds_no_file_half_made(tmp_path, monkeypatch, capsys):
     complaints = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     results = [writers.Named(name, (3,), np.dtype(np.float32)) for name in "ab"]
-    with pytest.raises(KeyboardInterrupt), output.interruptible(), writers.writer(tmp_path / "y.npz", ".npz", results):
-        pass
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without one
+    try:
+        with pytest.raises(KeyboardInterrupt), output.interruptible():
+            with writers.writer(tmp_path / "y.npz", ".npz", results):
+                pass
+    finally:
+        signal.signal(signal.SIGINT, before)
     gc.collect()
     assert not complaints
     assert not list(tmp_path.iterdir())

@@ -133,6 +133,25 @@ def test_overflow_is_infinite_or_unsure() -> None:
     assert result.unsure.all()
 
 
+def test_entropy_of_logits_far_from_zero() -> None:
+    """What is lost is the addition of the bias, of one column or two: errors within what it may lose."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(400, 1)).astype(np.float32), (4 * rng.normal(size=(224, 1))).astype(np.float32)
+    b = (1e4 + rng.normal(size=224)).astype(np.float32)
+    exact = x.astype(np.float64) @ w.T.astype(np.float64) + b
+    lost = ((x * w.T) + b).astype(np.float64) - exact
+    expected = oracle.evaluate("linear | entropy", x.astype(np.float64), w.astype(np.float64), b.astype(np.float64))
+
+    def outside(errors: np.ndarray) -> int:
+        d = exact + errors - (exact + errors).max(axis=1, keepdims=True)
+        p = np.exp(d) / np.exp(d).sum(axis=1, keepdims=True)
+        y = -(p * np.log(p)).sum(axis=1, keepdims=True)
+        return int(((y < expected.lo) | (y > expected.hi)).sum())
+
+    assert outside(lost) == 0
+    assert outside(3 * lost) > 5
+
+
 def test_parser() -> None:
     ops = oracle.parse("linear(3, 4) | clamp(max=2) |gelu( tanh )| mul(@s) | softplus(threshold=3, beta=-1e-3) | max")
     assert [op.name for op in ops] == ["clamp", "gelu(tanh)", "mul", "softplus", "max"]

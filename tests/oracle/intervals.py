@@ -166,13 +166,13 @@ def logits(x: Array, w: Array, b: Array, dtype: str, products: str = "f32") -> S
     operand = OPERAND_ERROR[products]
     sigma = np.sqrt((m.u**2 * (k * (dot * dot + q) / 2 + q) + 2 * operand**2 * q) / 3)
     worst = ((k + 1) * m.u + 2 * operand) * total
-    last = m.u * np.abs(dot + fb) + (k + 1) * m.tiny
+    addition, last = m.u * np.abs(dot + fb), (k + 1) * m.tiny  # of the bias, a rounding of its own
     if products == "split" and k:
         largest = [np.abs(v).max(axis=1) for v in (fx, fw)]
         sums = [np.abs(v).sum(axis=1) for v in (fx, fw)]
         last = last + SPLIT_FLOOR * (np.outer(largest[0], sums[1]) + np.outer(sums[0], largest[1]))
-    error = np.where(finite, np.minimum(SIGMAS * sigma, worst) + last, 0)
-    spread = np.where(finite, SIGMAS * sigma + last, 0)
+    error = np.where(finite, np.minimum(SIGMAS * sigma, worst) + addition + last, 0)
+    spread = np.where(finite, SIGMAS * np.sqrt(sigma**2 + addition**2 / 3) + last, 0)
     unsure = np.zeros(value.shape, bool)
     if (total + np.abs(fb) > m.top * (1 - 1e-3)).any():
         unsure = _partial_overflow(fx, fw, fb, value, error, m)

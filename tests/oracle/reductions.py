@@ -74,7 +74,8 @@ def logsumexp_rounding(v: Array, value: Array, terms: Array, m: Machine) -> Arra
 
 
 def fold_band(state: State, value: Array, weights: Array, one_by_one: Band) -> Band:
-    """`one_by_one`, where every element is off in the same direction, or the two causes apart, whichever is narrower.
+    """`one_by_one`, where every element is off in the same direction, the two causes apart, errors of logits as the sum
+    of independent ones, or all as large as they may be, whichever is narrowest.
 
     `weights` are the derivatives of the reduction. They hold at the value; across small intervals they change by no
     more than the factor exp(2 widest).
@@ -86,6 +87,7 @@ def fold_band(state: State, value: Array, weights: Array, one_by_one: Band) -> B
     widest = np.max(deviation(state.all) / np.maximum(weights, 1e-300), axis=1, initial=0)
     curved = np.exp(2 * widest) if weights.ndim == 2 else 1.0
     half = deviation(state.op_error).sum(axis=1) + np.sqrt((deviation(state.logit_error) ** 2).sum(axis=1))
+    half = np.fmin(half, deviation(state.all).sum(axis=1))
     half = np.where(np.isfinite(half), half * curved, np.inf)
     return Band(np.fmax(one_by_one.lo, value - half), np.fmin(one_by_one.hi, value + half))
 
