@@ -198,7 +198,12 @@ def test_states_that_are_not_dense_are_copied():
     wide = np.full((5, 3, 4), np.nan)
     wide[:, :, 1:3] = dense.data
     part = rowfold.States(wide[:, :, 1:3], 0, 600, 600, dense.chain)
-    np.testing.assert_array_equal(rowfold.merge_states(model, [part]), rowfold.merge_states(model, [dense]))
+    y = rowfold.merge_states(model, [part])
+    np.testing.assert_array_equal(y, rowfold.merge_states(model, [dense]))
+    if model.info.backend.startswith("cuda"):  # a plain call there may have other last bits
+        np.testing.assert_allclose(y, model(x), rtol=4 * np.finfo(np.float32).eps)
+    else:
+        np.testing.assert_array_equal(y, model(x))
 
 
 def test_wrong_calls():

@@ -9,7 +9,7 @@
  *   K       0      64     128    192    256    320 ...
  *           |stage |stage |stage |stage |stage |
  *   splits  |---- block z = 0 ---|---- block z = 1 ---| ...
- *   teams   |0 |1  |0 |1  | ...                            (of a stage: its first half, its second)
+ *   teams   |0 |1  |0 |1  | ...                            (of a stage: its halves; with 8 rows its eighths)
  */
 #include "common/epilogue.cuh"
 #include "common/launch.cuh"
