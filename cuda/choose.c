@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "choose.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "sizes.h"
@@ -27,16 +28,21 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
-/* What the last block of a tile waits for the parts of K of others, and what combining a state of a row takes, one for
- * so many columns whatever the kernel's own have, up to as many as are combined by one block: measured on 9.0. */
-static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.12e-6;
+/* Bytes of a tile's sums that one block adds in a second, of however many parts: measured on 9.0. */
+static const double ADDED = 4.5e9;
+
+/* What the last block of a tile waits for the parts of K of others, and what combining a state takes, and of each of
+ * the tile's rows; one for so many columns whatever the kernel's own have, up to as many as are combined by one block:
+ * measured on 9.0. */
+static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.05e-6, STATE_ROW_SECONDS = 1.1e-9;
 enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
 
 /* Of what a multiprocessor takes for the folds of small blocks that share it, what one alone takes, measured on 9.0. */
 static const double LEAST_SHARE = 0.4;
 
-/* Least time that a row of x takes to be brought to terms, or to be copied, measured on 9.0. */
-static const double PREPARED_ROW = 3.5e-9, COPIED_ROW = 1e-9;
+/* Least time that a row of x takes to be brought to terms, whole pieces of 16 bytes or not, or to be copied, measured
+ * on 9.0. */
+static const double PREPARED_ROW = 1.9e-9, PREPARED_RAGGED_ROW = 3.3e-9, COPIED_ROW = 1e-9;
 
 /* What a row takes in the kernel behind a fold that merges states, likewise. */
 static const double MERGED_ROW = 0.5e-9;
@@ -90,7 +96,7 @@ static int takes_stored_x(const rfi_cuda_problem *p, const rfi_cuda_figures *f) 
 }
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return takes_stored_x(p, f) && p->batch <= 8 && !p->batch_invariant && !p->w_panel && p->out_features &&
+    return takes_stored_x(p, f) && p->batch <= 8 && !p->batch_invariant && p->out_features &&
         p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
 }
 
@@ -115,8 +121,14 @@ static int runs_narrow_16(const rfi_cuda_problem *p, const rfi_cuda_figures *f) 
     return runs_few_f32(p, f) && p->out_features <= 16 && p->x_dtype == RF_FLOAT32;
 }
 
-/* Tiles of many rows: float32 values of x as they are stored, in stages of three chunks. */
-enum { NARROW_TILES_SHARED = 65536 + 1024 };
+/* Tiles of many rows: float32 values of x as they are stored, in stages of three chunks of 32 columns of K; with 64
+ * columns and sums that do not fit into registers, which pays from one whole chunk on. */
+enum { NARROW_TILES_SHARED = 65536 + 1024, NARROW_TILES_64_SHARED = 139264 + 1024 };
+static int runs_narrow_tiles_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_few_f32(p, f) && p->x_dtype == RF_FLOAT32 && p->in_features >= 32 &&
+        f->shared_per_block >= NARROW_TILES_64_SHARED;
+}
+
 static int runs_narrow_tiles_32(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_few_f32(p, f) && p->out_features <= 32 && p->x_dtype == RF_FLOAT32 &&
         f->shared_per_block >= NARROW_TILES_SHARED;
@@ -145,21 +157,23 @@ typedef enum unit { WARPGROUP16, MMA16, STREAMED32, FMA32, MMA64, FMA64 } unit;
 /* What the kernels of a family have in common. */
 typedef struct family {
     unit unit;
-    int terms;      /* multiplies values of 16 bits, and terms */
-    int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
-    int groups;     /* merges the states of a row a group at a time */
-    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
-    int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
-    int halves;     /* two blocks share out K of a tile */
-    int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
-                       the blocks have nothing to do */
-    int parts;      /* shares out K where there are few tiles, to so many blocks a multiprocessor */
-    int shares;     /* several of its blocks share a multiprocessor, so that there are no whole rounds */
-    int by_value;   /* loads values one by one where rows are no whole pieces of 16 bytes */
-    int least_rows; /* that a tile is computed with, down by halves to the batch; 0: all that it has */
-    double value;   /* seconds that a multiprocessor takes for a value of x, measured on 9.0; 0: what FEED and the
-                       arithmetic say */
-    double start;   /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
+    int terms;       /* multiplies values of 16 bits, and terms */
+    int irregular;   /* computes flagged rows itself, and fetches W while x is being prepared */
+    int groups;      /* merges the states of a row a group at a time */
+    int affine;      /* computes steps on logits as rfi_cuda_affine where all of them are such */
+    int promotes;    /* what tensor cores sum up is added in float32 before long, whatever the states */
+    int halves;      /* two blocks share out K of a tile */
+    int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
+                        the blocks have nothing to do */
+    int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
+    int shares;      /* so many of its blocks share a multiprocessor: a round has all of them */
+    int by_rows;     /* folds faster where a tile has few rows */
+    int least_rows;  /* that a tile is computed with, down by halves to the batch; 0: all that it has */
+    double by_value; /* where rows are no whole pieces of 16 bytes it loads values one by one, and if these are W's,
+                        too, takes so many seconds more */
+    double value;    /* seconds that a multiprocessor takes for a value of x, measured on 9.0; 0: what FEED and the
+                        arithmetic say */
+    double start;    /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
 } family;
 
 #ifdef RFI_BUILD_SM90
@@ -168,16 +182,17 @@ typedef struct family {
 static const family MMA = {.unit = MMA16, .terms = 1};
 static const family MMA_64 = {.unit = MMA16, .terms = 1, .parts = 1};
 static const family MMA_16 = {.unit = MMA16, .terms = 1, .parts = 2};
-static const family STREAM = {.unit = STREAMED32, .shares = 1, .least_rows = 1, .start = 4e-6};
-static const family FEW = {.unit = FMA32, .parts = 2, .shares = 1, .by_value = 1};
-static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 1, .value = 0.42e-9};
-static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 1, .value = 0.2e-9};
-static const family NARROW_TILES = {.unit = FMA32, .parts = 2, .shares = 1};
-static const family FMA = {.unit = FMA32, .by_value = 1, .start = 3e-6};
-static const family MMA_F64 = {.unit = MMA64, .parts = 2, .shares = 1, .start = 3e-6};
-static const family FEW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .by_value = 1};
-static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 1, .value = 0.37e-9};
-static const family FMA_F64 = {.unit = FMA64, .by_value = 1, .start = 3e-6};
+static const family STREAM = {.unit = STREAMED32, .parts = 1, .shares = 1, .least_rows = 1};
+static const family FEW = {.unit = FMA32, .parts = 2, .shares = 2, .by_value = 7.5e-6};
+static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.42e-9};
+static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.2e-9};
+static const family NARROW_TILES = {.unit = FMA32, .parts = 2, .shares = 2};
+static const family NARROW_TILES_64 = {.unit = FMA32, .parts = 2, .shares = 1, .by_value = 5.5e-6};
+static const family FMA = {.unit = FMA32, .by_value = 5.5e-6, .by_rows = 1};
+static const family MMA_F64 = {.unit = MMA64, .by_rows = 1, .parts = 3, .shares = 3, .by_value = 5.5e-6, .start = 3e-6};
+static const family FEW_F64 = {.unit = FMA64, .parts = 3, .shares = 3, .by_rows = 1};
+static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 2, .value = 0.3e-9};
+static const family FMA_F64 = {.unit = FMA64, .by_value = 5.5e-6, .start = 3e-6};
 
 static const struct kernel {
     const char *name;
@@ -240,7 +255,8 @@ static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kern
     enum { MOST = RFI_SPLIT_GROUP * RFI_SPLIT_GROUP, LEAST_STAGES = 2 };
     const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
-    double parts = kernels[kernel].family->parts ? kernels[kernel].family->parts * f->multiprocessors / blocks : 1;
+    const int family_parts = kernels[kernel].family->parts;
+    double parts = family_parts ? family_parts * f->multiprocessors / blocks : 1;
     if (parts > MOST) parts = MOST;
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
@@ -312,16 +328,18 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* The kernels of sm_90a fetch W while what prepares x runs, which is longer for terms. */
     double launches = shared->irregular ? 1 + c->uses_terms : c->uses_terms ? 4 : 2;
     /* Rows of x that are no whole pieces are copied to such, unless there is room between them. */
-    const int copies = c->aligned_x && depth > 0 && p->in_features * (int64_t)item(p->x_dtype) % 16 != 0;
+    const int ragged = p->in_features * (int64_t)item(p->x_dtype) % 16 != 0,
+              copies = c->aligned_x && depth > 0 && ragged;
     double preparation = c->uses_terms ? batch * depth * (double)(item(p->x_dtype) + (size_t)(term * p->x_terms))
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
-    /* Whole tiles in whole rounds over the multiprocessors, but for small blocks that share one. */
+    /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
     const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1;
     double blocks = along * tiles(p->batch, along * k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits *
         halves,
            sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / halves;
-    double rounds = shared->shares ? larger(blocks / sms, 1) : (double)(int64_t)((blocks + sms - 1) / sms);
+    const double at_once = shared->shares ? shared->shares : 1;
+    double rounds = blocks > at_once * sms ? at_once * ceil(blocks / (at_once * sms)) : larger(blocks / sms, 1);
     double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
@@ -330,17 +348,18 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     if (k->tile_columns <= 64 || k->tile_rows <= 64)
         arithmetic = larger(arithmetic, rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / FEED);
     const size_t x_size = item(p->x_dtype);
-    if (shared->by_value && p->in_features * (int64_t)x_size % 16 != 0)
-        arithmetic = larger(arithmetic, rounds * (rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
-    arithmetic = larger(arithmetic, rounds * rows * part * shared->value);
     const double merged_rows = batch < rows ? batch : rows;
-    /* The last block of a group adds its parts, the last of a tile the groups. */
-    const double added =
-        splits <= RFI_SPLIT_GROUP ? splits : (double)(RFI_SPLIT_GROUP + ceil_div(splits, RFI_SPLIT_GROUP));
-    double merge = splits > 1 ? added * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / FEED : 0;
+    const int by_value = shared->by_value > 0 && ragged;
+    if (by_value)
+        arithmetic = larger(arithmetic, rounds * (merged_rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
+    arithmetic = larger(arithmetic, rounds * rows * part * shared->value);
+    /* The last block of a group adds its parts, the last of a tile the groups: the parts of a sum at once, so that
+     * their number hardly counts. */
+    const int levels = splits == 1 ? 0 : splits <= RFI_SPLIT_GROUP ? 1 : 2;
+    const double merge = levels * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / ADDED;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
-        c->uses_terms ? batch * PREPARED_ROW
+        c->uses_terms ? batch * (ragged ? PREPARED_RAGGED_ROW : PREPARED_ROW)
             : copies  ? batch * COPIED_ROW
                       : 0);
     const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
@@ -348,11 +367,15 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
     const double states = c->apart ? 0 : tiles(p->out_features, STATE_COLUMNS);
-    const double folds = larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1) * k->fold * 1e-6 +
-        (states < MOST_STATES ? states : MOST_STATES) * STATE_SECONDS;
+    const double fold = k->fold * 1e-6 * (shared->by_rows ? 0.2 + 0.8 * merged_rows / k->tile_rows : 1);
+    const double turns = shared->shares == 1 && row_tiles > sms
+        ? ceil(row_tiles / sms)
+        : larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1);
+    const double folds = turns * fold +
+        (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
         launches * LAUNCH_SECONDS + (c->apart ? batch * MERGED_ROW : 0) + shared->start +
-        (splits > 1 ? SPLIT_SECONDS : 0);
+        (by_value && !p->w_terms ? shared->by_value : 0) + (splits > 1 ? SPLIT_SECONDS : 0);
 }
 
 /* Whether a single logit, which one of several results may be, would be less exact by one kernel than by another,

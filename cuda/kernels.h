@@ -371,6 +371,7 @@ cudaError_t rfi_cuda_fold_narrow_32x8(const rfi_cuda_fold *fold, cudaStream_t st
 cudaError_t rfi_cuda_fold_narrow_16x16(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_128x16(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_128x32(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_narrow_128x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_8x64_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 

@@ -191,7 +191,8 @@ _READERS = [
 ]
 _READERS += [("narrow_32x8", dtype, 7) for dtype in ("float16", "bfloat16", "float32")]
 _READERS += [("narrow_16x16", "float32", 13), ("narrow_f64_16x8", "float64", 7)]
-_READERS += [("narrow_128x16", "float32", 13), ("narrow_128x32", "float32", 29)]
+_READERS += [("narrow_128x16", "float32", 13), ("narrow_128x32", "float32", 29), ("narrow_128x64", "float32", 70)]
+_READERS += [("stream_8x64", dtype, 70) for dtype in ("float16", "bfloat16", "float32")]
 _READERS += [
     ("few_8x64", "float32", 9),
     ("few_32x64", "float32", 9),
@@ -386,7 +387,10 @@ def test_the_way_of_a_row_is_its_own() -> None:
                 assert same_bits(together, model(mixed.x))
 
 
-_PARTS = [name for name in KERNELS if name.startswith(("few", "narrow"))] + ["mma_16x64", "mma_64x64", "mma_f64_64x64"]
+_PARTS = [name for name in KERNELS if name.startswith(("few", "narrow", "stream"))]
+_PARTS += ["mma_16x64", "mma_64x64", "mma_f64_64x64"]
+_SHAPES_IN_PARTS = [(1, 64, 1), (3, 4097, 5), (33, 12000, 8), (200, 2500, 3), (70, 3002, 13), (40, 9000, 70)]
+_SHAPES_IN_PARTS += [(5, 40_000, 3), (7, 5001, 130)]  # more than a thread's registers sum up; several tiles of few rows
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
@@ -397,7 +401,7 @@ def test_parts_of_k(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) ->
     """
     monkeypatch.setenv(FORCE, kernel)
     for chain in ("linear", "linear | logsumexp", "linear | entropy"):
-        for batch, k, n in ((1, 64, 1), (3, 4097, 5), (33, 12000, 8), (200, 2500, 3), (70, 3002, 13), (40, 9000, 70)):
+        for batch, k, n in _SHAPES_IN_PARTS:
             case = _case(chain, batch, k, n, dtype, "kernelbench")
             apart = np.full((batch, k + 3), np.nan, case.x.dtype)
             apart[:, :k] = case.x
@@ -411,6 +415,28 @@ def test_parts_of_k(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) ->
                 together = model(case.x)
                 case.check(together, kernel, case.expected("cuda"))
                 assert same_bits(together[batch // 2 :], model(case.x[batch // 2 :]))
+
+
+@pytest.mark.parametrize("kind", ["kernelbench", "tiny_w", "lognormal_both", "inf"])
+def test_few_rows_by_blocks_of_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W in blocks, as the library keeps it for other kernels, and in rows, where this kernel is forced: the same bits.
+    In two terms and in three.
+    """
+    streamed = 0
+    for batch, k, n in ((1, 2400, 300), (5, 3000, 100), (3, 2382, 697), (2, 4097, 130), (8, 6000, 65)):
+        for chain in ("linear", "linear | logsumexp"):
+            case = _case(chain, batch, k, n, kind=kind)
+            expected = case.expected("cuda")
+            with case.model("cuda", simplify="none") as model:
+                y, about = model(case.x), model.explain(batch, "json")["kernel"]
+            case.check(y, about, expected)
+            if not about.startswith("stream_8x64"):
+                continue
+            streamed += 1
+            with monkeypatch.context() as patch:
+                patch.setenv(FORCE, "stream_8x64")
+                assert same_bits(y, case.run("cuda", simplify="none"))
+    assert streamed
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])

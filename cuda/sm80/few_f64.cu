@@ -21,33 +21,38 @@ static_assert(RINGS >= 8 * (ROWS * TILE_LD + WARPS * ROWS * COLUMNS), "the tile 
 
 __device__ __forceinline__ int place(int row, int piece) { return row * ROW_BYTES + ((piece ^ (row & 7)) << 4); }
 
-/* A lane's share of the chunks of an operand: the piece `piece` of every fourth row. */
+/* A warp's copies of the chunks of an operand: by pieces, a lane the piece `piece` of every fourth row; or, where rows
+ * are no whole pieces, by values, half a warp a row: each 32 bytes of memory are asked for once. */
 template <int TILE_ROWS> struct chunks {
     static constexpr int STEPS = TILE_ROWS * PIECES / 32;
-    const double *from; /* of the lane's first row */
+    const double *from; /* of the first row */
     int64_t ld;
-    int row, rows, piece;
+    int rows, lane;
     bool whole; /* pieces may be read at once */
     __device__ __forceinline__ chunks(const rfi_cuda_rows &operand, int64_t first, int64_t rows, int lane)
-        : ld(operand.ld), row(lane / PIECES), rows((int)min(rows - first, (int64_t)TILE_ROWS)), piece(lane % PIECES),
-          whole((uintptr_t)operand.data % 16 == 0 && operand.ld % 2 == 0) {
-        from = (const double *)operand.data + (first + row) * ld + piece * 2;
-    }
+        : from((const double *)operand.data + first * operand.ld), ld(operand.ld),
+          rows((int)min(rows - first, (int64_t)TILE_ROWS)), lane(lane),
+          whole((uintptr_t)operand.data % 16 == 0 && operand.ld % 2 == 0) {}
     /* Columns from k on, zeros from `end` on. */
     __device__ __forceinline__ void load(uint32_t to, int64_t k, int64_t end) const {
-        const int left = (int)min(end - k - piece * 2, (int64_t)2); /* values of the piece, or fewer than none */
+        if (whole && k + CHUNK <= end) {
+            const int row = lane / PIECES, piece = lane % PIECES;
+            const double *const source = from + row * ld + k + piece * 2;
 #pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const int r = row + i * (32 / PIECES);
-            const uint32_t at = to + place(r, piece);
-            const double *const source = from + i * (32 / PIECES) * ld + k;
-            const bool there = r < rows;
-            if (whole && left == 2) {
-                rfi_copy_async_16(at, source, there ? 16 : 0);
-                continue;
+            for (int i = 0; i < STEPS; i++) {
+                const int r = row + i * (32 / PIECES);
+                rfi_copy_async_16(to + place(r, piece), source + i * (32 / PIECES) * ld, r < rows ? 16 : 0);
             }
+            return;
+        }
+        const int row = lane / CHUNK, value = lane % CHUNK;
+        const bool there = value < end - k;
+        const double *const source = from + row * ld + k + value;
 #pragma unroll
-            for (int j = 0; j < 2; j++) rfi_copy_async_8(at + 8 * j, source + j, there && j < left ? 8 : 0);
+        for (int i = 0; i < 2 * STEPS; i++) {
+            const int r = row + i * (32 / CHUNK);
+            rfi_copy_async_8(
+                to + place(r, value / 2) + value % 2 * 8, source + i * (32 / CHUNK) * ld, there && r < rows ? 8 : 0);
         }
     }
 };

@@ -96,8 +96,10 @@ template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __g
     extern __shared__ __align__(16) unsigned char shared[];
     const int64_t row0 = (int64_t)blockIdx.x * ROWS, column0 = (int64_t)blockIdx.y * COLUMNS;
     const int rows = (int)min((int64_t)ROWS, p.product.batch - row0);
+    rfi_release_next();
+    rfi_wait_for_previous();
     multiply<T>(p.product, shared, row0, rows, column0);
-    rfi_fold_tile(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
+    rfi_fold_tile<T, sizeof(T) == 4 ? 2 : 1>(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
     if (p.schedule.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
 
@@ -106,8 +108,8 @@ template <class T> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t st
     int64_t row_blocks = rfi_tiles(fold->product.batch, ROWS),
             column_blocks = rfi_tiles(fold->product.out_features, COLUMNS);
     if (row_blocks > INT32_MAX || column_blocks > 65535) return cudaErrorInvalidConfiguration;
-    return rfi_launch(
-        fold_fma<T>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS, shared_bytes<T>(), stream);
+    return rfi_launch(fold_fma<T>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks), THREADS,
+        shared_bytes<T>(), stream, fold->schedule.overlaps);
 }
 
 } // namespace

@@ -106,6 +106,8 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
         .whole = (int)(depth / DEPTH),
         .last_bytes = min(max((int)(depth % DEPTH) * S::item - piece * 16, 0), 16),
     };
+    rfi_release_next();
+    rfi_wait_for_previous();
     pipe.x.term[0] += first_column * S::item;
     pipe.w.term[0] += first_column * S::item;
 #pragma unroll
@@ -161,5 +163,5 @@ cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream
     return rfi_launch(in_pieces(fold->product.x) && in_pieces(fold->product.w) ? fold_mma_f64<shape<true>>
                                                                                : fold_mma_f64<shape<false>>,
         fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, (unsigned)fold->schedule.splits), THREADS, RING,
-        stream);
+        stream, fold->schedule.overlaps);
 }

@@ -265,8 +265,9 @@ static void test_blocks(void) {
             for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
                 rfi_cuda_choice c = choose(&p, &hopper, kernel);
                 const int small_tiles = panel == 64 && (is(&c, "mma_64x64") || is(&c, "mma_16x64"));
-                CHECK(is(&c, "hopper") || is(&c, "fma") || is(&c, "few") || small_tiles, "%s does not read blocks",
-                    c.name);
+                CHECK(is(&c, "hopper") || is(&c, "fma") || is(&c, "few") || is(&c, "stream") || is(&c, "narrow") ||
+                        small_tiles,
+                    "%s does not read blocks", c.name);
                 rfi_cuda_problem several = p;
                 several.states = RFI_CUDA_ANSWER_STATES;
                 c = choose(&several, &hopper, kernel);
@@ -338,11 +339,15 @@ static void test_measured(void) {
         const char *kernel;
     } expected[] = {
         {RF_FLOAT32, 704, 7808, 64, "few_32x64"},
-        {RF_FLOAT32, 4, 16384, 1024, "few_8x64"},
+        {RF_FLOAT32, 8221, 320, 64, "few_32x64"},
+        {RF_FLOAT32, 4, 16384, 1024, "stream_8x64"},
+        {RF_FLOAT32, 1, 12992, 1131, "stream_8x64"},
+        {RF_FLOAT32, 2, 448, 45824, "hopper_small"},
         {RF_FLOAT32, 1, 1000, 1000, "hopper_small"},
         {RF_FLOAT32, 6, 2, 19200, "fma_64x128"},
         {RF_FLOAT64, 6989, 20, 880, "mma_f64_64x64"},
         {RF_FLOAT64, 64, 8528, 128, "few_f64_8x64"},
+        {RF_FLOAT64, 18, 7488, 3943, "mma_f64_64x64"},
         {RF_BFLOAT16, 64, 15488, 256, "mma_16x64"},
         {RF_FLOAT16, 896, 13376, 64, "mma_64x64"},
         {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
@@ -352,6 +357,8 @@ static void test_measured(void) {
         {RF_FLOAT32, 9000, 700, 11, "narrow_128x16"},
         {RF_FLOAT32, 16384, 1024, 32, "narrow_128x32"},
         {RF_FLOAT32, 896, 7680, 26, "narrow_128x32"},
+        {RF_FLOAT32, 6093, 84, 128, "narrow_128x64"},
+        {RF_FLOAT32, 16384, 100, 40, "narrow_128x64"},
         {RF_FLOAT64, 463, 13557, 2, "narrow_f64_16x8"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
