@@ -3,8 +3,10 @@
 
 Sizes are log-uniform, half of them multiples of ALIGNED, a quarter of the x with gaps between its rows, and all dtypes
 alike. A shape beyond the bounds is drawn again, so that a thousand cases take minutes. On a CPU both contenders live in
-this process and take turns, with a pause in which the other's threads come to rest, and the other has a second sample
-in each turn: how often it is slower than itself says what the machine's noise makes of a ratio. The least times of both
+this process and take turns, with a pause in which the other's threads come to rest. A processor that has paused is
+slower at first, on a virtual machine by half and for several calls: both pause alike, warm up as long, and have as many
+calls in a sample. The other has a second sample in each turn: how often it is slower than itself says what the
+machine's noise makes of a ratio. The least times of both
 have the least of that noise. On a GPU see gpu.py. A case slower than SLOWER is measured again, and all samples count.
 Without PyTorch, numpy stands in for it.
 """
@@ -49,7 +51,7 @@ SLOWER = 1.1
 SHOWN = 20
 SAMPLE_SECONDS = 2e-3  # a sample lasts at least so long, by repeating the call
 SETTLE_SECONDS = 12e-3  # OpenMP's threads wait awake for 300,000 pauses after a call, 8 ms on an Intel Xeon
-REST_SECONDS = 1e-3  # rowfold's, which come before, for 200 us
+WARM_SECONDS = 4e-3  # of calls before each sample
 AGAIN = 2  # times as many turns more for a case slower than SLOWER
 COLUMNS = (
     "x as long",
@@ -193,7 +195,7 @@ class CpuJudge:
         rows = sampled_rows(case.batch)
         asked = {name: values[rows] for name, values in case.rows().items()}
         expected = references(Chain.parse(case.chain), x[rows], weight, bias, case.vectors(), asked)
-        running: list[tuple[Contender, Result, int]] = []
+        running: list[tuple[Contender, Result]] = []
         for result, name in ((ours := Result("rowfold"), "rowfold"), (other := Result(self.other), self._name)):
             if name is None:
                 result.missing = "not asked for"
@@ -207,15 +209,16 @@ class CpuJudge:
                 continue
             values = contender.result()
             result.error = None if values is None else errors_of([one[rows] for one in values], expected)
-            running.append((contender, result, max(1, round(SAMPLE_SECONDS / _seconds(contender.run, 1)))))
+            running.append((contender, result))
+        calls = max((round(SAMPLE_SECONDS / _warm_up(contender.run)) for contender, _ in running), default=0)
         itself: list[float] = []
-        turns = [(contender, result.seconds, calls) for contender, result, calls in running]
-        turns += [(contender, itself, calls) for contender, result, calls in running if result is other]
+        turns = [(contender, result.seconds) for contender, result in running]
+        turns += [(contender, itself) for contender, result in running if result is other]
         for _ in range(self.repeat):
-            for contender, seconds, calls in turns:
-                time.sleep(REST_SECONDS if seconds is other.seconds else SETTLE_SECONDS)
-                contender.run()  # wakes its threads
-                seconds.append(_seconds(contender.run, calls))
+            for contender, seconds in turns:
+                time.sleep(SETTLE_SECONDS)
+                _warm_up(contender.run)
+                seconds.append(_seconds(contender.run, max(1, calls)))
         return Outcome(case, ours, other, tuple(itself))
 
 
@@ -235,6 +238,15 @@ class GpuJudge:
         result = self.runner.measure(full, [self.options["simplify"]], ["torch"], self.options["backend"])
         ours, other = result.results
         return Outcome(full, ours, other)
+
+
+def _warm_up(run: Callable[[], Any]) -> float:
+    """Calls for WARM_SECONDS, one at least. Returns what the last one took."""
+    end = time.perf_counter() + WARM_SECONDS
+    while True:
+        seconds = _seconds(run, 1)
+        if time.perf_counter() >= end:
+            return seconds
 
 
 def _seconds(run: Callable[[], Any], calls: int) -> float:
