@@ -88,7 +88,6 @@ template <class S> __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     float x_scale[X_STEPS], w_scale[W_STEPS];
 #pragma unroll
     for (int s = 0; s < X_STEPS; s++) x_scale[s] = 1;
-    scales_of(w_scale, p.product, column0, threadIdx.x);
     const auto x_row = [=](int row) { return row0 + row; };
     const auto w_row = [=](int row) { return column0 + row; };
     share<float, ROWS, X_STEPS, 1> next_x;
@@ -96,6 +95,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     float sum[THREAD_ROWS][THREAD_COLUMNS] = {};
     rfi_release_next();
     rfi_wait_for_previous();
+    scales_of(w_scale, p.product, column0, threadIdx.x);
     next_x.load(x_from, rows, first, end, threadIdx.x, x_row);
     next_w.load(w_from, columns, first, end, threadIdx.x, w_row);
     for (int64_t k0 = first; k0 < end; k0 += DEPTH<float>) {

@@ -126,12 +126,6 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const rfi_part part = rfi_part_of(p);
     const operand w_from = operand_of<T>(p.product.w);
-    T scale[S::w_steps];
-#pragma unroll
-    for (int s = 0; s < S::w_steps; s++) {
-        const int column = warp + s * STEP;
-        scale[s] = p.product.w.scale && column < columns ? (T)p.product.w.scale[column] : (T)1;
-    }
     const auto row_at = [&](int r) { /* beyond the last row that once more */
         return min(row0 + warp * S::warp_rows + r, p.product.batch - 1) * p.product.x.ld;
     };
@@ -160,6 +154,12 @@ template <class S> __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     rfi_release_next();
     rfi_wait_for_previous();
+    T scale[S::w_steps];
+#pragma unroll
+    for (int s = 0; s < S::w_steps; s++) {
+        const int column = warp + s * STEP;
+        scale[s] = p.product.w.scale && column < columns ? (T)p.product.w.scale[column] : (T)1;
+    }
 #pragma unroll
     for (int i = 1; i < AHEAD; i++) ask(part.first + i * S::chunk);
     load(part.first);

@@ -135,7 +135,6 @@ template <class S> __global__ void __launch_bounds__(THREADS, S::blocks)
     const int w_column = threadIdx.x / (CHUNK / PIECE<float>), w_k = threadIdx.x % (CHUNK / PIECE<float>)*PIECE<float>;
     /* Columns that are not there hold whatever was there before. */
     const bool brings = w_column < S::columns && column0 + w_column < p.product.out_features;
-    const float scale = brings && p.product.w.scale ? p.product.w.scale[column0 + w_column] : 1;
     piece<3> next;
     form next_form = VALUES;
     const auto load_w = [&](int chunk) {
@@ -153,6 +152,7 @@ template <class S> __global__ void __launch_bounds__(THREADS, S::blocks)
     rest<S, S::apart> rest_of(shared + S::stages);
     rfi_release_next();
     rfi_wait_for_previous();
+    const float scale = brings && p.product.w.scale ? p.product.w.scale[column0 + w_column] : 1;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++) fetch_x(i);
     load_w(0);

@@ -144,17 +144,17 @@ template <class E, int TERMS, int ROWS> __global__ void __launch_bounds__(THREAD
     const int64_t column0 = (int64_t)blockIdx.x * COLUMNS;
     const rfi_part part = rfi_part_of(p);
     const features w(p.product, column0 + warp_column);
-    float scale[WARP_COLUMNS];
-#pragma unroll
-    for (int c = 0; c < WARP_COLUMNS; c++)
-        scale[c] =
-            p.product.w.scale ? p.product.w.scale[min(column0 + warp_column + c, p.product.out_features - 1)] : 1;
     float sum[WARP_COLUMNS][ROWS] = {};
     piece<TERMS> next;
     rfi_release_next();
     const int64_t mine = part.first + lane * LANE_DEPTH;
     if (!p.schedule.w_in_flight) load(next, p.product, w, mine, part.end);
     rfi_wait_for_previous();
+    float scale[WARP_COLUMNS];
+#pragma unroll
+    for (int c = 0; c < WARP_COLUMNS; c++)
+        scale[c] =
+            p.product.w.scale ? p.product.w.scale[min(column0 + warp_column + c, p.product.out_features - 1)] : 1;
     if (p.schedule.w_in_flight) load(next, p.product, w, mine, part.end);
     for (int64_t k0 = part.first; k0 < part.end; k0 += X_DEPTH) {
         __syncthreads(); /* the last piece of x is read */
