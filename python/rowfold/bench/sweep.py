@@ -210,7 +210,7 @@ class CpuJudge:
             values = contender.result()
             result.error = None if values is None else errors_of([one[rows] for one in values], expected)
             running.append((contender, result))
-        calls = max((round(SAMPLE_SECONDS / _warm_up(contender.run)) for contender, _ in running), default=0)
+        calls = max([1, *(round(SAMPLE_SECONDS / _warm_up(contender.run)) for contender, _ in running)])
         itself: list[float] = []
         turns = [(contender, result.seconds) for contender, result in running]
         turns += [(contender, itself) for contender, result in running if result is other]
@@ -218,7 +218,7 @@ class CpuJudge:
             for contender, seconds in turns:
                 time.sleep(SETTLE_SECONDS)
                 _warm_up(contender.run)
-                seconds.append(_seconds(contender.run, max(1, calls)))
+                seconds.append(_seconds(contender.run, calls))
         return Outcome(case, ours, other, tuple(itself))
 
 
