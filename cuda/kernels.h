@@ -363,8 +363,8 @@ cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stre
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* Few tiles: see sm80/few_tiles.cu, and sm80/few_f64.cu. Narrow ones are for as many features as they have columns:
- * sm80/narrow.cu, and with 128 rows sm80/narrow_tiles.cu. */
+/* Few tiles: see sm80/few_tiles.cu, and sm80/few_f64.cu. Narrow ones are for as many features as they have columns,
+ * but for that of 64, which has tiles of more: sm80/narrow.cu, and with 128 rows sm80/narrow_tiles.cu. */
 cudaError_t rfi_cuda_fold_few_8x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_few_32x64_f32(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_narrow_32x8(const rfi_cuda_fold *fold, cudaStream_t stream);

@@ -99,6 +99,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fold_fma(const __g
     rfi_release_next();
     rfi_wait_for_previous();
     multiply<T>(p.product, shared, row0, rows, column0);
+    /* Twice as many rows at once take more registers than there are in double. */
     rfi_fold_tile<T, sizeof(T) == 4 ? 2 : 1>(p, (const T *)shared, TILE_LD, row0, rows, column0, COLUMNS);
     if (p.schedule.tickets) rfi_finish_rows<T>(p, blockIdx.x, blockIdx.y, gridDim.y, row0, rows);
 }
