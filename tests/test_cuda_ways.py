@@ -329,6 +329,28 @@ def test_a_row_does_not_depend_on_others(batch: int) -> None:
         assert same_bits(model(x[order]), whole[order])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("k", [63, 1000, 1023, 1024, 1025, 1078, 1284, 2047, 2048, 2049, 2100, 5001, 17_001])
+def test_rows_of_any_length(k: int, dtype: str) -> None:
+    """Which threads bring a row to terms depends on its length, on their number, and on where it begins."""
+    rng = np.random.default_rng(k)
+    for batch in (100, 140):
+        data = infinities(bool(k % 2), rng, batch, k, 40)
+        data.x[1::4] = spread(25.0, rng, *data.x[1::4].shape)
+        data.x[2::4] = rng.normal(size=data.x[2::4].shape)
+        data.x[3::8] *= 1e-30
+        for x_dtype in ("float32", "bfloat16"):
+            if dtype == x_dtype == "bfloat16":
+                continue
+            case = make_case("linear | max", data, x_dtype=x_dtype, dtype=dtype)
+            apart = np.ones((batch, k + 3), case.x.dtype)[:, 1 : k + 1]
+            apart[:] = case.x
+            with case.model("cuda", simplify="none") as model:
+                y = model(case.x)
+                assert same_bits(model(apart), y), (batch, x_dtype)
+            case.check(y, f"{batch} rows of {x_dtype}", case.expected("cuda"))
+
+
 @pytest.mark.parametrize("kernel", TERMS)
 @settings(max_examples=15)
 @given(

@@ -56,11 +56,17 @@ constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
  * shared memory takes longer. Their blocks are as large as can be, for there is one a multiprocessor, and its latencies
  * are hidden by nothing else. Short rows do, too, a warp each, which waits for no other. */
 constexpr int FEW_ROWS = 128, FEW_THREADS = 1024, SHORT_ROW = 1024, SHORT_THREADS = 128, WARP = 32;
-template <int TEAM> constexpr int PIECES = TEAM == FEW_THREADS ? 2 : TEAM == WARP ? SHORT_ROW / WARP / WIDTH : 0;
+/* Those of middling length do, in small blocks, of which there are many. */
+constexpr int MIDDLE_ROW = 2048, MIDDLE_THREADS = 64;
+template <int TEAM> constexpr int PIECES = TEAM == FEW_THREADS ? 2
+    : TEAM == WARP                                             ? SHORT_ROW / WARP / WIDTH
+    : TEAM == MIDDLE_THREADS                                   ? MIDDLE_ROW / MIDDLE_THREADS / WIDTH
+                                                               : 0;
 
 template <int TEAM> constexpr int BLOCK = TEAM == WARP ? SHORT_THREADS : TEAM; /* threads, */
 template <int TEAM> constexpr int BLOCKS = TEAM == WARP ? 5
     : TEAM == FEW_THREADS                               ? 1
+    : TEAM == MIDDLE_THREADS                            ? 10
                                                         : 6; /* and how many a multiprocessor must hold */
 
 /* What the threads of a row do together: a block, or a warp. */
@@ -360,9 +366,10 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     static_assert(STEP % 64 == 0, "whole panels");
     const int64_t to = p.panel ? rfi_place(p.panel, p.panel_rows, row, mine) : row * p.ld_terms + mine;
     const int64_t apart = p.panel ? p.panel_rows / RFI_BLOCK_ROWS * rfi_block_values(p.panel) / p.panel : 1;
-    const bool by_value = !IN_REGISTERS && !whole && dtype == RF_FLOAT32; /* rows begin anywhere */
+    constexpr bool KEEPS = !IN_REGISTERS || TEAM == MIDDLE_THREADS; /* values in shared memory */
+    const bool by_value = KEEPS && !whole && dtype == RF_FLOAT32;   /* rows begin anywhere */
     const int copied =
-        IN_REGISTERS || !(whole || by_value) ? 0 : (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH;
+        by_value || (!IN_REGISTERS && whole) ? (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH : 0;
     float pieces[IN_REGISTERS ? PIECES<TEAM> : 1][WIDTH];
     const row_walk<TEAM> walk = {p, kept, pieces, first, copied, dtype, whole};
     rfi_begin(p.clear);
@@ -370,13 +377,13 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
         rfi_clear_words(p.clear);
         return;
     }
-    if (IN_REGISTERS)
+    if (IN_REGISTERS && !by_value)
 #pragma unroll
         for (int g = 0; g < PIECES<TEAM>; g++)
             load_values(p, first, mine + g * STEP, dtype, whole, pieces[IN_REGISTERS ? g : 0]);
     if (by_value)
 #pragma unroll 4
-        for (int i = threadIdx.x; i < copied; i += THREADS)
+        for (int i = threadIdx.x; i < copied; i += BLOCK<TEAM>)
             rfi_copy_async_4(rfi_shared_address(kept + i * 4), (const float *)p.data + first + i);
     else
 #pragma unroll 4
@@ -389,6 +396,13 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     rfi_clear_words(p.clear);
     rfi_copy_wait<0>();            /* a thread reads what it has copied itself: no barrier */
     if (by_value) __syncthreads(); /* but here */
+    if (IN_REGISTERS && by_value)
+#pragma unroll
+        for (int g = 0; g < PIECES<TEAM>; g++) {
+            const int i = mine + g * STEP;
+            if (i < copied) load_whole(kept, i, RF_FLOAT32, pieces[IN_REGISTERS ? g : 0]);
+            else load_values(p, first, i, dtype, false, pieces[IN_REGISTERS ? g : 0]);
+        }
     float top = 0;
     walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { top = largest_of(v, top); });
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
@@ -560,6 +574,8 @@ template <int TERMS, bool BF16> static void (*split_kernel(int team, bool plain)
     case WARP: return plain ? split_rows<TERMS, BF16, WARP, true> : split_rows<TERMS, BF16, WARP, false>;
     case FEW_THREADS:
         return plain ? split_rows<TERMS, BF16, FEW_THREADS, true> : split_rows<TERMS, BF16, FEW_THREADS, false>;
+    case MIDDLE_THREADS:
+        return plain ? split_rows<TERMS, BF16, MIDDLE_THREADS, true> : split_rows<TERMS, BF16, MIDDLE_THREADS, false>;
     default: return plain ? split_rows<TERMS, BF16, THREADS, true> : split_rows<TERMS, BF16, THREADS, false>;
     }
 }
@@ -569,12 +585,18 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
     if (!split->rows) return cudaSuccess;
     if (split->term_dtype == RF_FLOAT32)
         return rfi_launch(round_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
-    const int team = split->rows <= FEW_ROWS ? FEW_THREADS : split->depth <= SHORT_ROW ? WARP : THREADS;
-    const bool plain = split->dtype == RF_FLOAT32 && is_whole(*split), bf16 = split->term_dtype == RF_BFLOAT16;
+    const int team = split->rows <= FEW_ROWS ? FEW_THREADS
+        : split->depth <= SHORT_ROW          ? WARP
+        : split->depth <= MIDDLE_ROW         ? MIDDLE_THREADS
+                                             : THREADS;
+    const bool whole = is_whole(*split), plain = split->dtype == RF_FLOAT32 && whole,
+               bf16 = split->term_dtype == RF_BFLOAT16;
+    const bool keeps =
+        team == MIDDLE_THREADS ? split->dtype == RF_FLOAT32 && !whole : team == THREADS && split->dtype != RF_FLOAT64;
     const int64_t row = split->columns * item_of(split->dtype),
-                  kept = team != THREADS || split->dtype == RF_FLOAT64 ? 0
-        : row < KEPT_BYTES                                             ? row
-                                                                       : KEPT_BYTES,
+                  kept = !keeps ? 0
+        : row < KEPT_BYTES      ? row
+                                : KEPT_BYTES,
                   rows = team == WARP ? SHORT_THREADS / WARP : 1;
     const auto kernel = split->terms == 3 ? split_kernel<3, true>(team, plain)
         : bf16                            ? split_kernel<2, true>(team, plain)
