@@ -21,12 +21,19 @@ template <class T> constexpr size_t shared_bytes() {
 }
 
 /* STEP values of a row from column k on; zero where the row or the column is not there. All at once where they are
- * float32 at an aligned address. */
+ * float32 at an aligned address; where they are of the compute type, each without a question, so that all are on their
+ * way together. */
 template <class T> __device__ __forceinline__ void load_step(
     T (&v)[STEP], const rfi_cuda_rows &rows, bool there, int64_t row, int64_t k, int64_t depth) {
     if (rows.dtype == RF_FLOAT32 && rows.ld % 4 == 0 && (uintptr_t)rows.data % 16 == 0 && there && k + STEP <= depth) {
         const float4 four = *(const float4 *)((const float *)rows.data + row * rows.ld + k);
         v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+        return;
+    }
+    if (rows.dtype == (sizeof(T) == 8 ? RF_FLOAT64 : RF_FLOAT32) && !rows.panel && !rows.low && !rows.scale) {
+        const T *const from = (const T *)rows.data + row * rows.ld + k;
+#pragma unroll
+        for (int i = 0; i < STEP; i++) v[i] = there && k + i < depth ? from[i] : (T)0;
         return;
     }
 #pragma unroll
