@@ -120,6 +120,8 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         .reduction = pass->reduction,
         .states = pass->states,
         .batch_invariant = spec->batch_invariant,
+        .alike = spec->batch_invariant || rfi_plan_is_shard(&spec->plan) || pass->reduction == RF_OP_NONE ||
+            pass->states != RFI_CUDA_PAIRS,
     };
     if (!prepared || !prepared->w_nonfinite)
         problem.x_terms =
@@ -237,7 +239,8 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         int used = snprintf(
             out->kernel, sizeof out->kernel, "%s, tiles of %d rows x %d features", c.name, c.tile_rows, c.tile_columns);
         if (c.splits > 1)
-            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K in %d parts", c.splits);
+            used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used, ", K%s in %d parts",
+                c.whole_columns ? " of the last tiles" : "", c.splits);
         if (count > 1)
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
                 ", the first of %d passes: not all results can be read from one state", count);

@@ -28,13 +28,15 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
-/* Bytes of a tile's sums that one block adds in a second, of however many parts: measured on 9.0. */
-static const double ADDED = 4.5e9;
+/* Bytes of a tile's sums that one block adds in a second, of however many parts, and what it takes besides where these
+ * are counted: measured on 9.0. */
+static const double ADDED = 4.5e9, ADDED_SECONDS = 4e-6;
 
-/* What the last block of a tile waits for the parts of K of others, and what combining a state takes, and of each of
- * the tile's rows; one for so many columns whatever the kernel's own have, up to as many as are combined by one block:
- * measured on 9.0. */
-static const double SPLIT_SECONDS = 3.2e-6, STATE_SECONDS = 0.05e-6, STATE_ROW_SECONDS = 1.1e-9;
+/* What the last block of a tile waits for the parts of K of others, those of a last round longer; and what combining a
+ * state takes, and of each of the tile's rows; one for so many columns whatever the kernel's own have, up to as many as
+ * are combined by one block: measured on 9.0. */
+static const double SPLIT_SECONDS = 3.2e-6, LAST_ROUND_SECONDS = 20e-6, STATE_SECONDS = 0.05e-6,
+                    STATE_ROW_SECONDS = 1.1e-9;
 enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
 
 /* Of what a multiprocessor takes for the folds of small blocks that share it, what one alone takes, measured on 9.0. */
@@ -49,7 +51,7 @@ static const double MERGED_ROW = 0.5e-9;
 
 /* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where plain multiply-adds load
  * them one by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
-static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.2e-9};
+static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.26e-9};
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
@@ -166,7 +168,11 @@ typedef struct family {
     int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
                         the blocks have nothing to do */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
+    int last_round;  /* and of the last tiles where there are many */
+    int fewer_parts; /* than there is room for, if that is expected to be faster */
     int shares;      /* so many of its blocks share a multiprocessor: a round has all of them */
+    double share[4]; /* of what these reach together, what fewer do: one, two and so on; 0: all is said by `shares` */
+    double added;    /* bytes of parts of K that a block adds in a second, measured on 9.0; 0: ADDED counts */
     int by_rows;     /* folds faster where a tile has few rows */
     int least_rows;  /* that a tile is computed with, down by halves to the batch; 0: all that it has */
     double by_value; /* where rows are no whole pieces of 16 bytes it loads values one by one, and if these are W's,
@@ -187,10 +193,29 @@ static const family FEW = {.unit = FMA32, .parts = 2, .shares = 2, .by_value = 7
 static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.42e-9};
 static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.2e-9};
 static const family NARROW_TILES = {.unit = FMA32, .parts = 2, .shares = 2};
-static const family NARROW_TILES_64 = {.unit = FMA32, .parts = 2, .shares = 1, .by_value = 5.5e-6};
+static const family NARROW_TILES_64 =
+    {.unit = FMA32, .parts = 2, .fewer_parts = 1, .shares = 1, .added = 36e9, .by_value = 5.5e-6};
 static const family FMA = {.unit = FMA32, .by_value = 5.5e-6, .by_rows = 1};
-static const family MMA_F64 = {.unit = MMA64, .by_rows = 1, .parts = 3, .shares = 3, .by_value = 5.5e-6, .start = 3e-6};
-static const family FEW_F64 = {.unit = FMA64, .parts = 3, .shares = 3, .by_rows = 1};
+static const family MMA_F64 = {.unit = MMA64,
+    .by_rows = 1,
+    .parts = 3,
+    .last_round = 1,
+    .fewer_parts = 1,
+    .shares = 3,
+    .share = {0.64, 0.7, 1},
+    .added = 20e9,
+    .by_value = 2e-6,
+    .start = 3e-6};
+static const family MMA_F64_32 = {.unit = MMA64,
+    .by_rows = 1,
+    .parts = 4,
+    .fewer_parts = 1,
+    .shares = 4,
+    .share = {0.67, 0.74, 0.87, 1},
+    .added = 20e9,
+    .by_value = 2e-6,
+    .start = 3e-6};
+static const family FEW_F64 = {.unit = FMA64, .parts = 6, .shares = 3, .by_rows = 1};
 static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 2, .value = 0.3e-9};
 static const family FMA_F64 = {.unit = FMA64, .by_value = 5.5e-6, .start = 3e-6};
 
@@ -250,13 +275,22 @@ static int computed_rows(const struct kernel *k, int64_t batch) {
  * copies and does nothing else, by bulk copies as well as with plain loads. What fits the times of kernels is less. */
 static const double FEED = 60e9;
 
-/* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself. */
-static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
+/* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself.
+ * Where there are more tiles than such blocks, some kernels share out K of those of the last round, in whole columns of
+ * tiles: a row's bits do not depend on its place, but equal columns may differ by a rounding. */
+static void split(
+    const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, double most_parts, rfi_cuda_choice *c) {
     enum { MOST = RFI_SPLIT_GROUP * RFI_SPLIT_GROUP, LEAST_STAGES = 2 };
-    const double blocks = tiles(p->batch, c->tile_rows) * tiles(p->out_features, c->tile_columns);
+    const family *const shared = kernels[kernel].family;
+    const double row_tiles = tiles(p->batch, c->tile_rows),
+                 blocks = row_tiles * tiles(p->out_features, c->tile_columns),
+                 round = (double)shared->parts * f->multiprocessors;
     const int64_t stages = (p->in_features + RFI_SPLIT_DEPTH - 1) / RFI_SPLIT_DEPTH;
-    const int family_parts = kernels[kernel].family->parts;
-    double parts = family_parts ? family_parts * f->multiprocessors / blocks : 1;
+    const int shares_last = shared->last_round && !p->alike;
+    const double whole = shares_last && blocks <= INT32_MAX ? floor(floor(blocks / round) * round / row_tiles)
+                                                            : 0; /* columns of tiles */
+    double parts = blocks > whole * row_tiles ? round / (blocks - whole * row_tiles) : 1;
+    if (parts > most_parts) parts = most_parts;
     if (parts > MOST) parts = MOST;
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
@@ -265,6 +299,7 @@ static void split(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kern
     const int64_t part_stages = (stages + (int64_t)parts - 1) / (int64_t)parts;
     c->splits = (int)((stages + part_stages - 1) / part_stages);
     c->split_depth = part_stages * RFI_SPLIT_DEPTH;
+    c->whole_columns = (int)whole;
 }
 
 /* Operations a clock and multiprocessor. */
@@ -297,7 +332,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int products = (shared->terms ? rfi_cuda_products(p->x_terms, p->w_terms) : 1) << in_tf32(p),
               term = in_tf32(p) ? 4 : 2; /* bytes */
     double batch = (double)p->batch, n = (double)p->out_features, depth = (double)p->in_features;
-    const int splits = c->splits;
+    const int splits = c->splits, whole_columns = c->whole_columns;
     const int64_t split_depth = c->split_depth;
     size_t w_item = p->w_terms ? 2 * (size_t)p->w_terms : item(p->w_dtype);
     *c = (rfi_cuda_choice){
@@ -318,6 +353,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .aligned_x = shared->terms && !p->x_terms,
         .summed = products > 1 ? 0 : summed_columns(shared, p, splits > 1 ? split_depth : INT32_MAX),
         .splits = splits,
+        .whole_columns = whole_columns,
         .split_depth = split_depth,
         .flops_per_second = rate_of(shared->unit, f) * f->multiprocessors * f->clock_hz,
         .bytes_per_second = f->memory_bytes_per_second,
@@ -335,11 +371,19 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
     const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1;
-    double blocks = along * tiles(p->batch, along * k->tile_rows) * tiles(p->out_features, k->tile_columns) * splits *
-        halves,
+    const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows);
+    double blocks =
+               (along * tiles(p->batch, along * k->tile_rows) * tiles(p->out_features, k->tile_columns) - whole_tiles) *
+        splits * halves,
            sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / halves;
     const double at_once = shared->shares ? shared->shares : 1;
     double rounds = blocks > at_once * sms ? at_once * ceil(blocks / (at_once * sms)) : larger(blocks / sms, 1);
+    if (shared->share[0] > 0) { /* blocks of many rounds do not begin and end together: the last is its own */
+        const double whole_rounds = floor(blocks / (at_once * sms)), last = ceil(blocks / sms - whole_rounds * at_once);
+        rounds = whole_rounds * at_once +
+            (last > 0 ? last / shared->share[last < at_once ? (int)last - 1 : shared->shares - 1] : 0);
+    }
+    if (whole_columns) rounds += whole_tiles / sms * depth / part; /* of parts */
     double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
@@ -356,7 +400,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* The last block of a group adds its parts, the last of a tile the groups: the parts of a sum at once, so that
      * their number hardly counts. */
     const int levels = splits == 1 ? 0 : splits <= RFI_SPLIT_GROUP ? 1 : 2;
-    const double merge = levels * merged_rows * k->tile_columns * (double)item(p->compute_dtype) / ADDED;
+    const double sums = merged_rows * k->tile_columns * (double)item(p->compute_dtype),
+                 read = levels < 2 ? splits : RFI_SPLIT_GROUP + ceil((double)splits / RFI_SPLIT_GROUP);
+    const double merge = !levels ? 0
+        : shared->added > 0      ? levels * ADDED_SECONDS + read * sums / shared->added
+                                 : levels * sums / ADDED;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
         c->uses_terms ? batch * (ragged ? PREPARED_RAGGED_ROW : PREPARED_ROW)
@@ -375,7 +423,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
         launches * LAUNCH_SECONDS + (c->apart ? batch * MERGED_ROW : 0) + shared->start +
-        (by_value && !p->w_terms ? shared->by_value : 0) + (splits > 1 ? SPLIT_SECONDS : 0);
+        (by_value && !p->w_terms ? shared->by_value : 0) +
+        (splits == 1            ? 0
+                : whole_columns ? LAST_ROUND_SECONDS
+                                : SPLIT_SECONDS);
 }
 
 /* Whether a single logit, which one of several results may be, would be less exact by one kernel than by another,
@@ -385,6 +436,23 @@ static int shows_less(const rfi_cuda_problem *p, const rfi_cuda_choice *c, const
         other->summed == RFI_SM90_PART && c->summed > other->summed;
 }
 
+/* The kernel with K in as many parts as there is room for, or fewer: no more than are added at once, for as many blocks
+ * as multiprocessors, one. */
+static rfi_cuda_choice best_parts(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel) {
+    const struct kernel *k = &kernels[kernel];
+    const double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns),
+                 alone = floor(f->multiprocessors / blocks),
+                 most_parts[] = {INFINITY, RFI_SPLIT_GROUP, alone < RFI_SPLIT_GROUP ? alone : RFI_SPLIT_GROUP, 1};
+    rfi_cuda_choice best = {0};
+    for (int i = 0; i < (k->family->fewer_parts ? 4 : 1); i++) {
+        rfi_cuda_choice c = {.tile_rows = k->tile_rows, .tile_columns = k->tile_columns};
+        split(p, f, kernel, most_parts[i], &c);
+        expect(p, f, kernel, &c);
+        if (!i || c.seconds < best.seconds) best = c;
+    }
+    return best;
+}
+
 void rfi_cuda_choose(
     const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice) {
     rfi_cuda_problem p = *problem;
@@ -392,9 +460,7 @@ void rfi_cuda_choose(
     int best = -1;
     for (int i = 0; i < RFI_CUDA_NUM_KERNELS; i++) {
         if (!kernels[i].can_run(&p, figures)) continue;
-        rfi_cuda_choice c = {.tile_rows = kernels[i].tile_rows, .tile_columns = kernels[i].tile_columns};
-        split(&p, figures, i, &c);
-        expect(&p, figures, i, &c);
+        rfi_cuda_choice c = best_parts(&p, figures, i);
         if (best >= 0 && i != forced && shows_less(&p, &c, choice)) continue;
         if (best < 0 || c.seconds < choice->seconds || i == forced) {
             best = i;

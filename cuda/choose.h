@@ -59,6 +59,8 @@ typedef struct rfi_cuda_problem {
     int reduction;   /* as in rfi_cuda_chain; RF_OP_NONE: the result is (batch, N) */
     rfi_cuda_states states;
     int batch_invariant;
+    int alike; /* equal logits of a row must have equal bits wherever they are: columns are compared, seen by the
+                  caller, or lie in shards */
 } rfi_cuda_problem;
 
 typedef enum rfi_cuda_kernel_id {
@@ -90,8 +92,9 @@ typedef struct rfi_cuda_choice {
     int uses_terms; /* reads x in terms: it must be prepared */
     int aligned_x;  /* reads x as it is stored, in 16-byte pieces */
     int splits;     /* parts that K is shared out in, among as many blocks a tile */
-    int64_t split_depth;                       /* values of K in a part */
-    double seconds;                            /* expected, preparation of x included */
+    int whole_columns;   /* tiles of the first so many columns of tiles have a block each all the same */
+    int64_t split_depth; /* values of K in a part */
+    double seconds;      /* expected, preparation of x included */
     double flops_per_second, bytes_per_second; /* of the device, that the expectation rests on */
     double flops, bytes;
 } rfi_cuda_choice;

@@ -192,9 +192,10 @@ typedef struct rfi_cuda_schedule {
     unsigned *irregular_tickets; /* one for each group of irregular rows, see rfi_cuda_irregular_groups, if there is a
                                     reduction; zero before the launch */
     int32_t splits;              /* parts of K, a block each, of kernels that share it out; of others 1 */
+    int32_t whole_columns;       /* tiles of so many columns of tiles, the first, have a block each all the same */
     int64_t split_depth;         /* values of K in a part but for the last */
-    void *split_sums;            /* (tiles, splits, values of a tile) of the compute type, if there are parts */
-    unsigned *split_tickets;     /* rfi_split_tickets for each tile, zero before the launch */
+    void *split_sums;            /* (tiles in parts, splits, values of a tile) of the compute type, if there are such */
+    unsigned *split_tickets;     /* rfi_split_tickets for each tile in parts, zero before the launch */
     int32_t overlaps;       /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
                                rfi_cuda_overlaps */
     int32_t w_in_flight;    /* a kernel in front may just be writing W: one of the caller's, whose memory it is, or an
@@ -361,7 +362,8 @@ cudaError_t rfi_cuda_fold_mma_256x128(const rfi_cuda_fold *fold, cudaStream_t st
 cudaError_t rfi_cuda_fold_mma_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_mma_16x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_stream(const rfi_cuda_fold *fold, cudaStream_t stream);
-cudaError_t rfi_cuda_fold_mma_f64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_f64_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_mma_f64_32x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Few tiles: see sm80/few_tiles.cu, and sm80/few_f64.cu. Narrow ones are for as many features as they have columns,
  * but for that of 64, which has tiles of more: sm80/narrow.cu, and with 128 rows sm80/narrow_tiles.cu. */

@@ -80,7 +80,8 @@ static void lay_out_fold(
     if (c->irregular && c->uses_terms && pass->reduction) l->num_tickets += rfi_cuda_irregular_groups(batch);
     if (c->splits > 1) {
         /* A layer of no columns has a tile, too. */
-        const int64_t tiles = ceil_div(batch, c->tile_rows) * most(ceil_div(n, c->tile_columns), 1);
+        const int64_t tiles =
+            ceil_div(batch, c->tile_rows) * (most(ceil_div(n, c->tile_columns), 1) - c->whole_columns);
         l->num_tickets += tiles * rfi_split_tickets(c->splits);
         l->split_sums = take(&l->total, tiles * c->splits,
             (int64_t)c->tile_rows * c->tile_columns * (int64_t)rfi_dtype_size(spec->compute_dtype));
@@ -107,6 +108,7 @@ static void lay_out_fold(
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
     *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
+    if (shape->states) l->problem.alike = 1; /* as those of shards are */
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
     if (!p->collapsed || shape->states) lay_out_fold(spec, pass, shape, l);
     if (shape->states) l->unread = take(&l->total, shape->batch, sizeof(double));

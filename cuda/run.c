@@ -210,6 +210,7 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     fold.schedule.tickets = l->split_tickets > RFI_CUDA_COUNTERS ? words : NULL;
     fold.schedule.groups = l->groups;
     fold.schedule.splits = l->choice.splits;
+    fold.schedule.whole_columns = l->choice.whole_columns;
     fold.schedule.split_depth = l->choice.split_depth;
     fold.schedule.split_sums = workspace + l->split_sums;
     fold.schedule.split_tickets = words + l->split_tickets;

@@ -388,7 +388,7 @@ def test_the_way_of_a_row_is_its_own() -> None:
 
 
 _PARTS = [name for name in KERNELS if name.startswith(("few", "narrow", "stream"))]
-_PARTS += ["mma_16x64", "mma_64x64", "mma_f64_64x64"]
+_PARTS += ["mma_16x64", "mma_64x64", "mma_f64_64x64", "mma_f64_32x64"]
 _SHAPES_IN_PARTS = [(1, 64, 1), (3, 4097, 5), (33, 12000, 8), (200, 2500, 3), (70, 3002, 13), (40, 9000, 70)]
 _SHAPES_IN_PARTS += [(5, 40_000, 3), (7, 5001, 130)]  # more than a thread's registers sum up; several tiles of few rows
 
@@ -415,6 +415,29 @@ def test_parts_of_k(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) ->
                 together = model(case.x)
                 case.check(together, kernel, case.expected("cuda"))
                 assert same_bits(together[batch // 2 :], model(case.x[batch // 2 :]))
+
+
+@pytest.mark.parametrize("kind", ["kernelbench", "sigma5", "inf", "nan_w"])
+def test_last_tiles_in_parts(kind: str) -> None:
+    """More tiles than multiprocessors hold, and K of the last columns of tiles in parts, where nobody compares columns:
+    the same bits wherever a row is, in host memory, which comes in pieces, as in the device's.
+    """
+    in_parts = 0
+    for batch, k, n in ((1000, 3000, 1700), (1001, 4003, 1700)):
+        order = np.random.default_rng(0).permutation(batch)
+        for chain in ("linear | logsumexp", "linear | mul(2) | max", "linear | argmax", "linear"):
+            case = _case(chain, batch, k, n, "float64", kind)
+            with case.model("cuda", simplify="none") as model:
+                y, about = model(case.x), model.explain(batch, "json")["kernel"]
+                at_once = DeviceArray(np.full_like(y, 7))
+                model(DeviceArray(case.x), out=at_once)
+                assert same_bits(at_once.numpy(), y) and same_bits(model(case.x[order]), y[order])
+            some = replace(case, x=case.x[::128])
+            some.check(y[::128], about, some.expected("cuda"))
+            shared = "of the last tiles" in about
+            assert not shared or chain in ("linear | logsumexp", "linear | mul(2) | max"), about
+            in_parts += shared
+    assert in_parts
 
 
 @pytest.mark.parametrize("kind", ["kernelbench", "tiny_w", "lognormal_both", "inf"])

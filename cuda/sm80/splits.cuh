@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* K in parts, for tiles that are fewer than multiprocessors: a block a part, blockIdx.z. Each writes its sums; the last
+/* K in parts, for tiles that are fewer than multiprocessors: a block a part. Each writes its sums; the last
  * of a tile, known by a ticket, adds all in the order of K and goes on with the fold. More than RFI_SPLIT_GROUP parts
  * are added a group at a time, each by its own last block, for one block alone gets little from the second-level cache:
  *
@@ -13,15 +13,20 @@
 
 #include "common/epilogue.cuh"
 
-/* The columns of K that this block multiplies: from `first` on, up to `end`. */
+/* The columns of K that a block multiplies: from `first` on, up to `end`. */
 struct rfi_part {
     int64_t first, end;
 };
 
-static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p) {
-    const int64_t depth = p.schedule.splits > 1 ? p.schedule.split_depth : p.product.in_features,
-                  first = blockIdx.z * depth;
+/* Of part `part`; all columns where K is not in parts. */
+static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p, bool in_parts, int part) {
+    const int64_t depth = in_parts ? p.schedule.split_depth : p.product.in_features, first = part * depth;
     return {first, min(first + depth, p.product.in_features)};
+}
+
+/* Where the parts are blockIdx.z. */
+static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p) {
+    return rfi_part_of(p, p.schedule.splits > 1, blockIdx.z);
 }
 
 /* put(i, total) gets the sums of `count` parts, RFI_SPLIT_GROUP at most, which lie `step` from one to the next, in
@@ -48,18 +53,18 @@ template <class T, int THREADS, class Put> static __device__ __forceinline__ voi
 }
 
 /* The sums of all parts to `tile` (ROWS, COLUMNS), of which the first `rows` count, `ld` apart in shared memory, where
- * this block's are, if it is the last of its tile to come here; else false. By all threads, after a barrier. */
-template <int ROWS, int COLUMNS, int THREADS, class T>
-static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_schedule &p, T *tile, int ld, int rows) {
+ * those of this block's part are, if it is the last of the tile, number `tile_index` of those in parts, to come here;
+ * else false. By all threads, after a barrier. */
+template <int ROWS, int COLUMNS, int THREADS, class T> static __device__ __forceinline__ bool rfi_add_splits(
+    const rfi_cuda_schedule &p, int64_t tile_index, int part, T *tile, int ld, int rows) {
     constexpr int FOURS = ROWS * COLUMNS / 4;
     const int there = rows * (COLUMNS / 4), groups = rfi_split_groups(p.splits);
-    const int64_t tile_index = (int64_t)blockIdx.y * gridDim.x + blockIdx.x;
     unsigned *const tickets = p.split_tickets + tile_index * rfi_split_tickets(p.splits);
     four<T> *const sums = (four<T> *)p.split_sums + tile_index * p.splits * FOURS;
     const auto place = [=](int i) { return (four<T> *)(tile + i * 4 / COLUMNS * ld + i * 4 % COLUMNS); };
-    for (int i = threadIdx.x; i < there; i += THREADS) sums[blockIdx.z * FOURS + i] = *place(i);
+    for (int i = threadIdx.x; i < there; i += THREADS) sums[part * FOURS + i] = *place(i);
     const auto to_tile = [=](int i, const four<T> &total) { *place(i) = total; };
-    const int group = blockIdx.z / RFI_SPLIT_GROUP, first = group * RFI_SPLIT_GROUP,
+    const int group = part / RFI_SPLIT_GROUP, first = group * RFI_SPLIT_GROUP,
               count = min(p.splits - first, RFI_SPLIT_GROUP);
     four<T> *const mine = sums + (int64_t)first * FOURS;
     if (!rfi_is_last(tickets + group, count)) return false;
@@ -72,6 +77,13 @@ static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_schedule &p
     }
     __syncthreads(); /* the tile is written */
     return true;
+}
+
+/* Where the parts are blockIdx.z, and the tiles blockIdx.x and y. */
+template <int ROWS, int COLUMNS, int THREADS, class T>
+static __device__ __forceinline__ bool rfi_add_splits(const rfi_cuda_schedule &p, T *tile, int ld, int rows) {
+    return rfi_add_splits<ROWS, COLUMNS, THREADS>(
+        p, (int64_t)blockIdx.y * gridDim.x + blockIdx.x, blockIdx.z, tile, ld, rows);
 }
 
 #endif

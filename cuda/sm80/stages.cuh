@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* x and W on their way to stages in shared memory by cp.async, 16 bytes a piece, in the portable tensor-core kernels. A
- * shape S says
+/* x and W on their way to stages in shared memory by cp.async, in the portable tensor-core kernels. A shape S says
  *   threads       of a block
  *   item          bytes of a value
  *   row_bytes     of a row of a stage, in `pieces` pieces
- *   whole_pieces  whether pieces may be copied as a whole: rows begin at multiples of 16 bytes, and what the last piece
- * of a row holds beside the row may be read */
+ *   piece_bytes   of one: 16, or 8. Rows begin at multiples of these, and what the last piece of a row holds beside the
+ * row may be read */
 #ifndef ROWFOLD_CUDA_STAGES_CUH
 #define ROWFOLD_CUDA_STAGES_CUH
 
@@ -26,7 +25,7 @@ template <class S> struct source {
 template <class S>
 __device__ __forceinline__ source<S> source_of(const rfi_cuda_rows &rows, int64_t row0, int64_t count) {
     const int first = threadIdx.x / S::pieces;
-    const int64_t offset = ((row0 + first) * rows.ld + threadIdx.x % S::pieces * (16 / S::item)) * S::item;
+    const int64_t offset = ((row0 + first) * rows.ld + threadIdx.x % S::pieces * (S::piece_bytes / S::item)) * S::item;
     return source<S>{
         {(const char *)rows.data + offset, (const char *)rows.low + offset, (const char *)rows.least + offset},
         source<S>::step * rows.ld * S::item, (int)min(count - row0, (int64_t)INT32_MAX) - first};
@@ -42,8 +41,8 @@ __device__ __forceinline__ void copy_tile(uint32_t to, const char *from, int64_t
     for (int i = 0; i < ROWS / step; i++) {
         if (i * step < rows) {
             const uint32_t piece = to + i * step * S::row_bytes;
-            if (S::whole_pieces) rfi_copy_async_16(piece, from, bytes);
-            else rfi_copy_async_8(piece, from, min(bytes, 8)), rfi_copy_async_8(piece + 8, from + 8, max(bytes - 8, 0));
+            if (S::piece_bytes == 8) rfi_copy_async_8(piece, from, bytes);
+            else rfi_copy_async_16(piece, from, bytes);
         }
         from += stride;
     }

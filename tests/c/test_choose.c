@@ -339,6 +339,10 @@ static void test_measured(void) {
         const char *kernel;
     } expected[] = {
         {RF_FLOAT32, 704, 7808, 64, "few_32x64"},
+        {RF_FLOAT32, 4096, 64, 64, "few_32x64"},
+        {RF_FLOAT32, 8768, 256, 64, "narrow_128x64"},
+        {RF_FLOAT32, 100, 14336, 1024, "hopper_halves_128x128"},
+        {RF_FLOAT64, 64, 4096, 512, "mma_f64_32x64"},
         {RF_FLOAT32, 8221, 320, 64, "few_32x64"},
         {RF_FLOAT32, 4, 16384, 1024, "stream_8x64"},
         {RF_FLOAT32, 1, 12992, 1131, "stream_8x64"},
@@ -351,7 +355,9 @@ static void test_measured(void) {
         {RF_FLOAT32, 6, 2, 19200, "fma_64x128"},
         {RF_FLOAT64, 6989, 20, 880, "mma_f64_64x64"},
         {RF_FLOAT64, 64, 8528, 128, "few_f64_8x64"},
-        {RF_FLOAT64, 18, 7488, 3943, "mma_f64_64x64"},
+        {RF_FLOAT64, 18, 7488, 3943, "mma_f64_32x64"},
+        {RF_FLOAT64, 832, 4160, 19, "mma_f64_32x64"},
+        {RF_FLOAT64, 1024, 8192, 8192, "mma_f64_64x64"},
         {RF_BFLOAT16, 64, 15488, 256, "mma_16x64"},
         {RF_FLOAT16, 896, 13376, 64, "mma_64x64"},
         {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
@@ -391,6 +397,27 @@ static void test_parts(void) {
         }
 }
 
+/* Whole tiles for no more than whole rounds, and the rest in parts that fit into one round. */
+static void test_last_tiles_in_parts(void) {
+    const int kernel = rfi_cuda_kernel_find("mma_f64_64x64");
+    int in_parts = 0;
+    for (int64_t batch = 1; batch < 5000; batch = batch * 2 + 1)
+        for (int64_t columns = 1; columns < 50000; columns = columns * 3 / 2 + 1) {
+            rfi_cuda_problem p = problem_of(batch, 4096, columns, RF_FLOAT64, RF_FLOAT64, RF_MATH_F32);
+            const rfi_cuda_choice c = choose(&p, &large, kernel);
+            const int64_t rows = (batch + 63) / 64, tiles = rows * ((columns + 63) / 64),
+                          last = tiles - rows * c.whole_columns, round = 3 * c.multiprocessors;
+            CHECK(last > 0 || c.splits == 1, "%lld tiles, %lld of them not whole", (long long)tiles, (long long)last);
+            CHECK(c.splits == 1 || last * c.splits <= round, "%lld tiles in %d parts", (long long)last, c.splits);
+            CHECK(rows * c.whole_columns <= tiles / round * round, "%d whole columns of %lld tiles", c.whole_columns,
+                (long long)rows);
+            in_parts += c.whole_columns > 0;
+            p.alike = 1;
+            CHECK(!choose(&p, &large, kernel).whole_columns, "%lld tiles are not alike", (long long)tiles);
+        }
+    CHECK(in_parts > 10, "%d problems have tiles of both kinds", in_parts);
+}
+
 static void test_batch_invariant(void) {
     for (int kernel = -1; kernel < RFI_CUDA_NUM_KERNELS; kernel++) {
         rfi_cuda_problem p = problem_of(1, 512, 700, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
@@ -419,6 +446,7 @@ int main(void) {
     test_forced();
     test_infinities_of_weights();
     test_parts();
+    test_last_tiles_in_parts();
     test_batch_invariant();
     return failures != 0;
 }
