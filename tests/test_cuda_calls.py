@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
+from cuda_kernels import FORCE, KERNELS
 from datasets import ALL
 from rowfold import _lib
 from torch_devices import Gate
@@ -210,9 +211,10 @@ def call(batch, n):
         model.load_weights(np.zeros((n, 64), np.float32))(np.zeros((batch, 64), np.float32))
         return model.workspace_size(batch), free()
 call(65536, 60000)
-before = free()
-size, during = call(65536, 60000)
-print(size, before - during, before - free())
+for _ in range(3):
+    before = free()
+    size, during = call(65536, 60000)
+    print(size, before - during, before - free())
 """
 
 
@@ -223,13 +225,14 @@ def _python(code: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.alone
 def test_the_last_model_gives_workspaces_back(torch) -> None:
-    """In a process of its own, where no other model keeps them: what two calls in turn took was had anew."""
+    """In a process of its own, where no other model keeps them: what two calls in turn took was had anew. What is free
+    is the whole device's, and workers that end meanwhile give theirs back: one of three times must show it.
+    """
     done = _python(POOL)
     assert done.returncode == 0, done.stderr
-    size, taken, kept = map(int, done.stdout.split())
-    assert size > 256 << 20
-    assert taken > 0.9 * size
-    assert kept <= 64 << 20
+    times = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(times) == 3 and all(size > 256 << 20 for size, _, _ in times)
+    assert any(taken > 0.9 * size and kept <= 64 << 20 for size, taken, kept in times), times
 
 
 @pytest.mark.alone
@@ -527,6 +530,25 @@ def test_a_call_right_behind_an_update_waits_for_it(torch, dtype: str, features:
         got.append(model(x))
     for i, y in enumerate(got):
         assert torch.equal(y, expected[i % 2]), i
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_logits_right_behind_an_update(torch, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is cleared for a call without a reduction: its fold is right behind what prepares W."""
+    monkeypatch.setenv(FORCE, kernel)
+    generator = torch.Generator("cuda").manual_seed(0)
+    layers = (("float32", 256, 8), ("float32", 1024, 2000), ("float64", 256, 8), ("bfloat16", 512, 700))
+    for dtype, features, out in layers:
+        x = torch.randn(8, features, device="cuda", generator=generator).to(getattr(torch, dtype))
+        kinds = [torch.randn(out, features, device="cuda", generator=generator).to(x.dtype) * scale for scale in (1, 8)]
+        models = [rowfold.Model(f"linear({features}, {out}) | relu", dtype=dtype).load_weights(w) for w in kinds]
+        expected, model = [m(x) for m in models], models[0]
+        got = []
+        for i in range(20):
+            model.update_weights(kinds[i % 2], keep_form=True)
+            got.append(model(x))
+        for i, y in enumerate(got):
+            assert torch.equal(y, expected[i % 2]), (dtype, features, out, i)
 
 
 def test_update_does_not_wait(torch) -> None:
