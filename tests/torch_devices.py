@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import rowfold
 
@@ -24,6 +25,13 @@ if torch is not None and torch.cuda.is_available() and "cuda" in [b.name for b i
 
 needs_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 needs_torch_cuda = pytest.mark.skipif("cuda" not in DEVICES, reason="no CUDA device that PyTorch and rowfold share")
+
+
+def on_cuda(values: np.ndarray) -> Any:
+    """A tensor on the device; of bfloat16 from its bits."""
+    if values.dtype == np.uint16:
+        return torch.from_numpy(values.view(np.int16)).cuda().view(torch.bfloat16)
+    return torch.from_numpy(values).cuda()
 
 
 def captured(call: Callable[[], Any]) -> tuple[Any, Any]:
