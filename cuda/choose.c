@@ -49,8 +49,8 @@ static const double PREPARED_ROW = 1.9e-9, PREPARED_RAGGED_ROW = 3.3e-9, COPIED_
 /* What a row takes in the kernel behind a fold that merges states, likewise. */
 static const double MERGED_ROW = 0.5e-9;
 
-/* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where plain multiply-adds load
- * them one by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
+/* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where a kernel loads them one
+ * by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
 static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.26e-9};
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);

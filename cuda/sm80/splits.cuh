@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* K in parts, for tiles that are fewer than multiprocessors: a block a part. Each writes its sums; the last
- * of a tile, known by a ticket, adds all in the order of K and goes on with the fold. More than RFI_SPLIT_GROUP parts
- * are added a group at a time, each by its own last block, for one block alone gets little from the second-level cache:
+/* K in parts, for tiles that are fewer than multiprocessors, or for the last of many: a block a part. Each writes its
+ * sums; the last of a tile, known by a ticket, adds all in the order of K and goes on with the fold. More than
+ * RFI_SPLIT_GROUP parts are added a group at a time, each by its own last block, for one block alone gets little from
+ * the second-level cache:
  *
  *   parts     0  1  2  3  4  5  6  7    8  9 10 11 12 13 14 15   16 17 18
  *   groups    |------ group 0 -----|    |------ group 1 -----|   |- 2 -|     the last block of a group adds its parts
