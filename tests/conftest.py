@@ -48,6 +48,8 @@ settings.register_profile("ci", max_examples=60, **_COMMON)
 settings.register_profile("long", max_examples=3000, **_COMMON)
 settings.load_profile("ci")
 
+MOST_CACHED_BYTES = 256 << 20  # of a GPU's memory, by PyTorch in a worker between tests
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -201,6 +203,15 @@ def _alone(request: pytest.FixtureRequest) -> Iterator[None]:
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)  # for processes that a test forked, too
         os.close(lock)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_torch() -> Iterator[None]:
+    """What PyTorch keeps of a GPU's memory for its next arrays is missing in other workers."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > MOST_CACHED_BYTES:
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture(autouse=True)
