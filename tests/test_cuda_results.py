@@ -15,7 +15,7 @@ from cases import Case, flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
-from stored import widen
+from stored import store, widen
 from torch_devices import captured
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
@@ -104,6 +104,32 @@ def test_ties_and_special_values() -> None:
             assert (y.argmax == expected).all(), values
             assert np.array_equal(y.max, np.full((8, 1), b.max()), equal_nan=True), values
             assert (y.argmin == np.argmin(b)).all(), values
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_comparisons_of_any_logits(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros of both signs, neighbours, the largest, infinities and NaN, before a row's own column and behind it."""
+    n, rng = 700, np.random.default_rng(5)
+    top, tiny = (65504, 2.0**-24) if dtype == "float16" else (2.0**127, 2.0**-133)
+    kinds = [[0.0, 1.0, -1.0, tiny, -tiny], [np.inf, top, -top, -np.inf, 0.0], [np.inf, np.nan, -np.inf, 1.0, 0.0]]
+    for values in kinds:
+        b, signs = rng.choice(np.float32(values), n), rng.choice(np.float32([-1, 1]), n)
+        z = b * signs
+        targets = np.arange(130) * 5 % n
+        q, j = z[targets][:, None], targets[:, None]
+        before = (z > q) | (np.isnan(z) & ~np.isnan(q))
+        equal = (z == q) | (np.isnan(z) & np.isnan(q))
+        ranks = (before | equal & (np.arange(n) < j)).sum(1)
+        order = np.lexsort((np.arange(n), -np.where(np.isnan(z), 0, z), ~np.isnan(z)))[:20]
+        w, x = store(np.zeros((n, 70)), dtype), store(np.zeros((130, 70)), dtype)
+        with_all = "linear | mul(@signs) | rank(#target), topk(20), argmax"
+        for kernel in each(monkeypatch):
+            with rowfold.Model(with_all, 70, n, dtype=dtype, backend="cuda", simplify="none") as model:
+                model.load_weights(w, store(b, dtype), {"signs": store(signs, dtype)})
+                y = model(x, target=targets)
+            assert (y.rank[:, 0] == ranks).all(), (kernel, values)
+            assert (y.topk.indices == order).all(), (kernel, values)
+            assert (y.argmax == order[0]).all(), (kernel, values)
 
 
 @pytest.mark.parametrize("batch", [9, 300])

@@ -23,26 +23,55 @@ template <int N> __device__ __forceinline__ void pick_column(
         if (offset == j / 4 * 8 + j % 2) ((float *)f.visitor.picked)[row] = v[j];
 }
 
-/* Of columns that all lie before the bound z's own, or all behind it, those come before it that are not at or below
- * this: NaN, too, and of equal ones those that lie before. */
-__device__ __forceinline__ float threshold_of(float z, bool lie_before) {
-    if (!lie_before) return z;
-    if (z == -INFINITY) return NAN;
+/* Of columns that all lie before the bound z's own, or all behind it, those come before it that are not below this:
+ * NaN, too, and of equal ones those that lie before. Not 0, for -0 - 0 has a sign, -0 - -0 has none. NaN: no others do.
+ */
+__device__ __forceinline__ float least_before(float z, bool lie_before) {
+    if (lie_before) return z == 0 ? -0.0f : z;
+    if (z == INFINITY) return NAN;
     const int bits = __float_as_int(z);
-    return z != z ? INFINITY : __int_as_float(z > 0 ? bits - 1 : z < 0 ? bits + 1 : (int)0x80000001);
+    return __int_as_float(z > 0 ? bits + 1 : z < 0 ? bits - 1 : z == 0 ? 1 : bits);
 }
 
-/* word |= bit if x is above t or either is NaN. By hand: the compiler makes a tree of selects of all columns, and
- * spills the tree. */
-__device__ __forceinline__ void mark_above(uint32_t &word, float x, float t, uint32_t bit) {
-    asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %2;\n@p or.b32 %0, %0, %3;\n}" : "+r"(word) : "f"(x), "f"(t), "r"(bit));
+/* A mask of the first `count` bits. */
+__device__ __forceinline__ uint64_t first_bits(int count) {
+    return count < 64 ? (UINT64_C(1) << count) - 1 : ~UINT64_C(0);
+}
+
+/* To above[r] the columns of a thread in row r that are not below t[r], a bit each; NaN is not. By the signs of
+ * differences, shifted into words side by side: two instructions a column, none of which waits for a predicate. */
+template <int N>
+__device__ __forceinline__ void mark_not_below(const float (&v)[N], const float (&t)[2], uint64_t (&above)[2]) {
+    constexpr int WORDS = (N / 2 + 31) / 32, BITS = N / 2 < 32 ? N / 2 : 32;
+    static_assert(N / 2 % BITS == 0, "whole words");
+    uint32_t below[2][WORDS] = {};
+#pragma unroll
+    for (int i = BITS - 1; i >= 0; i--)
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int j = w * BITS + i;
+                below[r][w] = __funnelshift_l(__float_as_uint(v[j / 2 * 4 + 2 * r + j % 2] - t[r]), below[r][w], 1);
+            }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        above[r] = 0;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) above[r] |= (uint64_t)(~below[r][w] & (uint32_t)first_bits(BITS)) << w * BITS;
+    }
+}
+
+/* word |= bit if x is NaN. By hand: the compiler makes a tree of selects of all columns, and spills the tree. */
+__device__ __forceinline__ void mark_nan(uint32_t &word, float x, uint32_t bit) {
+    asm("{\n.reg .pred p;\nsetp.nan.f32 p, %1, %1;\n@p or.b32 %0, %0, %2;\n}" : "+r"(word) : "f"(x), "r"(bit));
 }
 
 /* How many of a thread's columns of a row, which are as in fold_columns, lie before the place `offset` from the first,
  * as a mask of so many bits. */
 template <int N> __device__ __forceinline__ uint64_t places_before(int64_t offset) {
-    const int at = (int)min(max(offset, (int64_t)0), (int64_t)2 * N), count = at / 8 * 2 + min(at % 8, 2);
-    return count < 64 ? (UINT64_C(1) << count) - 1 : ~UINT64_C(0);
+    const int at = (int)min(max(offset, (int64_t)0), (int64_t)2 * N);
+    return first_bits(at / 8 * 2 + min(at % 8, 2));
 }
 
 /* All columns of a thread as they lie, for the first bound. */
@@ -88,23 +117,32 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     among = any_of_warp(among);
     uint64_t found[2] = {};
 #pragma unroll 1
-    for (int round = among; round >= 0; round--)
+    for (int round = among; round >= 0; round--) {
+        const float t[2] = {least_before(z[0], !round && ahead[0]), least_before(z[1], !round && ahead[1])};
+        uint64_t above[2];
+        mark_not_below(v, t, above);
+        if (any_of_warp(t[0] != t[0] || t[1] != t[1])) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                uint64_t nan = 0;
+#pragma unroll
+                for (int w = 0; w < (N / 2 + 31) / 32; w++) {
+                    uint32_t word = 0;
+#pragma unroll
+                    for (int i = 32 * w; i < min(N / 2, 32 * w + 32); i++)
+                        mark_nan(word, v[i / 2 * 4 + 2 * r + i % 2], 1u << i % 32);
+                    nan |= (uint64_t)word << 32 * w;
+                }
+                if (t[r] != t[r]) above[r] = nan;
+            }
+        }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float t = threshold_of(z[r], !round && ahead[r]);
-            uint64_t above = 0;
-#pragma unroll
-            for (int w = 0; w < (N / 2 + 31) / 32; w++) {
-                uint32_t word = 0;
-#pragma unroll
-                for (int i = 32 * w; i < min(N / 2, 32 * w + 32); i++)
-                    mark_above(word, v[i / 2 * 4 + 2 * r + i % 2], t, 1u << i % 32);
-                above |= (uint64_t)word << 32 * w;
-            }
-            if (!among) found[r] = above;
-            else if (!round) found[r] |= above & ahead[r];
-            else if (z[r] == z[r]) found[r] = above & ~ahead[r];
+            if (!among) found[r] = above[r];
+            else if (!round) found[r] |= above[r] & ahead[r];
+            else if (z[r] == z[r]) found[r] = above[r] & ~ahead[r];
         }
+    }
     unsigned mine = 0; /* of both rows, of which this thread has 64 columns each at most */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
