@@ -37,6 +37,7 @@ cuda_sm90_cu = \
 	cuda/sm90/halves.cu \
 	cuda/sm90/searches_128x256.cu \
 	cuda/sm90/searches_64x128.cu \
+	cuda/sm90/stores.cu \
 	cuda/sm90/small.cu
 cuda_h = \
 	cuda/affine.h \

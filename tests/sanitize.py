@@ -25,6 +25,7 @@ import numpy as np
 import rowfold
 from cases import Case, make_case
 from device_array import DeviceArray
+from stored import store
 
 # dtype of W, of x, and the accuracy of the products: all that the kernels are compiled for.
 FORMS = {
@@ -87,14 +88,17 @@ def cases(chains: list[str], shapes: list[tuple[int, int, int]], form: str) -> I
                 data.w[np.arange(shape[1]) % shape[2], np.arange(shape[1])] = 0
             if form == "infinite float32":  # several in a row, and rows without
                 data.w[::2, -2:] = np.inf
-            yield odd_rows(make_case(chain, data, vectors, w_dtype, x_dtype))
+            y_dtype = w_dtype if chain == "linear" and "16" in w_dtype and i % 3 != 1 else None
+            yield odd_rows(make_case(chain, data, vectors, w_dtype, x_dtype, y_dtype))
 
 
 def on_device(case: Case, model: rowfold.Model, width: int, aligned: bool) -> np.ndarray:
     """The result of a call on device memory, x and y with gaps between their rows that nobody wrote."""
     k = case.x.shape[1]
     x = DeviceArray(case.x, (k + 7) // 8 * 8) if aligned else DeviceArray(case.x, k + 1 + k % 2, 1)
-    y = DeviceArray(np.full((len(case.x), width), 7, case.y_dtype), width + 3)
+    y = DeviceArray(
+        store(np.full((len(case.x), width), 7.0), case.y_dtype), (width + 7) // 8 * 8 + 8 if aligned else width + 3
+    )
     model(x, out=y)
     return y.numpy()
 

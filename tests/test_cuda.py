@@ -19,6 +19,7 @@ from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from device_array import DeviceArray
 from hypothesis import given, settings
+from stored import store
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -140,6 +141,31 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
             for _ in range(20):
                 model(x, out=y)
             some.check(y.numpy()[::97], dtype, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("chain", ["linear", "linear | mul(0.5) | clamp(-3, 3)", "linear | gelu"])
+def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of 16 bytes where y lies so and all columns of a tile are there, one by one elsewhere: float32 results,
+    rounded, and nothing beside them.
+    """
+    for batch, k, n in ((300, 200, 520), (131, 330, 600), (200, 70, 256)):
+        case = _case(chain, batch, k, n, dtype)
+        x = DeviceArray(case.x)
+        for _ in each(monkeypatch, [name for name in _HOPPER if "answers" not in name and "searches" not in name]):
+            with case.model("cuda", simplify="none") as model:
+                expected = store(model(case.x), dtype)
+            with replace(case, y_dtype=dtype).model("cuda", simplify="none") as model:
+                for ld, skip in ((n, 0), (n + 8, 8), (n + 4, 0), (n + 8, 4), (n + 2, 0), (n + 1, 0), (n + 8, 1)):
+                    y = DeviceArray(np.full((batch, ld + skip), store(np.array(7.0), dtype)))
+                    y.shape, y.pointer = (batch, n), y.pointer + skip * y.dtype.itemsize
+                    y.ld = ld + skip
+                    model(x, out=y)
+                    y.shape, y.pointer = (batch, ld + skip), y.pointer - skip * y.dtype.itemsize
+                    got = y.numpy()
+                    assert (got[:, skip : skip + n] == expected).all(), (chain, dtype, ld, skip)
+                    beside = np.delete(got, np.s_[skip : skip + n], axis=1)
+                    assert (beside == store(np.array(7.0), dtype)).all(), (chain, dtype, ld, skip)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ struct Parameters {
 };
 
 /* ANSWERS: for states of rfi_answers and row inputs, in place of pairs. SEARCHES: with what goes beside the fold, which
- * takes registers. */
+ * takes registers. STORES: logits are stored, and nothing is folded. */
 template <int X_TERMS_, int W_TERMS_, bool BF16_, int BM_, int BN_, int CLUSTER_M_, int CLUSTER_N_, bool ANSWERS_,
-    bool SEARCHES_, bool TF32_ = false>
+    bool SEARCHES_, bool STORES_ = false, bool TF32_ = false>
 struct Config {
     static constexpr int X_TERMS = X_TERMS_,
                          W_TERMS = W_TERMS_; /* 16-bit terms that a value of x and of W is the sum of */
@@ -53,7 +53,8 @@ struct Config {
         X_TERMS > W_TERMS ? X_TERMS : W_TERMS; /* products of terms i and j are taken where i + j is below */
     static constexpr int PRODUCTS = X_TERMS == 3 && W_TERMS == 3 ? 6 : X_TERMS + W_TERMS - 1;
     static constexpr bool ROW_INPUTS = ANSWERS_, SEARCHES = SEARCHES_;
-    static constexpr bool ASKS_BY_SHUFFLE = SEARCHES_; /* see are_there */
+    static constexpr bool STORES = STORES_;
+    static constexpr bool ASKS_BY_SHUFFLE = SEARCHES_ || STORES_; /* see are_there */
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
     static constexpr bool PROMOTE =
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when
@@ -144,9 +145,13 @@ template <class C> __device__ __forceinline__ Walk first_tile(const Parameters &
 /* Whether states are merged by this kernel: the last to write one of a row is known by its ticket. */
 __device__ __forceinline__ bool draws_tickets(const rfi_cuda_fold &f) { return f.schedule.tickets != NULL; }
 
+template <class C> __device__ __forceinline__ bool reduces(const Parameters &p) {
+    return !C::STORES && p.fold.visitor.chain.reduction != RF_OP_NONE;
+}
+
 /* Warps of a block that take_next is for. */
-__device__ __forceinline__ int tile_readers(const Parameters &p) {
-    return 4 * CONSUMERS + 1 + (p.fold.visitor.chain.reduction == RF_OP_NONE ? 0 : CONSUMERS);
+template <class C> __device__ __forceinline__ int tile_readers(const Parameters &p) {
+    return 4 * CONSUMERS + 1 + (reduces<C>(p) ? CONSUMERS : 0);
 }
 
 /* Whether a row of those that a cluster computes with this block has two levels (see rfi_cuda_levels): they go through

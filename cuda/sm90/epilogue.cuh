@@ -278,12 +278,87 @@ template <int SIZE> __device__ __forceinline__ void store_logits(
     }
 }
 
-/* Whether so many columns are there, from the first of the four lanes' on. Beside a search, which has shuffles of its
- * own, the compiler must see that it is the same for a warp, elsewhere the shuffle would cost: see hopper.md 80. */
+/* Whether so many columns are there, from the first of the four lanes' on. Where shuffles follow, of a search or of
+ * what is stored, the compiler must see that it is the same for a warp, elsewhere the shuffle would cost: see
+ * hopper.md 80. */
 template <class C> __device__ __forceinline__ bool are_there(const rfi_cuda_product &f, int64_t column, int count) {
     const bool there = column / 8 * 8 + count <= f.out_features;
     if constexpr (C::ASKS_BY_SHUFFLE) return __shfl_sync(~0u, (int)there, 0);
     return there;
+}
+
+/* Two values as they are stored, the first in the lower half. */
+template <class T> __device__ __forceinline__ uint32_t packed(float first, float second);
+template <> __device__ __forceinline__ uint32_t packed<__half>(float first, float second) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+template <> __device__ __forceinline__ uint32_t packed<__nv_bfloat16>(float first, float second) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+/* Word j of lane i of four to word i of lane j. */
+__device__ __forceinline__ void transpose_lanes(uint32_t (&w)[4]) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        const bool upper = threadIdx.x & step;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & step) continue;
+            const uint32_t got = __shfl_xor_sync(~0u, upper ? w[i] : w[i + step], step);
+            if (upper) w[i] = got;
+            else w[i + step] = got;
+        }
+    }
+}
+
+/* Logits of 16 bits, all of whose columns are there: 16 bytes a lane and 64 of a row side by side, for a sector of
+ * which half is written takes as long as a whole one, twice. `column` is that of the first of the four lanes. */
+template <class T, int SIZE> __device__ __forceinline__ void store_pieces(
+    const rfi_cuda_fold &f, const float (&v)[SIZE], int64_t row, int64_t column, const bool (&stored)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        T *const to = (T *)f.visitor.y + (row + 8 * r) * f.visitor.ldy + column + threadIdx.x % 4 * 8;
+#pragma unroll
+        for (int g = 0; g < SIZE / 4; g += 4) {
+            uint32_t w[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) w[i] = packed<T>(v[4 * (g + i) + 2 * r], v[4 * (g + i) + 2 * r + 1]);
+            transpose_lanes(w);
+            if (stored[r]) *(uint4 *)(to + g * 8) = {w[0], w[1], w[2], w[3]};
+        }
+    }
+}
+
+/* Sums of products to logits, through the steps, and to y. `table` begins at this thread's first column. */
+template <class C, int N> __device__ __forceinline__ void store_sums(const rfi_cuda_fold &f, float (&total)[N],
+    int64_t row, int64_t column, const float *table, const float (&row_scale)[2]) {
+    constexpr int SIZE = N < CHUNK ? N : CHUNK;
+    const int dtype = f.visitor.y_dtype;
+    const bool pieces = (dtype == RF_FLOAT16 || dtype == RF_BFLOAT16) && (uintptr_t)f.visitor.y % 16 == 0 &&
+        f.visitor.ldy % 8 == 0 && are_there<C>(f.product, column, 2 * N);
+    bool stored[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) stored[r] = row + 8 * r < f.product.batch && !is_irregular(f.product, row + 8 * r);
+    const int64_t first = column / 8 * 8;
+    /* Without steps all registers at once. */
+    if (pieces && !f.visitor.chain.num_pre) {
+        scale_and_shift<C>(f.product, total, 0, table, row_scale);
+        if (dtype == RF_FLOAT16) store_pieces<__half>(f, total, row, first, stored);
+        else store_pieces<__nv_bfloat16>(f, total, row, first, stored);
+        return;
+    }
+#pragma unroll 1
+    for (int c = 0; c < N / SIZE; c++) {
+        float v[SIZE];
+        take_chunk(total, c, v);
+        scale_and_shift<C>(f.product, v, c, table, row_scale);
+        apply_steps<C>(f.visitor, v, c, row, table);
+        if (!pieces) store_logits(f, v, row, column + c * SIZE * 2);
+        else if (dtype == RF_FLOAT16) store_pieces<__half>(f, v, row, first + c * SIZE * 2, stored);
+        else store_pieces<__nv_bfloat16>(f, v, row, first + c * SIZE * 2, stored);
+    }
 }
 
 /* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its
@@ -304,6 +379,10 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
     if (f.product.x.scale) {
         row_scale[0] = row < f.product.batch ? f.product.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.product.batch ? f.product.x.scale[row + 8] : 1;
+    }
+    if constexpr (C::STORES) {
+        store_sums<C>(f, total, row, column, table, row_scale);
+        return;
     }
     state[0] = state[1] = empty_state<C::TOTALS>(reduction);
     /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */

@@ -321,7 +321,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
-        if (p.fold.visitor.chain.reduction != RF_OP_NONE) {
+        if (reduces<C>(p)) {
             if (walk.count)
                 finish_tile<C::TOTALS>(
                     p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
@@ -329,7 +329,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             previous = tile;
         }
     }
-    if (walk.count && draws_tickets(p.fold))
+    if (!C::STORES && walk.count && draws_tickets(p.fold))
         finish_tile<C::TOTALS>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
@@ -353,7 +353,7 @@ __device__ __forceinline__ void init_barriers(const Parameters &p, const Shared<
     for (int i = 0; i < CONSUMERS; i++) mbarrier_init(sh.drawn + 8 * i, 1);
     for (int i = 0; i < HANDED_OUT; i++) {
         mbarrier_init(sh.tile_full + 8 * i, 1);
-        mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers(p) + C::CLUSTER - 1);
+        mbarrier_init(sh.tile_empty + 8 * i, C::CLUSTER * tile_readers<C>(p) + C::CLUSTER - 1);
     }
     mbarrier_init_fence();
     prefetch_map(&p.x[0]);
@@ -395,7 +395,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             if (elect_lane()) produce_stages<C>(p, sh, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);
-        else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
+        else if (reduces<C>(p))
             draw_tickets<C>(p, sh, warp - 2, draws_tickets(p.fold),
                 [&](const Walk &walk) { return slot_of<C>(p, walk.of<C>(rank), warp - 2); });
     } else {

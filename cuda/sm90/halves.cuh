@@ -25,12 +25,12 @@ struct Parameters : hopper::Parameters {
     int32_t w_once;  /* W is read by one cluster: it leaves the L2 first */
 };
 
-template <int X_TERMS_, int W_TERMS_, bool BF16_> struct Config
+template <int X_TERMS_, int W_TERMS_, bool BF16_, bool STORES_ = false> struct Config
     : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false, false> {
     using Whole = hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 128, 1, 1, false, false>;
     /* What a block ends with. */
-    struct Folded : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 64, 1, 2, false, false> {
-        static constexpr bool ASKS_BY_SHUFFLE = Whole::PROMOTE; /* hopper.md 85 */
+    struct Folded : hopper::Config<X_TERMS_, W_TERMS_, BF16_, 128, 64, 1, 2, false, false, STORES_> {
+        static constexpr bool ASKS_BY_SHUFFLE = Whole::PROMOTE || STORES_; /* hopper.md 85 */
     };
     static constexpr int PART = Whole::K;     /* columns whose products the tensor cores add, where they are promoted */
     static constexpr int K = 64, X_ROW = 128; /* columns of a stage, and bytes of a row of x there */
@@ -257,7 +257,7 @@ template <class C> __device__ __forceinline__ void consume(
     using E = typename C::Folded;
     const uint64_t a = wgmma_descriptor<C::X_ROW>(sh.stages + at.warpgroup * 64 * C::X_ROW);
     const uint64_t b = wgmma_descriptor<C::W_ROW>(sh.stages + C::X_BYTES);
-    const bool reduces = p.fold.visitor.chain.reduction != RF_OP_NONE, joins = reduces && at.rank == 0;
+    const bool joins = reduces<E>(p) && at.rank == 0;
     Ring ring = {0, 0};
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
@@ -285,14 +285,14 @@ template <class C> __device__ __forceinline__ void consume(
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<E>(p.fold, mine, row, column, sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
-        if (reduces) {
+        if (reduces<E>(p)) {
             if (walk.count)
                 finish_tile<1>(p, at.warpgroup, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
             join_and_write<C>(p, at, place_of(p, walk.tile, at.warpgroup), state, sh, pairs, walk.count % 2);
             previous = walk.tile;
         }
     }
-    if (walk.count && draws_tickets(p.fold))
+    if (!E::STORES && walk.count && draws_tickets(p.fold))
         finish_tile<1>(p, at.warpgroup, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<64>::Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
@@ -325,7 +325,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
         irregular = 0;
         mbarrier_init(ready, 1);
         mbarrier_init(pairs.full, 1);
-        init_barriers(p, sh, C::STAGES, 1);
+        init_barriers<E>(p, sh, C::STAGES, 1);
     }
     __syncthreads();
     cluster_sync();
@@ -339,7 +339,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             if (elect_lane()) produce_stages<C>(p, sh, ready, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
-        else if (p.fold.visitor.chain.reduction != RF_OP_NONE)
+        else if (reduces<E>(p))
             draw_tickets<E>(p, sh, warp - 2, rank == 0 && draws_tickets(p.fold),
                 [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
     } else {

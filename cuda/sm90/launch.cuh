@@ -207,13 +207,19 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     return error;
 }
 
+/* Whether the logits are stored, of one product, beside which storing them shows: see stores.cu. */
+inline bool stores(const rfi_cuda_fold &f) {
+    return f.visitor.chain.reduction == RF_OP_NONE && f.product.w.dtype != RF_FLOAT32 &&
+        rfi_terms_of(f.product.x) == 1 && rfi_terms_of(f.product.w) == 1;
+}
+
 /* By the terms that x and W are in. */
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bool SEARCHES = false>
 cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = rfi_terms_of(f.product.x), w_terms = rfi_terms_of(f.product.w);
     const bool bf16 = f.product.w.dtype == RF_BFLOAT16;
     if (f.product.w.dtype == RF_FLOAT32)
-        return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES, true>>(f, stream);
+        return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES, false, true>>(f, stream);
     if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 2 && w_terms == 2)
