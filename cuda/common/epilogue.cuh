@@ -348,17 +348,18 @@ struct rfi_neighbours {
     int64_t from, count, to;
 };
 
-/* Rows of so few states are combined by a thread each: nothing waits for lanes that have none. In double a factor takes
- * many instructions, and lanes that wait with it are worth more: rows of more states have RFI_FEW_LANES, each of which
- * has several factors under way. */
-template <class T> constexpr int RFI_FEW_PARTIALS = sizeof(T) == 8 ? 32 : 4;
-constexpr int RFI_FEW_LANES = 8;
+/* Rows of so few states are combined by a thread each: nothing waits for lanes that have none. Rows of more, up to so
+ * many, have RFI_FEW_LANES, for of the rows of a large tile a warp has several turns. In double a factor takes many
+ * instructions, and lanes that wait with it are worth more: rows of yet more states have RFI_MORE_LANES, each of which
+ * has several factors under way; of other types a warp. */
+template <class T> constexpr int RFI_LEAST_PARTIALS = sizeof(T) == 8 ? 4 : 8;
+constexpr int RFI_FEW_PARTIALS = 32, RFI_FEW_LANES = 4, RFI_MORE_LANES = 8;
 
 /* The states of a row that the `lane`-th of LANES neighbouring lanes has, every LANES-th, and what those of all lanes
  * come to, which all get. A lane whose `of.count` is 0 has none. */
 template <class R, int LANES, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
     const rfi_cuda_visitor &p, const rfi_neighbours &of, int64_t row, int lane) {
-    constexpr int N = R::TOTALS, CHUNK = sizeof(T) == 8 && N == 1 ? 8 : 4;
+    constexpr int N = R::TOTALS, CHUNK = N == 1 ? 8 : 4;
     const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
@@ -421,9 +422,27 @@ template <class R, class T> static __device__ __forceinline__ void rfi_combine_s
     rfi_join_lanes<R, 32>(s);
 }
 
+/* LANES to a row, which a warp takes turns with. Once it has a row for every lane, the lanes finish theirs. */
+template <class R, int LANES, class T, class Finish> static __device__ __forceinline__ void rfi_combine_by_lanes(
+    const rfi_cuda_visitor &p, const rfi_neighbours &of, Finish finish) {
+    const int lane = threadIdx.x % LANES, stride = blockDim.x / LANES;
+    rfi_state_of<T, R::TOTALS> mine = {};
+    int64_t row = -1;                                       /* whose state that is */
+    for (int r0 = 0, had = 0; r0 < of.rows; r0 += stride) { /* all lanes of a warp take part */
+        const int r = r0 + threadIdx.x / LANES;
+        rfi_neighbours its = of;
+        if (r >= of.rows) its.count = 0;
+        const auto all = rfi_combine_few<R, LANES, T>(p, its, of.first + r, lane);
+        if (lane == had && r < of.rows) mine = all, row = of.first + r;
+        if (++had < LANES && r0 + stride < of.rows) continue;
+        if (row >= 0) finish(row, mine);
+        had = 0, row = -1;
+    }
+}
+
 /* What joined states come to: to memory, or through the steps behind the reduction to y. The warps take turns by
- * RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. In double each turn's rows
- * have RFI_FEW_LANES lanes each. */
+ * RFI_COMBINED_ROWS rows; once a warp has a row for every lane, the lanes finish theirs. In which way the states are
+ * joined, and so what bits they come to, depends on their number alone. */
 template <class R, class T>
 static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &p, const rfi_neighbours &of) {
     constexpr int ROWS = RFI_COMBINED_ROWS;
@@ -431,27 +450,20 @@ static __device__ __forceinline__ void rfi_combine_rows_of(const rfi_cuda_fold &
         if (of.to >= 0) rfi_write_state(p.visitor.partials, row * p.visitor.num_partials + of.to, s);
         else rfi_finish_whole<R, T>(p.visitor, row, s);
     };
-    if (of.count <= RFI_FEW_PARTIALS<T>) {
+    if (of.count <= RFI_LEAST_PARTIALS<T>) {
         for (int r = threadIdx.x; r < of.rows; r += blockDim.x)
             finish(of.first + r, rfi_combine_few<R, 1, T>(p.visitor, of, of.first + r, 0));
         return;
     }
-    rfi_state_of<T, R::TOTALS> mine = {};
-    int64_t row = -1; /* whose state that is */
+    if (of.count <= RFI_FEW_PARTIALS) {
+        rfi_combine_by_lanes<R, RFI_FEW_LANES, T>(p.visitor, of, finish);
+        return;
+    }
     if constexpr (sizeof(T) == 8) {
-        constexpr int LANES = RFI_FEW_LANES;
-        const int lane = threadIdx.x % LANES, stride = blockDim.x / LANES;
-        for (int r0 = 0, had = 0; r0 < of.rows; r0 += stride) { /* all lanes of a warp take part */
-            const int r = r0 + threadIdx.x / LANES;
-            rfi_neighbours its = of;
-            if (r >= of.rows) its.count = 0;
-            const auto all = rfi_combine_few<R, LANES, T>(p.visitor, its, of.first + r, lane);
-            if (lane == had && r < of.rows) mine = all, row = of.first + r;
-            if (++had < LANES && r0 + stride < of.rows) continue;
-            if (row >= 0) finish(row, mine);
-            had = 0, row = -1;
-        }
+        rfi_combine_by_lanes<R, RFI_MORE_LANES, T>(p.visitor, of, finish);
     } else {
+        rfi_state_of<T, R::TOTALS> mine = {};
+        int64_t row = -1; /* whose state that is */
         const int lane = threadIdx.x % 32, stride = blockDim.x / 32 * ROWS;
         for (int r = threadIdx.x / 32 * ROWS, had = 0; r < of.rows; r += stride) {
             rfi_state_of<T, R::TOTALS> s[ROWS];
