@@ -76,18 +76,23 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) fold_few_f64(const __grid_con
     const uint32_t ring = rfi_shared_address(shared) + warp * SLOTS * SLOT;
     double sum[EACH][ROWS] = {};
     int64_t asked = first + warp * CHUNK;
-    const auto load = [&](int slot) {
-        if (asked < end) {
-            w.load(ring + slot * SLOT, asked, end);
-            x.load(ring + slot * SLOT + W_BYTES, asked, end);
-        }
+    const auto load_w = [&](int slot, int64_t k) {
+        if (k < end) w.load(ring + slot * SLOT, k, end);
+    };
+    const auto load_x = [&](int slot) {
+        if (asked < end) x.load(ring + slot * SLOT + W_BYTES, asked, end);
         rfi_copy_commit();
         asked += WARPS * CHUNK;
     };
+    /* W is asked for while the kernel in front of this one ends, unless that may be writing it. */
+    const bool early = !p.schedule.w_in_flight;
     rfi_release_next();
-    rfi_wait_for_previous();
+    if (!early) rfi_wait_for_previous();
 #pragma unroll
-    for (int slot = 0; slot < SLOTS; slot++) load(slot);
+    for (int slot = 0; slot < SLOTS; slot++) load_w(slot, asked + slot * WARPS * CHUNK);
+    if (early) rfi_wait_for_previous();
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) load_x(slot);
     int slot = 0;
     for (int64_t k0 = first + warp * CHUNK; k0 < end; k0 += WARPS * CHUNK) {
         const uint32_t w_chunk = ring + slot * SLOT, x_chunk = w_chunk + W_BYTES;
@@ -109,7 +114,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS) fold_few_f64(const __grid_con
             }
         }
         __syncwarp(); /* the chunk is read */
-        load(slot);
+        load_w(slot, asked);
+        load_x(slot);
         if (++slot == SLOTS) slot = 0;
     }
     rfi_copy_wait<0>();
