@@ -28,9 +28,9 @@ static const double STREAM32 = 128; /* and of float32 on any device, where share
 
 static const double LAUNCH_SECONDS = 3e-6; /* from one kernel of a stream to the next */
 
-/* Bytes of a tile's sums that one block adds in a second, of however many parts, and what it takes besides where these
- * are counted: measured on 9.0. */
-static const double ADDED = 4.5e9, ADDED_SECONDS = 4e-6;
+/* Bytes of a tile's sums that one block adds in a second, of however many parts, where these are not counted: measured
+ * on 9.0. */
+static const double ADDED = 4.5e9;
 
 /* What the last block of a tile waits for the parts of K of others, those of a last round longer; and what combining a
  * state takes, and of each of the tile's rows; one for so many columns whatever the kernel's own have, up to as many as
@@ -51,7 +51,7 @@ static const double MERGED_ROW = 0.5e-9;
 
 /* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where a kernel loads them one
  * by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
-static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.26e-9};
+static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.18e-9};
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
@@ -172,11 +172,13 @@ typedef struct family {
     int fewer_parts; /* than there is room for, if that is expected to be faster */
     int shares;      /* so many of its blocks share a multiprocessor: a round has all of them */
     double share[4]; /* of what these reach together, what fewer do: one, two and so on; 0: all is said by `shares` */
-    double added;    /* bytes of parts of K that a block adds in a second, measured on 9.0; 0: ADDED counts */
+    double added;    /* bytes of parts of K that a block adds in a second, and */
+    double add;      /* seconds that it takes besides, measured on 9.0; 0: ADDED counts */
     int by_rows;     /* folds faster where a tile has few rows */
     int least_rows;  /* that a tile is computed with, down by halves to the batch; 0: all that it has */
     double by_value; /* where rows are no whole pieces of 16 bytes it loads values one by one, and if these are W's,
                         too, takes so many seconds more */
+    double unhidden; /* of what loading these takes, so much does not go on while it multiplies */
     double value;    /* seconds that a multiprocessor takes for a value of x, measured on 9.0; 0: what FEED and the
                         arithmetic say */
     double start;    /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
@@ -189,12 +191,19 @@ static const family MMA = {.unit = MMA16, .terms = 1};
 static const family MMA_64 = {.unit = MMA16, .terms = 1, .parts = 1};
 static const family MMA_16 = {.unit = MMA16, .terms = 1, .parts = 2};
 static const family STREAM = {.unit = STREAMED32, .parts = 1, .shares = 1, .least_rows = 1};
-static const family FEW = {.unit = FMA32, .parts = 2, .shares = 2, .by_value = 7.5e-6, .start = 2e-6};
+static const family FEW =
+    {.unit = FMA32, .parts = 2, .shares = 2, .share = {0.85, 1}, .by_value = 7.5e-6, .unhidden = 0.3, .start = 1.4e-6};
 static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.42e-9};
 static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.2e-9};
 static const family NARROW_TILES = {.unit = FMA32, .parts = 2, .shares = 2};
-static const family NARROW_TILES_64 =
-    {.unit = FMA32, .parts = 2, .fewer_parts = 1, .shares = 1, .added = 36e9, .by_value = 5.5e-6};
+static const family NARROW_TILES_64 = {.unit = FMA32,
+    .parts = 2,
+    .fewer_parts = 1,
+    .shares = 1,
+    .added = 36e9,
+    .add = 4e-6,
+    .by_value = 5.5e-6,
+    .unhidden = 0.5};
 static const family FMA = {.unit = FMA32, .by_value = 5.5e-6, .by_rows = 1};
 static const family MMA_F64 = {.unit = MMA64,
     .by_rows = 1,
@@ -204,6 +213,7 @@ static const family MMA_F64 = {.unit = MMA64,
     .shares = 3,
     .share = {0.64, 0.7, 1},
     .added = 20e9,
+    .add = 4e-6,
     .by_value = 2e-6,
     .start = 3e-6};
 static const family MMA_F64_32 = {.unit = MMA64,
@@ -211,11 +221,19 @@ static const family MMA_F64_32 = {.unit = MMA64,
     .parts = 4,
     .fewer_parts = 1,
     .shares = 4,
-    .share = {0.67, 0.74, 0.87, 1},
+    .share = {0.85, 0.88, 0.94, 1},
     .added = 20e9,
+    .add = 4e-6,
     .by_value = 2e-6,
     .start = 3e-6};
-static const family FEW_F64 = {.unit = FMA64, .parts = 6, .shares = 3, .by_rows = 1};
+static const family FEW_F64 = {.unit = FMA64,
+    .by_rows = 1,
+    .parts = 6,
+    .fewer_parts = 1,
+    .shares = 3,
+    .share = {0.88, 0.92, 1},
+    .added = 20e9,
+    .add = 1.5e-6};
 static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 2, .value = 0.3e-9};
 static const family FMA_F64 = {.unit = FMA64, .by_value = 5.5e-6, .start = 3e-6};
 
@@ -394,8 +412,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const size_t x_size = item(p->x_dtype);
     const double merged_rows = batch < rows ? batch : rows;
     const int by_value = shared->by_value > 0 && ragged;
-    if (by_value)
-        arithmetic = larger(arithmetic, rounds * (merged_rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4]);
+    if (by_value) {
+        const double loads = rounds * (merged_rows + k->tile_columns) * part * LOADED_VALUE[x_size / 4];
+        arithmetic = larger(arithmetic + shared->unhidden * loads, loads);
+    }
     arithmetic = larger(arithmetic, rounds * rows * part * shared->value);
     /* The last block of a group adds its parts, the last of a tile the groups: the parts of a sum at once, so that
      * their number hardly counts. */
@@ -403,7 +423,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const double sums = merged_rows * k->tile_columns * (double)item(p->compute_dtype),
                  read = levels < 2 ? splits : RFI_SPLIT_GROUP + ceil((double)splits / RFI_SPLIT_GROUP);
     const double merge = !levels ? 0
-        : shared->added > 0      ? levels * ADDED_SECONDS + read * sums / shared->added
+        : shared->added > 0      ? levels * shared->add + read * sums / shared->added
                                  : levels * sums / ADDED;
     /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
@@ -436,15 +456,16 @@ static int shows_less(const rfi_cuda_problem *p, const rfi_cuda_choice *c, const
         other->summed == RFI_SM90_PART && c->summed > other->summed;
 }
 
-/* The kernel with K in as many parts as there is room for, or fewer: no more than are added at once, for as many blocks
- * as multiprocessors, one. */
+/* The kernel with K in as many parts as there is room for, or fewer: no more than are added at once, for no more blocks
+ * than multiprocessors, both, one. */
 static rfi_cuda_choice best_parts(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel) {
     const struct kernel *k = &kernels[kernel];
     const double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns),
                  alone = floor(f->multiprocessors / blocks),
-                 most_parts[] = {INFINITY, RFI_SPLIT_GROUP, alone < RFI_SPLIT_GROUP ? alone : RFI_SPLIT_GROUP, 1};
+                 most_parts[] = {
+                     INFINITY, RFI_SPLIT_GROUP, alone < RFI_SPLIT_GROUP ? alone : RFI_SPLIT_GROUP, 1, alone};
     rfi_cuda_choice best = {0};
-    for (int i = 0; i < (k->family->fewer_parts ? 4 : 1); i++) {
+    for (size_t i = 0; i < (k->family->fewer_parts ? sizeof most_parts / sizeof *most_parts : 1); i++) {
         rfi_cuda_choice c = {.tile_rows = k->tile_rows, .tile_columns = k->tile_columns};
         split(p, f, kernel, most_parts[i], &c);
         expect(p, f, kernel, &c);
