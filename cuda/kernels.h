@@ -391,13 +391,13 @@ cudaError_t rfi_cuda_fold_sm90_64x128(const rfi_cuda_fold *fold, cudaStream_t st
 cudaError_t rfi_cuda_fold_sm90_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* What these run for logits that are stored, of one product. */
+/* What these, but the last, run for logits of one product that are stored. */
 cudaError_t rfi_cuda_store_sm90_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_store_sm90_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_store_sm90_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_store_sm90_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* The same as those of sm_90a too for states of RFI_CUDA_ANSWERS, and for steps that read row inputs. */
+/* Folds of sm_90a as those above, for states of RFI_CUDA_ANSWERS and for steps that read row inputs. */
 cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
