@@ -128,6 +128,17 @@ def test_layout_and_way_of_calling_do_not_change_bits(backend: str) -> None:
                 assert same_bits(model(case.x), plain)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_that_share_cache_sets(backend: str, dtype: str) -> None:
+    """Few columns read x where it lies, but not rows whole pages apart: the same bits."""
+    for k, n in ((1100, 70), (512, 128), (700, 64), (3, 100)):
+        case = make_case("linear | logsumexp", datasets.sigma5(np.random.default_rng(0), 115, k, n), dtype=dtype)
+        apart = np.full((115, 2048), np.nan, dtype)
+        apart[:, :k] = case.x
+        with case.model(backend) as model:
+            assert same_bits(model(case.x), model(apart[:, :k]))
+
+
 def test_weights_may_go_after_loading(backend: str) -> None:
     case = large("linear | logsumexp", (5, 70, 300))
     plain = case.run(backend)

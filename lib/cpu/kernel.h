@@ -57,7 +57,7 @@ enum {
  * of the compute type, w of the table's weight type. Only kernels that take blocks know of `more`. */
 typedef struct rfi_cpu_sliver {
     int64_t depth;
-    const void *x;    /* (rows, depth), RFI_CPU_X_LD elements apart */
+    const void *x;    /* (rows, depth), RFI_CPU_X_LD elements apart; for multiply_lying ld_x */
     const void *w;    /* (depth, panel), aligned to RFI_CPU_ALIGN */
     const void *in;   /* (rows, panel): the chunk's blocks before this one, or if it is the only one the chunks; or
                          zeros (ld_in = 0) */
@@ -65,7 +65,7 @@ typedef struct rfi_cpu_sliver {
     const void *bias; /* (panel): zeros but with the last block. A large bias added first would have every block rounded
                          at its size */
     void *out;        /* (rows, panel) */
-    int64_t ld_in, ld_more, ld_out;
+    int64_t ld_in, ld_more, ld_out, ld_x;
     const char *ahead;               /* memory that is wanted soon: */
     int ahead_lines;                 /* in every RFI_CPU_STEP inputs so many lines of it, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
@@ -226,6 +226,8 @@ typedef struct rfi_cpu_kernel {
     int lanes;    /* values of a vector */
     /* By weight type, then rows - 1. NULL where W has to be widened first. */
     const rfi_cpu_multiply *multiply[RFI_CPU_DTYPES];
+    /* The same of W and x of the compute type, where x lies. NULL: it has to be brought together. */
+    const rfi_cpu_multiply *multiply_lying;
     /* n values of `dtype` to the compute type, exactly. */
     void (*widen)(void *to, const void *from, rf_dtype dtype, int64_t n);
     /* n values of the compute type to `dtype`, rounded once. */

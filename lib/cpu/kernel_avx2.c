@@ -7,6 +7,7 @@ typedef __m256d vd;
 
 #define RFI_CPU_ISA(stem) stem##_avx2
 #define ISA_NAME "AVX2"
+#define ISA_X_LIES
 #define ISA_BYTES 32
 #define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define F32_VECTORS 2

@@ -6,6 +6,7 @@ typedef double vd __attribute__((vector_size(16)));
 
 #define RFI_CPU_ISA(stem) stem##_generic
 #define ISA_NAME "generic"
+#define ISA_X_LIES
 #define ISA_BYTES 16
 #ifdef __aarch64__ /* 32 registers */
 #define EACH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)

@@ -6,6 +6,7 @@
  *   F32_VECTORS, F64_VECTORS      vectors in a row of a panel
  *   vf, vd                        vectors of float and double, and for each of them (F32_ and F64_):
  *   _BROADCAST(s) _FMA(a, b, c)   every lane s; a * b + c
+ *   ISA_X_LIES                    if there are registers for a pointer to each row of x in a sliver
  * and, where it defines ISA_WIDENS,
  *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values as a vf
  *   F32_STORE_F16(p, v)                a vf rounded to float16
@@ -61,7 +62,11 @@ typedef vd vd_aligned __attribute__((may_alias));
 #include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
 #include "cpu/inner_typed.h"
+#ifdef ISA_X_LIES
+#define LIES
+#endif
 #include "cpu/multiply_typed.h"
+#undef LIES
 #include "cpu/rows_typed.h"
 #undef NAME
 #undef W
@@ -151,7 +156,11 @@ static inline vf load_part_bf16(const uint16_t *p, int n) {
 #include "cpu/dot_typed.h"
 #include "cpu/fold_typed.h"
 #include "cpu/inner_typed.h"
+#ifdef ISA_X_LIES
+#define LIES
+#endif
 #include "cpu/multiply_typed.h"
+#undef LIES
 #include "cpu/rows_typed.h"
 
 /* From here on names are not typed. */
@@ -237,6 +246,11 @@ static uint64_t read_memory(const void *data, size_t bytes) {
 #else
 #define WIDENED(kernel) NULL
 #endif
+#ifdef ISA_X_LIES
+#define LYING(kernel) kernel
+#else
+#define LYING(kernel) NULL
+#endif
 
 /* The table of this instruction set, or of this and one that adds products in pairs or terms. */
 #define RFI_CPU_TABLE(symbol, label, f32_pairs, f32_terms)            \
@@ -253,6 +267,7 @@ static uint64_t read_memory(const void *data, size_t bytes) {
                         [RF_FLOAT16] = WIDENED(multiply_table_f16),   \
                         [RF_BFLOAT16] = WIDENED(multiply_table_bf16), \
                     },                                                \
+                .multiply_lying = LYING(multiply_lying_table_f32),    \
                 .widen = widen_f32,                                   \
                 .narrow = narrow_f32,                                 \
                 .apply = apply_f32,                                   \
@@ -280,6 +295,7 @@ static uint64_t read_memory(const void *data, size_t bytes) {
                 .panel = F64_VECTORS * ISA_BYTES / 8,                 \
                 .lanes = ISA_BYTES / 8,                               \
                 .multiply = {[RF_FLOAT64] = multiply_table_f64},      \
+                .multiply_lying = LYING(multiply_lying_table_f64),    \
                 .widen = widen_f64,                                   \
                 .narrow = narrow_f64,                                 \
                 .apply = apply_f64,                                   \

@@ -58,6 +58,12 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
         .rows_step = 1,
         .block = rfi_cpu_block_depth(at->depth, stored),
     };
+    if (at->depth && rfi_cpu_x_lies(run, t)) {
+        f.multiply = kernel->multiply_lying;
+        f.x = rfi_cpu_x_of_tile(run, t, 0, at->k);
+        f.x_row = (size_t)run->call->ldx * t->item;
+        return f;
+    }
     if (p->terms && at->depth) {
         if (at->apart < t->rows) {
             f.multiply = p->terms->multiply;
@@ -166,6 +172,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
         rfi_cpu_sliver sliver = {
             .depth = least(block, at->depth),
             .x = f.x + (size_t)first * f.x_row,
+            .ld_x = run->call->ldx,
             .w = f.w,
             .in = alone && !from_zero ? c : (const char *)zeros,
             .ld_in = alone && !from_zero ? c_ld : 0,

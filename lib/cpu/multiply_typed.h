@@ -7,26 +7,28 @@
  *   BROADCAST(value), FMA(a, b, c), LOAD(pointer), STORE(pointer, v)
  *   VECTORS                  vectors in a row of a panel
  *   NAME(stem)               the stem with this pair's suffix
+ *   LIES                     if x is multiplied where it lies, too
  *   EACH_ROWS(X)             X(1) X(2) ... for every number of rows */
 
 /* The row count is a constant in each instance, so that the sums live in registers: rows * VECTORS of them, with
  * VECTORS for W and one for x. */
 static inline __attribute__((always_inline)) void NAME(add_product)(
-    V sum[][VECTORS], const T *x, const W *w, const int rows) {
+    V sum[][VECTORS], const T *const *x, int64_t k, const W *w, const int rows) {
     V wv[VECTORS];
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++) wv[v] = LOAD_W(w + v * LANES);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        V xv = BROADCAST(x[i * RFI_CPU_X_LD]);
+        V xv = BROADCAST(x[i][k]);
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) sum[i][v] = FMA(xv, wv[v], sum[i][v]);
     }
 }
 
 /* Up to FEW rows leave the first cache room for what is asked for. */
-static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_sliver *s, const int rows) {
-    const T *x = s->x;
+static inline __attribute__((always_inline)) void NAME(multiply)(
+    const rfi_cpu_sliver *s, const int rows, const int64_t ld_x) {
+    const T *x[ROWS_MAX];
     const W *w = s->w;
     const int64_t depth = s->depth, ld_in = s->ld_in, ld_more = s->ld_more, ld_out = s->ld_out;
     const T *in = s->in, *more = s->more, *bias = s->bias;
@@ -35,6 +37,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     const int lines = s->ahead_lines;
     enum { FEW = 4 };
     V sum[ROWS_MAX][VECTORS];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++) x[i] = (const T *)s->x + i * ld_x;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
@@ -47,15 +51,14 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
     int64_t k = 0;
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
-        for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x + u, w + u * VECTORS * LANES, rows);
+        for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x, k + u, w + u * VECTORS * LANES, rows);
         for (int line = 0; line < lines; line++)
             if (rows <= FEW) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
             else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         ahead += s->ahead_step;
-        x += RFI_CPU_STEP;
         w += RFI_CPU_STEP * VECTORS * LANES;
     }
-    for (; k < depth; k++, x++, w += VECTORS * LANES) NAME(add_product)(sum, x, w, rows);
+    for (; k < depth; k++, w += VECTORS * LANES) NAME(add_product)(sum, x, k, w, rows);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 4
@@ -68,7 +71,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(const rfi_cpu_s
 }
 
 #define ONE(rows) \
-    static void NAME(multiply_##rows)(const rfi_cpu_sliver *s) { NAME(multiply)(s, rows); }
+    static void NAME(multiply_##rows)(const rfi_cpu_sliver *s) { NAME(multiply)(s, rows, RFI_CPU_X_LD); }
 EACH_ROWS(ONE)
 #undef ONE
 
@@ -77,3 +80,16 @@ static const rfi_cpu_multiply NAME(multiply_table)[] = {
     EACH_ROWS(ONE)
 #undef ONE
 };
+
+#ifdef LIES
+#define ONE(rows) \
+    static void NAME(multiply_lying_##rows)(const rfi_cpu_sliver *s) { NAME(multiply)(s, rows, s->ld_x); }
+EACH_ROWS(ONE)
+#undef ONE
+
+static const rfi_cpu_multiply NAME(multiply_lying_table)[] = {
+#define ONE(rows) NAME(multiply_lying_##rows),
+    EACH_ROWS(ONE)
+#undef ONE
+};
+#endif

@@ -40,6 +40,9 @@ static inline int rfi_cpu_x_in_pairs(const rfi_cpu_run *run) {
     return run->prepared->pairs && run->call->x_dtype == RF_BFLOAT16;
 }
 
+/* Whether x is multiplied where it lies, and not brought together: the same values in the same order. */
+int rfi_cpu_x_lies(const rfi_cpu_run *run, const rfi_cpu_tile *t);
+
 /* x of a chunk in the form that most of its products take: values, pairs or terms. */
 void rfi_cpu_pack_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at);
 

@@ -42,8 +42,20 @@ static void split_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place
     }
 }
 
+/* Few panels read x so few times that bringing it together does not pay; rows that share cache sets are brought apart.
+ */
+int rfi_cpu_x_lies(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    enum { MOST_BYTES = 512, SETS_BYTES = 4096 }; /* of a row of logits; from one line of a cache set to the next */
+    const rfi_cpu_prepared *p = run->prepared;
+    const rf_dtype compute = run->spec->compute_dtype;
+    return p->kernel->multiply_lying && !p->pairs && !p->terms && run->spec->weight_dtype == compute &&
+        run->call->x_dtype == compute && (size_t)(t->last - t->first) * t->value <= MOST_BYTES && !t->list &&
+        !run->row_list && !run->call->wanted && run->call->ldx * (int64_t)t->item % SETS_BYTES;
+}
+
 void rfi_cpu_pack_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
     const rfi_cpu_pairs *pairs = run->prepared->pairs;
+    if (at->depth && rfi_cpu_x_lies(run, t)) return;
     if (run->prepared->terms && at->depth) {
         split_x(run, t, at);
         return;
