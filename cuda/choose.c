@@ -51,7 +51,7 @@ static const double MERGED_ROW = 0.5e-9;
 
 /* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where a kernel loads them one
  * by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
-static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.26e-9};
+static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.18e-9};
 
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
@@ -221,7 +221,7 @@ static const family MMA_F64_32 = {.unit = MMA64,
     .parts = 4,
     .fewer_parts = 1,
     .shares = 4,
-    .share = {0.67, 0.74, 0.87, 1},
+    .share = {0.85, 0.88, 0.94, 1},
     .added = 20e9,
     .add = 4e-6,
     .by_value = 2e-6,
@@ -231,7 +231,7 @@ static const family FEW_F64 = {.unit = FMA64,
     .parts = 6,
     .fewer_parts = 1,
     .shares = 3,
-    .share = {0.8, 0.87, 1},
+    .share = {0.88, 0.92, 1},
     .added = 20e9,
     .add = 1.5e-6};
 static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 2, .value = 0.3e-9};
@@ -456,15 +456,16 @@ static int shows_less(const rfi_cuda_problem *p, const rfi_cuda_choice *c, const
         other->summed == RFI_SM90_PART && c->summed > other->summed;
 }
 
-/* The kernel with K in as many parts as there is room for, or fewer: no more than are added at once, for as many blocks
- * as multiprocessors, one. */
+/* The kernel with K in as many parts as there is room for, or fewer: no more than are added at once, for no more blocks
+ * than multiprocessors, both, one. */
 static rfi_cuda_choice best_parts(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel) {
     const struct kernel *k = &kernels[kernel];
     const double blocks = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns),
                  alone = floor(f->multiprocessors / blocks),
-                 most_parts[] = {INFINITY, RFI_SPLIT_GROUP, alone < RFI_SPLIT_GROUP ? alone : RFI_SPLIT_GROUP, 1};
+                 most_parts[] = {
+                     INFINITY, RFI_SPLIT_GROUP, alone < RFI_SPLIT_GROUP ? alone : RFI_SPLIT_GROUP, 1, alone};
     rfi_cuda_choice best = {0};
-    for (int i = 0; i < (k->family->fewer_parts ? 4 : 1); i++) {
+    for (size_t i = 0; i < (k->family->fewer_parts ? sizeof most_parts / sizeof *most_parts : 1); i++) {
         rfi_cuda_choice c = {.tile_rows = k->tile_rows, .tile_columns = k->tile_columns};
         split(p, f, kernel, most_parts[i], &c);
         expect(p, f, kernel, &c);

@@ -372,7 +372,10 @@ static void test_measured(void) {
         {RF_FLOAT64, 463, 13557, 2, "narrow_f64_16x8"},
         {RF_FLOAT32, 1666, 13946, 114, "hopper_halves_128x128"},
         {RF_FLOAT32, 8704, 64, 192, "narrow_128x64"},
+        {RF_FLOAT32, 6000, 50, 256, "fma_64x128"},
         {RF_FLOAT32, 4096, 256, 64, "few_32x64"},
+        {RF_FLOAT64, 64, 5877, 468, "mma_f64_32x64"},
+        {RF_FLOAT64, 1000, 512, 768, "mma_f64_32x64"},
         {RF_FLOAT64, 8, 4096, 1000, "few_f64_8x64"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -401,14 +404,22 @@ static void test_parts(void) {
         }
 }
 
-/* Few rows of double, where K is long and tiles are few: a multiprocessor has one block. */
+/* In double, where K is long and tiles are few, a multiprocessor has one block. */
 static void test_blocks_that_are_alone(void) {
-    static const int64_t layers[][3] = {{1, 8832, 1524}, {4, 4096, 4096}};
-    const int kernel = rfi_cuda_kernel_find("few_f64_8x64");
+    static const struct {
+        int64_t batch, k, n;
+        const char *kernel;
+        int tile_rows;
+    } layers[] = {
+        {64, 5877, 468, "mma_f64_32x64", 32},
+        {27, 5504, 728, "mma_f64_32x64", 32},
+        {1, 8832, 1524, "few_f64_8x64", 8},
+        {4, 4096, 4096, "few_f64_8x64", 8},
+    };
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
-        rfi_cuda_problem p = problem_of(layers[i][0], layers[i][1], layers[i][2], RF_FLOAT64, RF_FLOAT64, RF_MATH_F32);
-        const rfi_cuda_choice c = choose(&p, &hopper, kernel);
-        const int64_t tiles = (p.out_features + 63) / 64;
+        rfi_cuda_problem p = problem_of(layers[i].batch, layers[i].k, layers[i].n, RF_FLOAT64, RF_FLOAT64, RF_MATH_F32);
+        const rfi_cuda_choice c = choose(&p, &hopper, rfi_cuda_kernel_find(layers[i].kernel));
+        const int64_t tiles = (p.batch + layers[i].tile_rows - 1) / layers[i].tile_rows * ((p.out_features + 63) / 64);
         CHECK(c.splits > 1 && tiles * c.splits <= c.multiprocessors, "%lld tiles in %d parts", (long long)tiles,
             c.splits);
     }
