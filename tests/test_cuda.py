@@ -195,10 +195,12 @@ _WIDE = {
 @pytest.mark.parametrize("data", list(_WIDE))
 @pytest.mark.parametrize("kernel", ["mma_f64_64x64", "few_f64_8x64", "fma_f64_64x128"])
 def test_rows_of_many_states_in_double(kernel: str, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than are joined by a thread, in groups, one alone in the last; a row's bits do not depend on its company."""
+    """More than are joined by a thread, in groups, one alone in the last, more groups than registers hold; a row's bits
+    do not depend on its company.
+    """
     rng = np.random.default_rng(0)
     monkeypatch.setenv(FORCE, kernel)
-    for columns in (16_385, 33_000):
+    for columns in (3000, 16_385, 33_000, 140_000):
         for reduction in ("logsumexp", "mean", "max"):
             for batch in (1, 70):
                 case = _case(f"linear | {reduction}", batch, 5, columns, "float64")
@@ -224,6 +226,7 @@ _READERS += [
     ("few_32x64", "float32", 9),
     ("few_f64_8x64", "float64", 9),
     ("mma_f64_64x64", "float64", 9),
+    ("mma_f64_32x64", "float64", 9),
 ]
 
 

@@ -53,7 +53,7 @@ struct shape {
                          warps_n = WARPS_N;
     static constexpr int threads = WARPS_M * WARPS_N * 32, blocks = BLOCKS;
     static constexpr bool single = X_TERMS + W_TERMS == 2;
-    static constexpr int depth = DEPTH, row_bytes = depth * 2, piece_bytes = 16, pieces = row_bytes / piece_bytes;
+    static constexpr int depth = DEPTH, row_bytes = depth * 2, pieces = row_bytes / 16;
     static constexpr int x_bytes = ROWS * row_bytes, w_bytes = COLUMNS * row_bytes,
                          stage_bytes = X_TERMS * x_bytes + W_TERMS * w_bytes;
     static constexpr int stages = RING / stage_bytes < 8 ? RING / stage_bytes : 8, ring_bytes = stages * stage_bytes;
