@@ -20,10 +20,8 @@ extern "C" {
 #define RFI_FOLD_COLUMNS 64
 
 /* Blocks side by side along the columns whose states a portable kernel combines first, where a row of tiles has more
- * than twice as many: one block would have many to combine while all others are done. In double a factor takes many
- * instructions. */
+ * than twice as many: one block would have many to combine while all others are done. */
 #define RFI_GROUP_BLOCKS 32
-#define RFI_GROUP_BLOCKS_F64 8
 
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {

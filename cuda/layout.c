@@ -42,8 +42,7 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
 
 int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
     const int64_t blocks = (n + choice->tile_columns - 1) / choice->tile_columns;
-    const int group = choice->wide ? RFI_GROUP_BLOCKS_F64 : RFI_GROUP_BLOCKS;
-    return choice->irregular || blocks <= 2 * group ? 0 : (int32_t)((blocks + group - 1) / group);
+    return choice->irregular || blocks <= 2 * RFI_GROUP_BLOCKS ? 0 : (int32_t)ceil_div(blocks, RFI_GROUP_BLOCKS);
 }
 
 /* Whether the multiprocessors take the same share of tiles each, which then need not be counted: those of kernels that

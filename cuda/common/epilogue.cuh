@@ -263,6 +263,15 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
     const int lane = thread % LANES, sub = thread % 32 / LANES, slabs = columns / RFI_FOLD_COLUMNS;
     const int row_steps = (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE),
               there = (int)min(p.product.out_features - column0, (int64_t)columns);
+    /* What the steps below ask for is fetched once: each question by itself would be a load that they wait for. */
+    const rfi_cuda_visitor &visitor = p.visitor;
+    const int reduction = visitor.chain.reduction;
+    const T *const biases = (const T *)visitor.bias;
+    const uint8_t *const irregular = list ? nullptr : p.product.irregular;
+    const bool has_steps = visitor.chain.num_pre > 0,
+               is_read =
+                   visitor.columns || visitor.before[0].values || visitor.before[1].values || visitor.squares.sums,
+               alone = std::is_same<Put, rfi_to_partials>::value && rfi_is_alone(p);
     for (int step = thread / 32; step < row_steps * slabs; step += warps) {
         const int r0 = step / slabs * ROWS * AT_ONCE + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
         /* Two runs of four features a lane, half a slab apart. */
@@ -272,7 +281,7 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
         T v[AT_ONCE][COLS];
 #pragma unroll
         for (int c = 0; c < COLS; c += 4) {
-            const four<T> *bias = (const four<T> *)((const T *)p.visitor.bias + column(c));
+            const four<T> *bias = (const four<T> *)(biases + column(c));
             const four<T> shift = valid(c + 3) ? *bias
                                                : four<T>{valid(c) ? bias->v[0] : (T)0, valid(c + 1) ? bias->v[1] : (T)0,
                                                      valid(c + 2) ? bias->v[2] : (T)0, 0};
@@ -289,38 +298,40 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
             const int r = r0 + a * ROWS;
             row[a] = r >= rows ? -1 : list ? list[r] : first + r;
         }
-        rfi_apply_steps(p.visitor, v, row, column);
+        if (has_steps) rfi_apply_steps(visitor, v, row, column);
 #pragma unroll
         for (int a = 0; a < AT_ONCE; a++)
-            if (row[a] >= 0 && !list && p.product.irregular && p.product.irregular[row[a]]) row[a] = -1;
-        if (p.visitor.columns) {
+            if (row[a] >= 0 && irregular && irregular[row[a]]) row[a] = -1;
+        if (is_read) {
+            if (visitor.columns) {
 #pragma unroll
-            for (int a = 0; a < AT_ONCE; a++) {
-                const int64_t asked = rfi_asked(p.visitor, max(row[a], (int64_t)0));
+                for (int a = 0; a < AT_ONCE; a++) {
+                    const int64_t asked = rfi_asked(visitor, max(row[a], (int64_t)0));
 #pragma unroll
-                for (int c = 0; c < COLS; c++)
-                    if (row[a] >= 0 && valid(c) && column(c) == asked) ((T *)p.visitor.picked)[row[a]] = v[a][c];
+                    for (int c = 0; c < COLS; c++)
+                        if (row[a] >= 0 && valid(c) && column(c) == asked) ((T *)visitor.picked)[row[a]] = v[a][c];
+                }
             }
-        }
 #pragma unroll 1
-        for (int i = 0; i < 2; i++)
-            if (p.visitor.before[i].values) rfi_find_before<LANES>(p.visitor.before[i], v, row, valid, column, lane);
-        if (p.visitor.squares.sums)
-            rfi_add_squares<LANES>(p.visitor.squares, v, row, valid, column0 / RFI_FOLD_COLUMNS + step % slabs, lane);
-        if (p.visitor.chain.reduction != RF_OP_NONE) {
-            rfi_with_reduction(p.visitor.chain.reduction, [&](auto of) {
+            for (int i = 0; i < 2; i++)
+                if (visitor.before[i].values) rfi_find_before<LANES>(visitor.before[i], v, row, valid, column, lane);
+            if (visitor.squares.sums)
+                rfi_add_squares<LANES>(visitor.squares, v, row, valid, column0 / RFI_FOLD_COLUMNS + step % slabs, lane);
+        }
+        if (reduction != RF_OP_NONE) {
+            rfi_with_reduction(reduction, [&](auto of) {
                 typedef decltype(of) R;
                 rfi_state_of<T, R::TOTALS> s[AT_ONCE];
                 rfi_fold_chunk<R, LANES>(v, valid, column, s);
                 if constexpr (std::is_same<Put, rfi_to_partials>::value) {
-                    if (rfi_is_alone(p)) {
+                    if (alone) {
 #pragma unroll
                         for (int a = 0; a < AT_ONCE; a++) {
                             rfi_state_of<T, R::TOTALS> all; /* joined as others are that are not alone */
                             rfi_empty_state<R>(all);
                             rfi_join_states<R>(all, {s[a]});
                             if (lane == 0 && row[a] >= 0 && step % slabs == 0)
-                                rfi_finish_whole<R, T>(p.visitor, row[a], all);
+                                rfi_finish_whole<R, T>(visitor, row[a], all);
                         }
                         return;
                     }
@@ -336,7 +347,7 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
 #pragma unroll
             for (int c = 0; c < COLS; c++)
                 if (row[a] >= 0 && valid(c))
-                    rfi_store_as<T>(p.visitor.y, p.visitor.y_dtype, row[a] * p.visitor.ldy + column(c), v[a][c]);
+                    rfi_store_as<T>(visitor.y, visitor.y_dtype, row[a] * visitor.ldy + column(c), v[a][c]);
     }
 }
 
@@ -371,25 +382,38 @@ template <class R, int LANES, class T> static __device__ __forceinline__ rfi_sta
     rfi_state_of<T, N> all[1];
     rfi_empty_state<R>(all[0]);
     T m[1] = {all[0].m};
-#pragma unroll 1
-    for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
-        rfi_state_of<T, N> v[CHUNK];
-        load(i, v);
+    const auto join_peaks = [&](const rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) m[0] = R::peak(m[0], v[c].m);
-    }
-    rfi_join_peaks<R, LANES>(m);
-    all[0].m = m[0];
-#pragma unroll 1
-    for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
-        rfi_state_of<T, N> v[CHUNK];
-        load(i, v);
+    };
+    const auto join_totals = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
             if (i + c * LANES >= of.count) continue;
             rfi_carry<R>(v[c], m[0]);
 #pragma unroll
             for (int k = 0; k < N; k++) all[0].t[k] = R::join(k, all[0].t[k], v[c].t[k]);
+        }
+    };
+    rfi_state_of<T, N> v[CHUNK];
+    if (N == 1 && of.count <= CHUNK * LANES) { /* then registers keep what is loaded for the peak */
+        load(lane, v);
+        join_peaks(v);
+        rfi_join_peaks<R, LANES>(m);
+        all[0].m = m[0];
+        join_totals(lane, v);
+    } else {
+#pragma unroll 1
+        for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
+            load(i, v);
+            join_peaks(v);
+        }
+        rfi_join_peaks<R, LANES>(m);
+        all[0].m = m[0];
+#pragma unroll 1
+        for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
+            load(i, v);
+            join_totals(i, v);
         }
     }
     rfi_join_totals<R, LANES>(all);
@@ -505,7 +529,6 @@ static __device__ __forceinline__ bool rfi_is_last(unsigned *ticket, unsigned ho
 template <class T> static __device__ void rfi_finish_rows(
     const rfi_cuda_fold &p, unsigned row_tile, unsigned block, unsigned blocks, int64_t first, int rows) {
     if (rfi_is_alone(p)) return;
-    constexpr unsigned GROUP_BLOCKS = sizeof(T) == 8 ? RFI_GROUP_BLOCKS_F64 : RFI_GROUP_BLOCKS;
     const int64_t states =
         p.product.out_features > RFI_FOLD_COLUMNS ? rfi_tiles(p.product.out_features, RFI_FOLD_COLUMNS) : 1;
     unsigned *tickets = p.schedule.tickets + (int64_t)row_tile * (p.schedule.groups + 1);
@@ -513,8 +536,8 @@ template <class T> static __device__ void rfi_finish_rows(
     if (blocks == 1) {
         __syncthreads(); /* its states are written */
     } else if (p.schedule.groups) {
-        const unsigned group = block / GROUP_BLOCKS, from = group * GROUP_BLOCKS,
-                       holders = min(blocks - from, GROUP_BLOCKS);
+        const unsigned group = block / RFI_GROUP_BLOCKS, from = group * RFI_GROUP_BLOCKS,
+                       holders = min(blocks - from, (unsigned)RFI_GROUP_BLOCKS);
         if (!rfi_is_last(tickets + group, holders)) return;
         const int64_t a_block = rfi_tiles(states, blocks); /* states */
         of.from = from * a_block, of.count = min(holders * a_block, states - of.from), of.to = states + group;
