@@ -214,7 +214,6 @@ static const family MMA_F64 = {.unit = MMA64,
     .share = {0.64, 0.7, 1},
     .added = 20e9,
     .add = 4e-6,
-    .by_value = 2e-6,
     .start = 3e-6};
 static const family MMA_F64_32 = {.unit = MMA64,
     .by_rows = 1,
@@ -224,7 +223,6 @@ static const family MMA_F64_32 = {.unit = MMA64,
     .share = {0.85, 0.88, 0.94, 1},
     .added = 20e9,
     .add = 4e-6,
-    .by_value = 2e-6,
     .start = 3e-6};
 static const family FEW_F64 = {.unit = FMA64,
     .by_rows = 1,
@@ -235,7 +233,7 @@ static const family FEW_F64 = {.unit = FMA64,
     .added = 20e9,
     .add = 1.5e-6};
 static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 2, .value = 0.3e-9};
-static const family FMA_F64 = {.unit = FMA64, .by_value = 5.5e-6, .start = 3e-6};
+static const family FMA_F64 = {.unit = FMA64, .by_value = 5.5e-6, .start = 1.5e-6};
 
 static const struct kernel {
     const char *name;
@@ -364,7 +362,6 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         .opens = opens(p, kernel),
         .multiprocessors = f->multiprocessors,
         .irregular = shared->irregular,
-        .wide = p->compute_dtype == RF_FLOAT64,
         .affine = shared->affine,
         .grouped = shared->groups,
         .uses_terms = shared->terms && p->x_terms > 0,

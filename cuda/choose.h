@@ -85,7 +85,6 @@ typedef struct rfi_cuda_choice {
     int summed;     /* columns of one product of 16-bit values that tensor cores add up, and truncate, before they are
                        added in float32; RFI_CUDA_SUMMED_ALL: all of them; 0: nothing is left to tensor cores for long */
     int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
-    int wide;       /* computes in double */
     int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int grouped;    /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
     int apart;      /* of those: a kernel behind the fold merges the states, and there are no tickets */

@@ -377,6 +377,9 @@ static void test_measured(void) {
         {RF_FLOAT64, 64, 5877, 468, "mma_f64_32x64"},
         {RF_FLOAT64, 1000, 512, 768, "mma_f64_32x64"},
         {RF_FLOAT64, 8, 4096, 1000, "few_f64_8x64"},
+        {RF_FLOAT64, 40, 16, 5000, "few_f64_8x64"},
+        {RF_FLOAT64, 7, 701, 36723, "few_f64_8x64"},
+        {RF_FLOAT64, 6, 272, 16640, "few_f64_8x64"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const rf_dtype dtype = expected[i].dtype;
