@@ -41,7 +41,7 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
 }
 
 int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
-    const int64_t blocks = (n + choice->tile_columns - 1) / choice->tile_columns;
+    const int64_t blocks = ceil_div(n, choice->tile_columns);
     return choice->irregular || blocks <= 2 * RFI_GROUP_BLOCKS ? 0 : (int32_t)ceil_div(blocks, RFI_GROUP_BLOCKS);
 }
 

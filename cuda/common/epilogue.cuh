@@ -367,15 +367,16 @@ template <class T> constexpr int RFI_LEAST_PARTIALS = sizeof(T) == 8 ? 4 : 8;
 constexpr int RFI_FEW_PARTIALS = 32, RFI_FEW_LANES = 4, RFI_MORE_LANES = 8;
 
 /* The states of a row that the `lane`-th of LANES neighbouring lanes has, every LANES-th, and what those of all lanes
- * come to, which all get. A lane whose `of.count` is 0 has none. */
+ * come to, which all get. Lanes without a row have none; they take the same way, for all lanes of a warp join. */
 template <class R, int LANES, class T> static __device__ __forceinline__ rfi_state_of<T, R::TOTALS> rfi_combine_few(
-    const rfi_cuda_visitor &p, const rfi_neighbours &of, int64_t row, int lane) {
+    const rfi_cuda_visitor &p, const rfi_neighbours &of, int64_t row, int lane, bool has_row = true) {
     constexpr int N = R::TOTALS, CHUNK = N == 1 ? 8 : 4;
+    const int64_t count = has_row ? of.count : 0;
     const auto load = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
             rfi_empty_state<R>(v[c]);
-            if (i + c * LANES < of.count)
+            if (i + c * LANES < count)
                 v[c] = rfi_read_state<T, N>(p.partials, row * p.num_partials + of.from + i + c * LANES);
         }
     };
@@ -389,7 +390,7 @@ template <class R, int LANES, class T> static __device__ __forceinline__ rfi_sta
     const auto join_totals = [&](int64_t i, rfi_state_of<T, N>(&v)[CHUNK]) {
 #pragma unroll
         for (int c = 0; c < CHUNK; c++) {
-            if (i + c * LANES >= of.count) continue;
+            if (i + c * LANES >= count) continue;
             rfi_carry<R>(v[c], m[0]);
 #pragma unroll
             for (int k = 0; k < N; k++) all[0].t[k] = R::join(k, all[0].t[k], v[c].t[k]);
@@ -404,14 +405,14 @@ template <class R, int LANES, class T> static __device__ __forceinline__ rfi_sta
         join_totals(lane, v);
     } else {
 #pragma unroll 1
-        for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
+        for (int64_t i = lane; i < count; i += CHUNK * LANES) {
             load(i, v);
             join_peaks(v);
         }
         rfi_join_peaks<R, LANES>(m);
         all[0].m = m[0];
 #pragma unroll 1
-        for (int64_t i = lane; i < of.count; i += CHUNK * LANES) {
+        for (int64_t i = lane; i < count; i += CHUNK * LANES) {
             load(i, v);
             join_totals(i, v);
         }
@@ -454,9 +455,7 @@ template <class R, int LANES, class T, class Finish> static __device__ __forcein
     int64_t row = -1;                                       /* whose state that is */
     for (int r0 = 0, had = 0; r0 < of.rows; r0 += stride) { /* all lanes of a warp take part */
         const int r = r0 + threadIdx.x / LANES;
-        rfi_neighbours its = of;
-        if (r >= of.rows) its.count = 0;
-        const auto all = rfi_combine_few<R, LANES, T>(p, its, of.first + r, lane);
+        const auto all = rfi_combine_few<R, LANES, T>(p, of, of.first + r, lane, r < of.rows);
         if (lane == had && r < of.rows) mine = all, row = of.first + r;
         if (++had < LANES && r0 + stride < of.rows) continue;
         if (row >= 0) finish(row, mine);
