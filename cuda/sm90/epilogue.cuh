@@ -368,14 +368,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.visitor.chain.reduction;
     float row_scale[2] = {1, 1};
-    if constexpr (C::SEARCHES) { /* bounds are near when they are asked for */
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const rfi_cuda_before &b = f.visitor.before[i / 2];
-            const int64_t at = min(row + i % 2 * 8, f.product.batch - 1);
-            if (b.columns) prefetch_l1((const float *)b.values + at), prefetch_l1(b.columns + at);
-        }
-    }
+    if constexpr (C::ROW_INPUTS) prefetch_rows<C::SEARCHES>(f, row);
     if (f.product.x.scale) {
         row_scale[0] = row < f.product.batch ? f.product.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.product.batch ? f.product.x.scale[row + 8] : 1;

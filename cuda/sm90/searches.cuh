@@ -11,12 +11,27 @@ namespace hopper {
  * hopper.md 80. */
 __device__ __forceinline__ bool any_of_warp(bool v) { return __shfl_sync(~0u, (int)__any_sync(~0u, v), 0); }
 
-/* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns. */
+/* What the 16 rows of a warp ask for, and their bounds, begin to come near: a lane for a row of an array, or of two. So
+ * they are there when a tile is folded, which waits for each. `row` is this thread's first one. */
+template <bool SEARCHES> __device__ __forceinline__ void prefetch_rows(const rfi_cuda_fold &f, int64_t row) {
+    const int lane = threadIdx.x % 32;
+    const int64_t at = min(row - lane / 4 + lane % 16, f.product.batch - 1);
+    if constexpr (SEARCHES)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const rfi_cuda_before &b = f.visitor.before[i];
+            static_assert(sizeof *b.columns == sizeof(float), "of the same size");
+            if (b.columns) prefetch_l1(lane < 16 ? (const float *)b.values + at : (const float *)b.columns + at);
+        }
+    if (f.visitor.columns && !f.visitor.knows_picked) prefetch_l1(f.visitor.columns + at);
+}
+
+/* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns: mostly it is not. */
 template <int N> __device__ __forceinline__ void pick_column(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int r) {
-    const int64_t asked = rfi_asked(f.visitor, row), offset = asked - column;
-    if (row >= f.product.batch || asked >= f.product.out_features || offset < 0 || offset >= 2 * N ||
-        is_irregular(f.product, row))
+    const uint64_t offset = (uint64_t)(f.visitor.columns[min(row, f.product.batch - 1)] - column);
+    if (offset >= 2 * N) return;
+    if (row >= f.product.batch || column + (int64_t)offset >= f.product.out_features || is_irregular(f.product, row))
         return;
 #pragma unroll
     for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
@@ -102,18 +117,26 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     }
     const int lane = threadIdx.x % 4; /* of those that share the rows */
     float z[2];
-    uint64_t ahead[2]; /* of the bound's column */
-    bool looks[2], among = false;
+    int32_t bound[2]; /* its column */
+    bool looks[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int64_t at = min(row + 8 * r, f.batch - 1);
-        z[r] = ((const float *)b.values)[at];
-        ahead[r] = places_before<N>(b.columns[at] - column);
-        looks[r] = row + 8 * r < f.batch && !is_irregular(f, at) && (z[r] == z[r] || ahead[r]) &&
-            !(state[r].m < z[r] && state[r].t[0] == state[r].t[0]);
+        z[r] = ((const float *)b.values)[at], bound[r] = b.columns[at];
+    }
+    /* No more than this for most tiles: instructions wait for each other here. */
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        looks[r] = z[r] == z[r] ? !(state[r].m < z[r]) || state[r].t[0] != state[r].t[0] : bound[r] > column;
+    if (!any_of_warp(looks[0] || looks[1])) return;
+    uint64_t ahead[2]; /* of the bound's column */
+    bool among = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        looks[r] = looks[r] && row + 8 * r < f.batch && !is_irregular(f, row + 8 * r);
+        ahead[r] = places_before<N>(bound[r] - column);
         among |= ahead[r] && ahead[r] != places_before<N>(2 * N);
     }
-    if (!any_of_warp(looks[0] || looks[1])) return;
     among = any_of_warp(among);
     uint64_t found[2] = {};
 #pragma unroll 1
