@@ -25,15 +25,17 @@ constexpr int HANDED_OUT = 4;        /* tiles that a cluster knows of at a time 
 constexpr int SHARED_LIMIT = 232448; /* of a block, less what is declared statically */
 
 struct Parameters {
-    CUtensorMap x[3], w[3]; /* of their terms; a box is what one block loads of a stage */
-    int32_t stages;         /* of a tile, for each level of x */
+    CUtensorMap x[3], w[3];           /* of their terms; a box is what one block loads of a stage */
+    CUtensorMap x_rest[3], w_rest[3]; /* the same for the last rows, where they do not fill a box */
+    int32_t x_rest_rows, w_rest_rows; /* of a box of these: hardly more than there are, for TMA takes longer for rows
+                                         outside than for others (hopper.md 92) */
+    int32_t stages;                   /* of a tile, for each level of x */
     int32_t w_column,
         w_block; /* what a stage adds to the first and third coordinate of a box of W: see encode_blocks */
     int32_t m_tiles, n_tiles, first_tile; /* n_tiles of a row from that one on */
-    int32_t x_rows;     /* of a box of x: no more than the batch has, for rows outside cost as much as others */
-    int32_t m_group;    /* clusters of row tiles that are walked before the next columns */
-    int32_t slots;      /* states of a row */
-    int32_t group_slot; /* where the states of groups of them begin */
+    int32_t m_group;                      /* clusters of row tiles that are walked before the next columns */
+    int32_t slots;                        /* states of a row */
+    int32_t group_slot;                   /* where the states of groups of them begin */
     rfi_cuda_fold fold;
 };
 

@@ -54,6 +54,17 @@ __device__ __forceinline__ void hand_out(const Parameters &p, const Shared<C> &s
     walk.count++;
 }
 
+/* The rows from `first` on, of `all`, that `most` boxes of PART rows load: whole boxes and one of the rest. What lies
+ * in the place of rows that are not there is multiplied to logits that nobody reads. */
+struct Rows {
+    int whole, boxes, loaded;
+};
+template <int PART> __device__ __forceinline__ Rows rows_of(int64_t all, int64_t first, int most, int rest_rows) {
+    const int there = (int)min(max(all - first, (int64_t)0), (int64_t)most * PART), whole = there / PART,
+              rest = there % PART != 0;
+    return {whole, whole + rest, whole * PART + rest * rest_rows};
+}
+
 /* Clocks between the loads of W and those of x where three products keep shared memory busy: at once they cost 3% of
  * the time, probably by standing in its way. */
 constexpr int PAUSE = 200;
@@ -70,16 +81,17 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
     const int rank_m = rank % C::CLUSTER_M, rank_n = rank / C::CLUSTER_M;
     uint16_t b_mask = ((1 << C::CLUSTER_M) - 1) << (rank_n * C::CLUSTER_M), a_mask = 0;
     for (int i = 0; i < C::CLUSTER_N; i++) a_mask |= 1 << (rank_m + i * C::CLUSTER_M);
+    const CUtensorMap *x = p.x, *w = p.w; /* of this block's rows of a tile; NULL: there are none */
     auto load_w = [&](int stage, int k, int row, uint32_t bytes) {
         const uint32_t full = sh.full + 8 * stage,
                        b = sh.stages + stage * C::STAGE + C::A_BYTES + rank_m * B_PART * C::ROW;
         mbarrier_arrive_expect(full, bytes);
+        if (!w) return;
         const int column = k * p.w_column, block = p.w_block ? row / RFI_BLOCK_ROWS + k * p.w_block : 0;
         if (p.w_block) row = 0;
-        load_part(C::CLUSTER_M > 1, b, &p.w[0], full, column, row, block, b_mask);
 #pragma unroll
-        for (int i = 1; i < C::W_TERMS; i++)
-            load_part(C::CLUSTER_M > 1, b + i * C::B_TERM, &p.w[i], full, column, row, block, b_mask);
+        for (int i = 0; i < C::W_TERMS; i++)
+            load_part(C::CLUSTER_M > 1, b + i * C::B_TERM, w + i, full, column, row, block, b_mask);
     };
     int stage = 0, phase = 1;
     int index = blockIdx.x / C::CLUSTER;
@@ -87,10 +99,12 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
     for (Walk walk = first_tile<C>(p); walk.is_there(); hand_out<C>(p, sh, walk, index, rank)) {
         const Tile tile = walk.of<C>(rank);
         const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
-        /* Parts of x without rows are not loaded; what lies in their place is multiplied to rows that nobody reads. */
-        const int parts =
-            (int)min((p.fold.product.batch - (int64_t)tile.m * C::BM + A_PART - 1) / A_PART, (int64_t)C::CLUSTER_N);
-        const uint32_t bytes = C::B_BYTES + max(parts, 0) * p.x_rows * (C::ROW * C::X_TERMS);
+        const rfi_cuda_product &f = p.fold.product;
+        const Rows xs = rows_of<A_PART>(f.batch, (int64_t)tile.m * C::BM, C::CLUSTER_N, p.x_rest_rows),
+                   ws = rows_of<B_PART>(f.out_features, (int64_t)tile.n * C::BN, C::CLUSTER_M, p.w_rest_rows);
+        x = rank_n < xs.whole ? p.x : rank_n < xs.boxes ? p.x_rest : nullptr;
+        w = rank_m < ws.whole ? p.w : rank_m < ws.boxes ? p.w_rest : nullptr;
+        const uint32_t bytes = C::ROW * (C::X_TERMS * xs.loaded + C::W_TERMS * ws.loaded);
         const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
 #pragma unroll 1
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
@@ -114,8 +128,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
                 }
 #pragma unroll
                 for (int i = 0; i < C::X_TERMS; i++)
-                    if (rank_n < parts)
-                        load_part(C::CLUSTER_N > 1, a + i * C::A_TERM, &p.x[i], full, first + k * C::K, a_row, a_mask);
+                    if (x) load_part(C::CLUSTER_N > 1, a + i * C::A_TERM, x + i, full, first + k * C::K, a_row, a_mask);
                 if (++stage == C::STAGES) stage = 0, phase ^= 1;
             }
         }

@@ -21,8 +21,7 @@ namespace halves {
 struct Parameters : hopper::Parameters {
     int32_t part; /* stages of each part of K: of the second's the last may be all zeros, for if the parts differed the
                      compiler would no longer know that the stage is the same for a warp: see hopper.md 12 */
-    int32_t x_boxes; /* of x_rows rows: in a tile */
-    int32_t w_once;  /* W is read by one cluster: it leaves the L2 first */
+    int32_t w_once; /* W is read by one cluster: it leaves the L2 first */
 };
 
 template <int X_TERMS_, int W_TERMS_, bool BF16_, bool STORES_ = false> struct Config
@@ -58,22 +57,22 @@ template <class C> __device__ __forceinline__ void produce_stages(
     const uint64_t policy = policy_of(p.w_once);
     const bool in_blocks = p.w_block; /* by address where there is one term, through maps where terms are apart */
     int first_column = 0, w_bytes = 0;
+    const CUtensorMap *w = p.w;
     const auto w_of = [&](int panel) {
         return (const char *)p.fold.product.w.data +
             ((int64_t)panel * p.w_block + first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
     };
     const auto load_w = [&](int stage, int k, uint32_t x_bytes) {
         const uint32_t full = sh.full + 8 * stage, b = sh.stages + stage * C::STAGE + C::X_BYTES;
+        mbarrier_arrive_expect(full, x_bytes + w_bytes);
         if (C::W_TERMS == 1 && in_blocks) {
-            mbarrier_arrive_expect(full, x_bytes + w_bytes);
             bulk_load(b, w_of(begin + k), w_bytes, full, policy);
             return;
         }
-        mbarrier_arrive_expect(full, x_bytes + C::W_BYTES);
 #pragma unroll
         for (int i = 0; i < C::PANELS * C::W_TERMS; i++) {
             const int panel = (begin + k) * C::PANELS + i / C::W_TERMS;
-            tma_load_by(b + i * C::W_TERM, &p.w[i % C::W_TERMS], full, panel * p.w_column, in_blocks ? 0 : first_column,
+            tma_load_by(b + i * C::W_TERM, w + i % C::W_TERMS, full, panel * p.w_column, in_blocks ? 0 : first_column,
                 in_blocks ? first_column / RFI_BLOCK_ROWS + panel * p.w_block : 0, policy);
         }
     };
@@ -83,11 +82,12 @@ template <class C> __device__ __forceinline__ void produce_stages(
     for (Walk walk = first_tile<E>(p); walk.is_there(); hand_out<E>(p, sh, walk, index, rank)) {
         const int row = walk.tile.m * C::BM;
         first_column = walk.tile.n * E::BN;
-        /* Of W in blocks no more than there are: what lies in the place of others is multiplied to columns that nobody
-         * reads. */
-        w_bytes = min(C::BN / RFI_BLOCK_ROWS, p.w_block - first_column / RFI_BLOCK_ROWS) * C::W_BLOCK;
-        const int boxes = (int)min((p.fold.product.batch - row + p.x_rows - 1) / p.x_rows, (int64_t)p.x_boxes);
-        const uint32_t x_bytes = boxes * p.x_rows * (C::X_ROW * C::X_TERMS);
+        const Rows xs = rows_of<C::BM>(p.fold.product.batch, row, 1, p.x_rest_rows),
+                   ws = rows_of<C::BN>(p.fold.product.out_features, first_column, 1, p.w_rest_rows);
+        const CUtensorMap *const x = xs.whole ? p.x : p.x_rest;
+        w = ws.whole ? p.w : p.w_rest;
+        w_bytes = ws.loaded * (C::W_BYTES / C::BN);
+        const uint32_t x_bytes = xs.loaded * (C::X_ROW * C::X_TERMS);
         const int ahead = waited ? 0 : min(p.part, C::STAGES); /* stages whose W is fetched first */
         if (!waited) {
 #pragma unroll 1
@@ -109,12 +109,7 @@ template <class C> __device__ __forceinline__ void produce_stages(
                     load_w(stage, k, x_bytes);
                 }
 #pragma unroll
-                for (int i = 0; i < C::X_TERMS; i++) {
-                    tma_load(a + i * C::X_TERM, &p.x[i], full, x_column + k * C::K, row);
-                    if (boxes > 1)
-                        tma_load(a + i * C::X_TERM + p.x_rows * C::X_ROW, &p.x[i], full, x_column + k * C::K,
-                            row + p.x_rows);
-                }
+                for (int i = 0; i < C::X_TERMS; i++) tma_load(a + i * C::X_TERM, x + i, full, x_column + k * C::K, row);
                 if (++stage == C::STAGES) stage = 0, phase ^= 1;
             }
         }

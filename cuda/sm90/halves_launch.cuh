@@ -24,20 +24,8 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->m_group = 16;
     p->slots = (p->n_tiles + 1) / 2;
     p->group_slot = (p->slots + 1) / 2 * 2;
-    /* A box has no rows that the batch lacks, but for a few. */
-    const int rest = (int)(f.product.batch % C::BM);
-    p->x_boxes = f.product.batch > C::BM && rest && rest <= C::BM / 2 ? 2 : 1;
-    p->x_rows = f.product.batch < C::BM ? (int32_t)((f.product.batch + 7) / 8 * 8) : C::BM / p->x_boxes;
-    cudaError_t error = cudaSuccess;
-    for (int i = 0; i < C::X_TERMS && !error; i++)
-        error = encode_rows(&p->x[i], term_of(f.product.x, i), f.product.x, f.product.batch, columns_of(f.product),
-            C::X_ROW, p->x_rows, 2);
-    for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = f.product.w.panel
-            ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features, C::BN, 256)
-            : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features, f.product.in_features,
-                  C::W_ROW, C::BN, 3);
-    return error;
+    return encode_operands<C::X_TERMS, C::W_TERMS>(
+        p, columns_of(f.product), C::X_ROW, C::BM, f.product.in_features, C::W_ROW, C::BN, 256);
 }
 
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {

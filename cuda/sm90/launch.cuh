@@ -38,8 +38,8 @@ bool same(const Map &a, const Map &b) {
         !memcmp(a.stride, b.stride, sizeof a.stride) && !memcmp(a.box, b.box, sizeof a.box);
 }
 
-/* The latest of a thread: more than the six of a call. */
-enum { KNOWN = 8 };
+/* The latest of a thread: more than the twelve of a call. */
+enum { KNOWN = 16 };
 
 /* A map is a function of what it is asked for alone. So those of W are encoded once, and those of x where its place or
  * shape has changed. */
@@ -102,6 +102,38 @@ const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.dat
 /* Columns of x that are read, those of the second level included. */
 int64_t columns_of(const rfi_cuda_product &f) { return f.x.level ? 2 * f.x.level : f.in_features; }
 
+/* Maps of TERMS terms of `rows` rows by boxes of `box_rows`, and of the rest, by a multiple of `unit` rows, to
+ * *rest_rows how many: encode(map, term, rows of a box) makes one. */
+template <int TERMS, class Encode> cudaError_t encode_terms(CUtensorMap (&whole)[3], CUtensorMap (&rest)[3],
+    int32_t *rest_rows, int64_t rows, int box_rows, int unit, Encode encode) {
+    *rest_rows = (int32_t)((rows % box_rows + unit - 1) / unit * unit);
+    cudaError_t error = cudaSuccess;
+    for (int i = 0; i < TERMS && !error; i++) {
+        if (rows >= box_rows) error = encode(&whole[i], i, box_rows);
+        if (!error && *rest_rows) error = encode(&rest[i], i, *rest_rows);
+        if (rows < box_rows) whole[i] = rest[i]; /* blocks fetch the first map before they know which they need */
+    }
+    return error;
+}
+
+/* Of x and W, by boxes of so many rows and of rows of so many bytes; of W in blocks what lies together is read as rows
+ * of `piece` values. */
+template <int X_TERMS, int W_TERMS> cudaError_t encode_operands(
+    Parameters *p, int64_t x_columns, int x_bytes, int x_rows, int64_t w_columns, int w_bytes, int w_rows, int piece) {
+    const rfi_cuda_product &f = p->fold.product;
+    const auto x = [&](CUtensorMap *map, int term, int rows) {
+        return encode_rows(map, term_of(f.x, term), f.x, f.batch, x_columns, x_bytes, rows, 2);
+    };
+    const auto w = [&](CUtensorMap *map, int term, int rows) {
+        return f.w.panel ? encode_blocks(map, term_of(f.w, term), f.w, f.in_features, rows, (cuuint64_t)piece)
+                         : encode_rows(map, term_of(f.w, term), f.w, f.out_features, w_columns, w_bytes, rows, 3);
+    };
+    const cudaError_t error = encode_terms<X_TERMS>(p->x, p->x_rest, &p->x_rest_rows, f.batch, x_rows, 8, x);
+    return error ? error
+                 : encode_terms<W_TERMS>(
+                       p->w, p->w_rest, &p->w_rest_rows, f.out_features, w_rows, f.w.panel ? RFI_BLOCK_ROWS : 8, w);
+}
+
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
@@ -116,21 +148,11 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_block = f.product.w.panel ? (int32_t)(f.product.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
     p->slots = all_tiles * C::SPLITS;
-    constexpr int PART = C::BM / C::CLUSTER_N;
-    p->x_rows = f.product.batch < PART ? (int32_t)((f.product.batch + 7) / 8 * 8) : PART;
     p->group_slot = (p->slots + 1) / 2 * 2;
-    cudaError_t error = cudaSuccess;
-    for (int i = 0; i < C::X_TERMS && !error; i++)
-        error = encode_rows(&p->x[i], term_of(f.product.x, i), f.product.x, f.product.batch,
-            columns_of(f.product) * C::UNITS, C::ROW, p->x_rows, 2);
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
-    for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = f.product.w.panel ? encode_blocks(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.in_features,
-                                        W_PART, (cuuint64_t)f.product.w.panel)
-                                  : encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features,
-                                        f.product.in_features * C::UNITS, C::ROW, W_PART, 3);
-    return error;
+    return encode_operands<C::X_TERMS, C::W_TERMS>(p, columns_of(f.product) * C::UNITS, C::ROW, C::BM / C::CLUSTER_N,
+        f.product.in_features * C::UNITS, C::ROW, W_PART, (int)f.product.w.panel);
 }
 
 /* Allows the kernel its shared memory, and says how many multiprocessors there are: once for a kernel and a device. */
