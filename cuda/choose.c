@@ -167,6 +167,7 @@ typedef struct family {
     int halves;      /* two blocks share out K of a tile */
     int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
                         the blocks have nothing to do */
+    int beside;      /* the same along the columns */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int last_round;  /* and of the last tiles where there are many */
     int fewer_parts; /* than there is room for, if that is expected to be faster */
@@ -181,7 +182,9 @@ typedef struct family {
     double unhidden; /* of what loading these takes, so much does not go on while it multiplies */
     double value;    /* seconds that a multiprocessor takes for a value of x, measured on 9.0; 0: what FEED and the
                         arithmetic say */
-    double start;    /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
+    double single; /* of one product it reaches so many times `efficiency`, for power leaves the clock higher; 0: as of
+                      several */
+    double start;  /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
 } family;
 
 #ifdef RFI_BUILD_SM90
@@ -385,10 +388,12 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
-    const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1;
+    const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1,
+              across = shared->beside == k->tile_rows ? 2 : 1;
     const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows);
-    double blocks =
-               (along * tiles(p->batch, along * k->tile_rows) * tiles(p->out_features, k->tile_columns) - whole_tiles) *
+    double blocks = (along * tiles(p->batch, along * k->tile_rows) * across *
+                            tiles(p->out_features, across * k->tile_columns) -
+                        whole_tiles) *
         splits * halves,
            sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / halves;
     const double at_once = shared->shares ? shared->shares : 1;
@@ -401,7 +406,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     if (whole_columns) rounds += whole_tiles / sms * depth / part; /* of parts */
     double rows = computed_rows(k, p->batch);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
-    double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * k->efficiency);
+    const double efficiency = k->efficiency * (products == 1 && shared->single > 0 ? shared->single : 1);
+    double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
     double x_item = (double)(c->uses_terms ? (size_t)(term * p->x_terms) : item(p->x_dtype));
     if (k->tile_columns <= 64 || k->tile_rows <= 64)

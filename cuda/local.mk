@@ -33,6 +33,7 @@ cuda_sm90_cu = \
 	cuda/sm90/fold_128x128.cu \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
+	cuda/sm90/fold_128x192.cu \
 	cuda/sm90/fold_64x64.cu \
 	cuda/sm90/halves.cu \
 	cuda/sm90/searches_128x256.cu \

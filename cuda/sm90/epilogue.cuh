@@ -123,7 +123,7 @@ template <class C, int SIZE> __device__ __forceinline__ void apply_steps(
  * time, for 64 more registers are there, not 128. */
 template <class C, bool SAVES, int N>
 __device__ __forceinline__ void apply_affine(const rfi_cuda_visitor &f, float (&v)[N], const float *table) {
-    constexpr int SIZE = SAVES && N > 64 ? 64 : N;
+    constexpr int SIZE = SAVES && N > 64 ? N / 2 : N;
 #pragma unroll
     for (int first = 0; first < N; first += SIZE) {
         float saved[SAVES ? SIZE : 1] = {};

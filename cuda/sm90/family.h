@@ -17,6 +17,11 @@ static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
 }
 
+/* One product, and a reduction, for which the kernel is made. */
+static int runs_hopper_192(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && p->w_terms <= 1 && p->x_terms <= 1 && !in_tf32(p) && p->reduction;
+}
+
 static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
 }
@@ -51,11 +56,26 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->w_terms ? stage_columns(p) : p->x_terms ? 0 : 64;
 }
 
-static const family HOPPER = {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128};
-static const family HOPPER_128 =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128, .start = 2.5e-6};
+static const family HOPPER = {.unit = WARPGROUP16,
+    .terms = 1,
+    .irregular = 1,
+    .groups = 1,
+    .affine = 1,
+    .paired = 128,
+    .beside = 64,
+    .single = 1.12};
+static const family HOPPER_192 =
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .beside = 128};
+static const family HOPPER_128 = {.unit = WARPGROUP16,
+    .terms = 1,
+    .irregular = 1,
+    .groups = 1,
+    .affine = 1,
+    .paired = 128,
+    .single = 1.16,
+    .start = 2.5e-6};
 static const family HOPPER_HALVES =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .halves = 1};
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .halves = 1, .single = 0.945};
 static const family HOPPER_SMALL =
     {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 2e-6};
 

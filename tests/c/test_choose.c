@@ -195,7 +195,7 @@ static void test_tf32(void) {
 }
 
 #ifdef RFI_BUILD_SM90
-/* Up to 64 rows in any precision, and about a hundred. */
+/* Up to 64 rows in any precision, about a hundred, and rows that are no whole tiles, or an odd number. */
 static void test_few_rows(void) {
     static const struct {
         int batch;
@@ -209,7 +209,12 @@ static void test_few_rows(void) {
         {65, "hopper_halves", "hopper_halves"},
         {128, "hopper_halves", "hopper_halves"},
         {129, "hopper_halves", "hopper_128x128"},
+        {257, "hopper_halves", "hopper_128x192"},
+        {384, "hopper_halves", "hopper_128x192"},
         {512, "hopper_128x256", "hopper_128x256"},
+        {640, "hopper_halves", "hopper_128x192"},
+        {1024, "hopper_128x256", "hopper_128x256"},
+        {1025, "hopper_halves", "hopper_128x192"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
@@ -380,6 +385,10 @@ static void test_measured(void) {
         {RF_FLOAT64, 40, 16, 5000, "few_f64_8x64"},
         {RF_FLOAT64, 7, 701, 36723, "few_f64_8x64"},
         {RF_FLOAT64, 6, 272, 16640, "few_f64_8x64"},
+        {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
+        {RF_BFLOAT16, 1536, 8192, 1024, "hopper_128x128"},
+        {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x192"},
+        {RF_FLOAT16, 1152, 8192, 8192, "hopper_128x192"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const rf_dtype dtype = expected[i].dtype;
