@@ -31,9 +31,9 @@ cuda_sm90_cu = \
 	cuda/sm90/asked.cu \
 	cuda/sm90/finish.cu \
 	cuda/sm90/fold_128x128.cu \
+	cuda/sm90/fold_128x192.cu \
 	cuda/sm90/fold_128x256.cu \
 	cuda/sm90/fold_64x128.cu \
-	cuda/sm90/fold_128x192.cu \
 	cuda/sm90/fold_64x64.cu \
 	cuda/sm90/halves.cu \
 	cuda/sm90/searches_128x256.cu \
