@@ -127,7 +127,9 @@ template <class S> __device__ __forceinline__ void load_half(fragments<S> &f, co
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int odd_row = 0; odd_row < 2; odd_row++) {
-            const uint8_t *const a = x + at(in_x[odd_row], i), *const b = w + at(in_w[odd_row], i);
+            /* rows that are not shifted lie alike, so that one sum of addresses serves both */
+            const int other = S::shifts ? odd_row : 0, below = (odd_row - other) * ROW_BYTES;
+            const uint8_t *const a = x + at(in_x[other], i) + below, *const b = w + at(in_w[other], i) + below;
 #pragma unroll
             for (int m = 0; m < M_TILES; m++) f.a[m][2 * i + odd_row] = *(const double *)(a + m * 16 * ROW_BYTES);
 #pragma unroll
