@@ -267,6 +267,34 @@ def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: p
                 assert same_bits(y, lent(case.x))
 
 
+@pytest.mark.parametrize("kernel", _HOPPER)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_rows_that_are_not_there(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not loaded for the last tiles, of x nor of W: what lies in their place, here NaN that a call before has
+    left in shared memory, is in no result.
+    """
+    monkeypatch.setenv(FORCE, kernel)
+    for batch, k, n in (
+        (129, 200, 300),
+        (257, 72, 193),
+        (130, 520, 130),
+        (385, 264, 1000),
+        (65, 136, 40),
+        (9, 64, 257),
+    ):
+        before = _case("linear | logsumexp", 512, k, 1024, dtype)
+        before = replace(
+            before, x=store(np.full(before.x.shape, np.nan), dtype), w=store(np.full((1024, k), np.nan), dtype)
+        )
+        for chain in ("linear | logsumexp", "linear", "linear | entropy"):
+            case = _case(chain, batch, k, n, dtype)
+            with case.model("cuda", simplify="none") as model, before.model("cuda", simplify="none") as others:
+                y = model(case.x)
+                case.check(y, kernel, case.expected("cuda"))
+                assert np.isnan(others(before.x)).all()
+                assert same_bits(y, model(case.x)), (batch, k, n, chain)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_that_pass_in_slices(dtype: str) -> None:
     """More than what is on the device at a time of a host's weights, and no whole number of blocks of rows."""

@@ -17,9 +17,10 @@ static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
 }
 
-/* One product, and a reduction, for which the kernel is made. */
+/* One product, and a reduction, for which the kernel is made. Its states are of 192 columns, which the columns that
+ * must be alike are no multiple of. */
 static int runs_hopper_192(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && p->w_terms <= 1 && p->x_terms <= 1 && !in_tf32(p) && p->reduction;
+    return runs_hopper(p, f) && p->w_terms <= 1 && p->x_terms <= 1 && !in_tf32(p) && p->reduction && !p->alike;
 }
 
 static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {

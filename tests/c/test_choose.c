@@ -224,6 +224,9 @@ static void test_few_rows(void) {
         p = problem_of(expected[i].batch, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, expected[i].bf16) && c.aligned_x, "bfloat16, batch %d: %s", expected[i].batch, c.name);
+        p.alike = 1;
+        c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_128x192"));
+        CHECK(!is(&c, "hopper_128x192"), "states of 192 columns for columns that must be alike");
         p.batch_invariant = 1;
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, "hopper_128x256"), "batch-invariant, batch %d: %s", expected[i].batch, c.name);
