@@ -65,6 +65,8 @@ static const family HOPPER = {.unit = WARPGROUP16,
     .paired = 128,
     .beside = 64,
     .single = 1.12};
+static const family HOPPER_ANSWERS =
+    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128, .beside = 64};
 static const family HOPPER_192 =
     {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .beside = 128};
 static const family HOPPER_128 = {.unit = WARPGROUP16,

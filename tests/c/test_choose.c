@@ -401,6 +401,10 @@ static void test_measured(void) {
         CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
             (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
     }
+    rfi_cuda_problem several = problem_of(256, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+    several.states = RFI_CUDA_ANSWER_STATES;
+    const rfi_cuda_choice c = choose(&several, &hopper, -1);
+    CHECK(is(&c, "hopper_answers_64x128"), "256 rows of several results take %s", c.name);
 }
 #endif
 
