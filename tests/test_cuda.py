@@ -530,8 +530,10 @@ def test_a_layer_of_no_columns(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
                 case.check(case.run("cuda", simplify="none"), kernel, expected)
 
 
-def test_one_stage_and_thousands_of_tiles() -> None:
+@pytest.mark.parametrize("kernel", ["", *_HOPPER])
+def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
+    monkeypatch.setenv(FORCE, kernel)
     rng = np.random.default_rng(0)
     rows, k, n = 13008, 8, 16592
     data = Data(rng.normal(size=(rows, k)), rng.normal(size=(n, k)) / np.sqrt(8), rng.normal(size=n))
@@ -544,5 +546,5 @@ def test_one_stage_and_thousands_of_tiles() -> None:
         for _ in range(400):
             model(x, out=y)
         first = y.numpy()
-        some.check(first[::271], expected=expected)
+        some.check(first[::271], kernel, expected)
         assert same_bits(first, model(case.x))

@@ -57,28 +57,14 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return p->w_terms ? stage_columns(p) : p->x_terms ? 0 : 64;
 }
 
-static const family HOPPER = {.unit = WARPGROUP16,
-    .terms = 1,
-    .irregular = 1,
-    .groups = 1,
-    .affine = 1,
-    .paired = 128,
-    .beside = 64,
-    .single = 1.12};
-static const family HOPPER_ANSWERS =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .paired = 128, .beside = 64};
-static const family HOPPER_192 =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .beside = 128};
-static const family HOPPER_128 = {.unit = WARPGROUP16,
-    .terms = 1,
-    .irregular = 1,
-    .groups = 1,
-    .affine = 1,
-    .paired = 128,
-    .single = 1.16,
-    .start = 2.5e-6};
-static const family HOPPER_HALVES =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1, .halves = 1, .single = 0.945};
+/* What all kernels of tiles have in common. */
+#define HOPPER_TILES .unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1
+static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
+static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64};
+static const family HOPPER_192 = {HOPPER_TILES, .beside = 128};
+static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
+static const family HOPPER_HALVES = {HOPPER_TILES, .halves = 1, .single = 0.945};
+#undef HOPPER_TILES
 static const family HOPPER_SMALL =
     {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 2e-6};
 
