@@ -29,7 +29,7 @@ template <bool SEARCHES> __device__ __forceinline__ void prefetch_rows(const rfi
 /* The logit that a row asks for, if it is one of this thread's, which are as in fold_columns: mostly it is not. */
 template <int N> __device__ __forceinline__ void pick_column(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int r) {
-    const uint64_t offset = (uint64_t)(f.visitor.columns[min(row, f.product.batch - 1)] - column);
+    const uint64_t offset = (uint64_t)f.visitor.columns[min(row, f.product.batch - 1)] - (uint64_t)column;
     if (offset >= 2 * N) return;
     if (row >= f.product.batch || column + (int64_t)offset >= f.product.out_features || is_irregular(f.product, row))
         return;
