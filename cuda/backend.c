@@ -131,7 +131,7 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
 }
 
 /* Which way W's values take, where it is not the usual one: see doc/kernels/accuracy.md. */
-static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size) {
+static void describe_weights(const rfi_spec *spec, const rfi_cuda_prepared *p, char *text, size_t size) {
     if (p->w_tf32)
         snprintf(text, size,
             "; x and W in float32 rounded to TF32, for in a binary16 term %u rows of W, or one column, would lose too "
@@ -144,6 +144,9 @@ static void describe_weights(const rfi_cuda_prepared *p, char *text, size_t size
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",
             p->findings.wide);
+    else if (p->w_terms && spec->weight_dtype != RF_FLOAT32)
+        snprintf(text, size, "; W in two binary16 terms, for x has another type and %u rows of W are not finite",
+            p->findings.nonfinite);
     else if (p->findings.many && !p->w_terms && p->w.dtype == RF_FLOAT32)
         snprintf(text, size, "; W as it is stored, for %u rows of it have several infinities", p->findings.many);
     else if (p->w_nonfinite)
@@ -250,7 +253,7 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
         if (plan_gathers(&spec->plan))
             used += snprintf(out->kernel + used, sizeof out->kernel - (size_t)used,
                 "; a dot product for each column that is gathered");
-        if (p) describe_weights(p, out->kernel + used, sizeof out->kernel - (size_t)used);
+        if (p) describe_weights(spec, p, out->kernel + used, sizeof out->kernel - (size_t)used);
     }
     if (passes.count && !out->collapsed && c.summed == RFI_CUDA_SUMMED_ALL)
         snprintf(out->sums, sizeof out->sums, "by tensor cores, which truncate");

@@ -310,11 +310,12 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
     if (status) return status;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &plain.passes);
-    const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
+    const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features),
+              leaves_type = spec->compute_dtype == RF_FLOAT32 && spec->x_dtype != spec->weight_dtype;
     static const struct {
         int terms, infinite, tf32; /* 0: as tame values are kept */
-    } forms[] = {{0, 0, 0}, {3, 0, 0}, {2, 1, 0}, {3, 1, 0}, {0, 0, 1}};
-    for (int i = 0; i < (tame ? 5 : 1); i++) {
+    } forms[] = {{0, 0, 0}, {3, 0, 0}, {2, 1, 0}, {3, 1, 0}, {2, 0, 0}, {0, 0, 1}};
+    for (int i = 0; i < (tame ? 6 : leaves_type ? 5 : 1); i++) { /* weights.c: choose_terms */
         plain.w_terms = forms[i].tf32 ? 0 : forms[i].terms ? forms[i].terms : tame;
         plain.w_infinite = forms[i].infinite;
         plain.w_tf32 = forms[i].tf32;

@@ -353,28 +353,40 @@ enum {
  * multiply W as it is stored does, and they alone multiply TF32. */
 static int has_wgmma(const rfi_cuda_prepared *p, const rfi_spec *spec) { return plan_panel(p, spec) != 0; }
 
+/* Looks at W as `terms` of binary16 would hold it. *lost as in count_findings. */
+static rf_status look_at_weights(
+    rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights, int terms, unsigned *lost) {
+    scratch s = {0};
+    rf_status status = take_scratch(&s, p, spec, weights, 0, 1);
+    if (!status) status = count_findings(spec, weights, terms, &s, &p->findings, lost, thin_place(p, spec));
+    leave_scratch(&s, weights);
+    return status;
+}
+
 /* In which terms W is kept, by its values: see doc/kernels/accuracy.md. */
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
     p->w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, plan->in_features);
     const int sixteen = spec->weight_dtype == RF_FLOAT16 || spec->weight_dtype == RF_BFLOAT16;
     if (!p->w_terms && (!sixteen || !plan->in_features)) return RF_OK;
-    scratch s = {0};
     unsigned lost = 0;
-    rf_status status = take_scratch(&s, p, spec, weights, 0, 1);
-    if (!status)
-        status =
-            count_findings(spec, weights, p->w_terms ? p->w_terms : 1, &s, &p->findings, &lost, thin_place(p, spec));
-    leave_scratch(&s, weights);
+    rf_status status = look_at_weights(p, spec, weights, p->w_terms ? p->w_terms : 1, &lost);
+    if (!status && sixteen && p->findings.nonfinite && spec->x_dtype != spec->weight_dtype) {
+        /* Several terms of a value of x times infinity do not add up to what the value gives: W goes the ways of
+         * float32, in twice the memory. */
+        p->w_terms = rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_F32, plan->in_features);
+        if (p->w_terms) status = look_at_weights(p, spec, weights, p->w_terms, &lost);
+    }
     if (status) return status;
     const int wide = p->findings.wide || (int64_t)lost * 64 > plan->out_features,
               unlike_one_term = wide || p->findings.infinite;
-    if (!p->w_terms) p->w_nonfinite = p->findings.nonfinite > 0;
-    else if (p->w_terms == 1 && unlike_one_term && has_wgmma(p, spec)) p->w_tf32 = 1;
-    else if (p->findings.many && (plan->in_features > COUNTED_DEPTH || !has_wgmma(p, spec))) p->w_terms = 0;
-    else if (wide) p->w_terms = 3;
-    else if (p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
+    if (p->w_terms == 1 && unlike_one_term && has_wgmma(p, spec)) p->w_tf32 = 1;
+    else if (p->w_terms && p->findings.many && (plan->in_features > COUNTED_DEPTH || !has_wgmma(p, spec)))
+        p->w_terms = 0;
+    else if (p->w_terms && wide) p->w_terms = 3;
+    else if (p->w_terms && p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */
     if (p->w_tf32) p->w_terms = 0;
+    p->w_nonfinite = sixteen && !p->w_terms && p->findings.nonfinite > 0;
     p->w_infinite = p->w_terms && p->findings.infinite;
     p->w_several = p->w_terms && p->findings.many;
     p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;

@@ -55,6 +55,7 @@ CHAINS = [
     "linear | mul(@v) | max",
     "linear | save | mul(0.5) | add_saved | clamp(-1, 1) | sum",
     "linear | gelu | entropy",
+    "linear | var",
 ]
 COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]
 WATCHDOG_SECONDS = 1200  # for one form of one kernel, under a tool that makes it a hundred times slower

@@ -199,6 +199,53 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
         _check(x, w, b, chain, x_dtype=x_dtype)
 
 
+@pytest.mark.parametrize("types", ["bfloat16 float32", "bfloat16 float16", "float16 float32", "float16 bfloat16"])
+@pytest.mark.parametrize("several", [False, True])
+def test_weights_of_16_bits_that_are_not_finite(batch: int, types: str, several: bool) -> None:
+    """Beside x of another type, which is to come, in terms as float32 is; beside their own, and while they are finite,
+    as they are stored.
+    """
+    dtype, x_dtype = types.split()
+    rng = np.random.default_rng(4)
+    x, w, b = _tame(batch)
+    finite = w.copy()
+    w[rng.random(w.shape) < 0.1] = 0
+    w[::7, 8] = rng.choice([np.inf, -np.inf], len(w[::7]))
+    w[1, 3] = np.nan
+    if several:
+        w[2, [3, 4, K - 1]] = np.inf
+        w[9, ::2] = -np.inf
+    x[1] = np.maximum(x[1], 0)
+    x[3, 9], x[4, 8], x[5, 7] = np.inf, 0, np.nan
+    x[6, [8, 9]] = -np.inf
+    if x_dtype == "float32":
+        x[8, ::2] *= np.float32(1e-25)
+    for chain in ("linear", "linear | max"):
+        for values, of_x in ((w, x_dtype), (w, dtype), (finite, x_dtype)):
+            case = make_case(chain, Data(x, values, b), dtype=dtype, x_dtype=of_x)
+            with case.model("cuda", simplify="none") as model:
+                text, ways = model.explain(batch), model.count_ways(case.x)
+            in_terms = values is w and of_x == x_dtype and not (several and not _on_wgmma())
+            assert ways.weight_terms == (2 if in_terms else 0)
+            assert ("are not finite" in text) == (values is w and not (in_terms and several))
+            if in_terms and several:
+                assert ways.irregular_rows == batch - 1, "all but that with NaN"
+            case.check(case.run("cuda", simplify="none"), f"{chain}, {types}", case.expected("cuda"))
+
+
+def test_weights_of_16_bits_that_become_infinite() -> None:
+    """The form follows updates there and back."""
+    x, w, b = _tame(40)
+    infinite = w.copy()
+    infinite[3, 5] = np.inf
+    first, second = (make_case("linear | max", Data(x, v, b), None, "bfloat16", "float32") for v in (w, infinite))
+    with first.model("cuda") as model:
+        for case in (second, first, second, second, first):
+            model.update_weights(case.w, case.b)
+            with case.model("cuda") as fresh:
+                assert same_bits(model(x), fresh(x)) and model.count_ways(x) == fresh.count_ways(x)
+
+
 def test_several_infinities_beside_wide_weights(batch: int) -> None:
     """Three terms of bfloat16, and all rows of x irregular, whatever their range."""
     rng = np.random.default_rng(2)

@@ -149,11 +149,11 @@ def test_kernelbench_data_is_uniform_and_weights_are_pytorch_s():
 def test_data_of_every_kind_in_every_type(data, dtype):
     """What does not fit a type is infinite there; what a kind promises is in each row, or in W."""
     x, weight, _ = (unfused.widened(values) for values in Case("c", "linear", 40, 30, 20, dtype, data).inputs())
-    special = {"inf": np.isposinf, "nan": np.isnan}.get(data.removesuffix("-w"))
+    special = {"inf": np.isposinf, "infs": np.isposinf, "nan": np.isnan}.get(data.removesuffix("-w"))
     if special and data.endswith("-w"):
-        assert special(weight).sum() == 1
+        assert special(weight).sum() == (len(weight) + 1 if data == "infs-w" else 1)
     elif special:
-        assert (special(x).sum(axis=1) == 1).all()
+        assert (special(x).sum(axis=1) == (2 if data == "infs" else 1)).all()
     elif dtype in ("float32", "float64", "bfloat16"):
         assert np.isfinite(x).all()
         assert np.isfinite(weight).all()
@@ -164,7 +164,7 @@ def test_data_of_every_kind_in_every_type(data, dtype):
 
 def test_errors_of_data_that_is_not_finite():
     """Infinities and NaN come out where float64 has them."""
-    for data in ("inf", "nan", "inf-w", "nan-w", "outlier1e20", "lognormal-both", "tiny"):
+    for data in ("inf", "infs", "nan", "inf-w", "infs-w", "nan-w", "outlier1e20", "lognormal-both", "tiny"):
         for chain in ("linear", "linear | logsumexp", "linear | max"):
             case = Case("c", chain, 7, 40, 20, data=data)
             with rowfold.Model(chain, 40, 20) as model:

@@ -130,6 +130,23 @@ def test_tables_of_several_results(capsys: pytest.CaptureFixture[str], monkeypat
     assert len(rows("cost", "--dtypes", "float32", "--turns", "1")) == 1 + len(bench_answers.SINGLE) + 4
 
 
+def test_tables_of_kinds_of_data(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each kind in both tables, ordinary data first, infinities in their places, or errors are infinite."""
+    pytest.importorskip("torch")
+    import bench_data
+
+    kinds = ["silu", "infs", "infs-w"]
+    arguments = ["--device", "cpu", "--size", "16", "256", "300", "--few", "4", "--turns", "1", "--kinds", *kinds]
+    monkeypatch.setattr(sys, "argv", ["bench_data.py", *arguments])
+    bench_data.main()
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if "|" in line]
+    forms = [form for form in bench_data.FORMS if not form.kernel and form.math == "f32"]
+    times, errors = lines[2 : 3 + len(kinds)], lines[5 + len(kinds) :]
+    assert [row[0] for row in times] == [row[0] for row in errors] == ["kernelbench", *kinds]
+    assert all(len(row) == 1 + len(forms) for row in times)
+    assert all(float(cell.split(" / ")[0]) < 1e-6 for row in errors for cell in (row[2], row[4]))
+
+
 def test_modelled_sums_truncate() -> None:
     """Of positive products too little, the more the longer; of short integers nothing."""
     rng = np.random.default_rng(2)

@@ -105,6 +105,24 @@ def one_in_each_row(value: float, rng: np.random.Generator, batch: int, k: int, 
     return x, weight, bias
 
 
+def two_in_each_row(value: float, rng: np.random.Generator, batch: int, k: int, n: int) -> Drawn:
+    """Two elements of each row of x are the value; one where there is but one."""
+    x, weight, bias = kernelbench(rng, batch, k, n)
+    columns = rng.integers(k, size=batch)
+    x[np.arange(batch), columns] = value
+    x[np.arange(batch), (columns + 1) % k] = value
+    return x, weight, bias
+
+
+def one_in_each_row_of_weights(value: float, rng: np.random.Generator, batch: int, k: int, n: int) -> Drawn:
+    """One element of each row of W is the value, and two of the first, which no pass over a row's one makes up for."""
+    x, weight, bias = kernelbench(rng, batch, k, n)
+    columns = rng.integers(k, size=n)
+    weight[np.arange(n), columns] = value
+    weight[0, (columns[0] + 1) % k] = value
+    return x, weight, bias
+
+
 def one_in_weights(value: float, rng: np.random.Generator, batch: int, k: int, n: int) -> Drawn:
     """One element of W is the value."""
     x, weight, bias = kernelbench(rng, batch, k, n)
@@ -134,6 +152,8 @@ DATA: dict[str, Draw] = {
     "lognormal-both": partial(lognormal_both, 3.0),
     "inf": partial(one_in_each_row, math.inf),
     "nan": partial(one_in_each_row, math.nan),
+    "infs": partial(two_in_each_row, math.inf),
+    "infs-w": partial(one_in_each_row_of_weights, math.inf),
     "inf-w": partial(one_in_weights, math.inf),
     "nan-w": partial(one_in_weights, math.nan),
 }

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Every kind of data of `rowfold bench --data` through every form of a layer, beside ordinary data. As Markdown.
+
+    python tools/bench_data.py [--device cuda] [--size 1024 8192 8192] [--few 32] [--kinds silu lognormal3 ...]
+
+A form is a type of W and of x, the accuracy of the products, what becomes of the logits, and how many rows there are.
+Of each the first line has the milliseconds with KernelBench's data, the others what a kind takes over that, in the same
+run: on a GPU medians of replays of a CUDA graph. Then, of float32, rowfold's times over PyTorch's, and the largest
+relative error of a row against float64 of the same stored values, rowfold's and that of PyTorch's float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
+
+import rowfold  # noqa: E402
+from rowfold.bench.data import DATA  # noqa: E402
+from rowfold.bench.machine import cpu_name  # noqa: E402
+from rowfold.bench.unfused import largest_error  # noqa: E402
+
+Call = Callable[[], Any]
+TAME = "kernelbench"
+FORCE = "ROWFOLD_CUDA_KERNEL"
+LEAST_SECONDS = 1e-3  # of a sample
+ERROR_ROWS = 256
+
+
+class Form(NamedTuple):
+    """A column of the tables. `vocabulary`: of so many times as many columns, of half as many inputs."""
+
+    text: str
+    w: str = "float32"
+    x: str = "float32"
+    math: str = "f32"
+    chain: str = "linear | logsumexp"
+    few: bool = False
+    batch_invariant: bool = False
+    kernel: str = ""
+    vocabulary: int = 1
+
+
+FORMS = (
+    Form("float32"),
+    Form("few rows", few=True),
+    Form("`linear` alone", chain="linear"),
+    Form("`batch_invariant`", batch_invariant=True),
+    Form("mma_128x128 forced", kernel="mma_128x128"),
+    Form("16 times the columns", vocabulary=16),
+    Form("`math=tf32`", math="tf32"),
+    Form("`tf32`, few rows", math="tf32", few=True),
+    Form("W bfloat16", w="bfloat16"),
+    Form("W bfloat16, few rows", w="bfloat16", few=True),
+    Form("x bfloat16", x="bfloat16"),
+    Form("x bfloat16, few rows", x="bfloat16", few=True),
+    Form("W bfloat16, x float16", w="bfloat16", x="float16"),
+    Form("W bfloat16, x float16, few rows", w="bfloat16", x="float16", few=True),
+)
+
+
+class Drawn:
+    """x, W and b of a kind in float32, on a device."""
+
+    def __init__(self, device: str, kind: str, size: tuple[int, int, int]) -> None:
+        self.device = device
+        drawn = DATA[kind](np.random.default_rng(0), *size)
+        self.x, self.weight, self.bias = (torch.from_numpy(values).to(device) for values in drawn)
+
+    def of(self, form: Form, few: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Those of a form. A vocabulary repeats W."""
+        x, w, b = self.x, self.weight, self.bias
+        if form.vocabulary > 1:
+            k = x.shape[1] // 2
+            x, w = x[:, :k].contiguous(), w.view(-1, k).repeat(form.vocabulary // 2, 1)
+            b = b.repeat(form.vocabulary)
+        x = x[:few] if form.few else x
+        return x.to(getattr(torch, form.x)), w.to(getattr(torch, form.w)), b.to(getattr(torch, form.w))
+
+
+@contextmanager
+def forced(kernel: str) -> Iterator[None]:
+    """With a CUDA kernel forced, if one is named."""
+    if kernel:
+        os.environ[FORCE] = kernel
+    try:
+        yield
+    finally:
+        os.environ.pop(FORCE, None)
+
+
+def sampler(call: Call, device: str) -> Callable[[], float]:
+    """A function that returns the seconds of one call. It keeps what the call needs."""
+    for _ in range(2):
+        call()
+    if device == "cpu":
+
+        def elapsed() -> float:
+            start = time.perf_counter()
+            call()
+            return time.perf_counter() - start
+
+        return elapsed
+    cuda: Any = torch.cuda
+    cuda.synchronize()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        call()
+
+    def events(rounds: int) -> float:
+        start, stop = (cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(rounds):
+            graph.replay()
+        stop.record()
+        stop.synchronize()
+        milliseconds: float = start.elapsed_time(stop)
+        return milliseconds / 1e3 / rounds
+
+    events(1)
+    rounds = max(1, round(LEAST_SECONDS / events(1)))
+    return lambda _owner=call: events(rounds)  # type: ignore[misc]
+
+
+def measured(drawn: Drawn, form: Form, options: argparse.Namespace) -> tuple[float, float, float, float]:
+    """Seconds of rowfold and of PyTorch float32, in turns, and the errors of both; NaN for what is not asked for."""
+    x, w, b = drawn.of(form, options.few)
+    compared = form in FORMS[:2]
+    model = rowfold.Model(
+        form.chain,
+        w.shape[1],
+        w.shape[0],
+        dtype=form.w,
+        x_dtype=form.x,
+        math=form.math,
+        batch_invariant=form.batch_invariant,
+        device=options.device,
+    )
+    with forced(form.kernel), model.load_weights(w, b):
+        calls: list[Call] = [lambda: model(x)]
+        if compared:
+            calls.append(lambda: torch.logsumexp(torch.nn.functional.linear(x, w, b), 1, keepdim=True))
+        samples = [sampler(call, options.device) for call in calls]
+        seconds = zip(*[[sample() for sample in samples] for _ in range(options.turns)])
+        mine, theirs = (*(statistics.median(values) for values in seconds), float("nan"))[:2]
+        if not compared:
+            return mine, theirs, float("nan"), float("nan")
+        rows = slice(0, ERROR_ROWS)
+        logits = torch.nn.functional.linear(x[rows].double(), w.double(), b.double())
+        expected = torch.logsumexp(logits, 1, keepdim=True).cpu().numpy()
+        errors = [largest_error(call()[rows].double().cpu().numpy(), expected) for call in calls]
+        return mine, theirs, errors[0], errors[1]
+
+
+def main() -> None:
+    """Prints both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--size", type=int, nargs=3, metavar=("BATCH", "K", "N"), default=(1024, 8192, 8192))
+    parser.add_argument("--few", type=int, default=32, metavar="ROWS", help="of the forms for few rows (32)")
+    parser.add_argument("--kinds", nargs="+", choices=list(DATA), metavar="KIND", default=list(DATA), help="(all)")
+    parser.add_argument("--turns", type=int, default=5, help="samples of each, of which the median counts (5)")
+    options = parser.parse_args()
+    on_cpu = options.device == "cpu"
+    machine = cpu_name() if on_cpu else torch.cuda.get_device_name(options.device)
+    forms = [form for form in FORMS if not (on_cpu and (form.kernel or form.math != "f32"))]
+    batch, k, n = options.size
+    print(f"rowfold {rowfold.__version__}, PyTorch {torch.__version__}, {machine}, {batch} x {k} -> {n}\n")
+    print(f"| x, W | {' | '.join(form.text for form in forms)} |\n| --- |{' ---: |' * len(forms)}", flush=True)
+    tame: list[float] = []
+    compared = []
+    with torch.inference_mode():
+        for kind in dict.fromkeys([TAME, *options.kinds]):
+            drawn = Drawn(options.device, kind, options.size)
+            found = [measured(drawn, form, options) for form in forms]
+            took = [seconds for seconds, *_ in found]
+            cells = [f"{s / t:.2f}" for s, t in zip(took, tame)] or [f"{s * 1e3:.4g} ms" for s in took]
+            tame = tame or took
+            print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+            compared.append((kind, found[:2]))
+    print(f"\n| float32 | over PyTorch's time | error | {options.few} rows | error |")
+    print("| --- | ---: | --- | ---: | --- |")
+    for kind, found in compared:
+        cells = [f"{mine / theirs:.3f} | {ours:.1e} / {other:.1e}" for mine, theirs, ours, other in found]
+        print(f"| {kind} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
