@@ -89,7 +89,8 @@ static int available_amx_terms(const char **reason) { return rfi_cpu_has_amx_ter
 #define rfi_cpu_amx_terms rfi_cpu_generic
 #endif
 
-/* For the bits of AMX elsewhere. */
+/* By name alone: what has the bits of AMX elsewhere; and float32 in terms on AMX, faster from about 64 rows on, and
+ * slower with fewer, which wait for W, half as many bytes again (doc/kernels/cpu.md 37). */
 static int never(void) { return 0; }
 
 BACKEND(generic, "generic", NULL)
@@ -99,7 +100,7 @@ BACKEND(avx512_bf16, "avx512-bf16", rfi_cpu_prefers_avx512_bf16)
 BACKEND(avx512_tiles, "avx512-tiles", never)
 BACKEND(avx512_terms, "avx512-terms", never)
 BACKEND(amx_bf16, "amx-bf16", NULL)
-BACKEND(amx_terms, "amx-terms", rfi_cpu_prefers_amx_terms)
+BACKEND(amx_terms, "amx-terms", never)
 
 const rfi_cpu_isa *rfi_cpu_best_isa(void) {
     const char *reason;

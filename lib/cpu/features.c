@@ -130,13 +130,6 @@ int rfi_cpu_has_amx_terms(const char **reason) {
 #endif
 }
 
-/* The rate of float32 products in terms to that of multiply-adds, in whole forwards of 128 rows and more on a processor
- * with AMX, four threads: see doc/kernels/cpu.md 37. W takes 1.5 times the bytes, which few rows wait for, so it has to
- * be worth that. */
-static const double AMX_TERMS_RATE = 1.1, AMX_TERMS_WORTH = 1.3;
-
-int rfi_cpu_prefers_amx_terms(void) { return AMX_TERMS_RATE >= AMX_TERMS_WORTH; }
-
 int rfi_cpu_cores(void) {
     cpu_set_t set;
     /* The set is too small for a kernel that knows of more than 1024 processors. */

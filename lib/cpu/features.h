@@ -12,8 +12,6 @@ int rfi_cpu_prefers_avx512_bf16(void);
 int rfi_cpu_has_avx512_tiles(const char **reason);
 int rfi_cpu_has_amx_bf16(const char **reason);
 int rfi_cpu_has_amx_terms(const char **reason);
-/* Are six products of bfloat16 on AMX quicker than one of float32? */
-int rfi_cpu_prefers_amx_terms(void);
 
 /* Cores that the calling thread may use, at least 1: the affinity mask, not the machine, counts. */
 int rfi_cpu_cores(void);
