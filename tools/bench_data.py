@@ -40,7 +40,10 @@ ERROR_ROWS = 256
 
 
 class Form(NamedTuple):
-    """A column of the tables. `vocabulary`: of so many times as many columns, of half as many inputs."""
+    """A column of the tables.
+
+    "few rows" are those of the form before. `vocabulary`: so many times as many columns, of half as many inputs.
+    """
 
     text: str
     w: str = "float32"
@@ -53,21 +56,36 @@ class Form(NamedTuple):
     vocabulary: int = 1
 
 
+SCORES = "linear | logsumexp, argmax, entropy"
+TOP = "linear | logsumexp, topk(20)"
 FORMS = (
     Form("float32"),
     Form("few rows", few=True),
     Form("`linear` alone", chain="linear"),
     Form("`batch_invariant`", batch_invariant=True),
     Form("mma_128x128 forced", kernel="mma_128x128"),
+    Form("scores", chain=SCORES),
     Form("16 times the columns", vocabulary=16),
+    Form("the same, `topk(20)`", vocabulary=16, chain=TOP),
     Form("`math=tf32`", math="tf32"),
-    Form("`tf32`, few rows", math="tf32", few=True),
+    Form("few rows", math="tf32", few=True),
+    Form("bfloat16", w="bfloat16", x="bfloat16"),
+    Form("few rows", w="bfloat16", x="bfloat16", few=True),
+    Form("16 times the columns, `topk(20)`", w="bfloat16", x="bfloat16", vocabulary=16, chain=TOP),
     Form("W bfloat16", w="bfloat16"),
-    Form("W bfloat16, few rows", w="bfloat16", few=True),
+    Form("few rows", w="bfloat16", few=True),
     Form("x bfloat16", x="bfloat16"),
-    Form("x bfloat16, few rows", x="bfloat16", few=True),
+    Form("few rows", x="bfloat16", few=True),
     Form("W bfloat16, x float16", w="bfloat16", x="float16"),
-    Form("W bfloat16, x float16, few rows", w="bfloat16", x="float16", few=True),
+    Form("few rows", w="bfloat16", x="float16", few=True),
+    Form("W float16", w="float16"),
+    Form("few rows", w="float16", few=True),
+    Form("x float16", x="float16"),
+    Form("few rows", x="float16", few=True),
+    Form("W float16, x bfloat16", w="float16", x="bfloat16"),
+    Form("few rows", w="float16", x="bfloat16", few=True),
+    Form("float64", w="float64", x="float64"),
+    Form("few rows", w="float64", x="float64", few=True),
 )
 
 
@@ -85,7 +103,7 @@ class Drawn:
         if form.vocabulary > 1:
             k = x.shape[1] // 2
             x, w = x[:, :k].contiguous(), w.view(-1, k).repeat(form.vocabulary // 2, 1)
-            b = b.repeat(form.vocabulary)
+            b = b.repeat_interleave(form.vocabulary)
         x = x[:few] if form.few else x
         return x.to(getattr(torch, form.x)), w.to(getattr(torch, form.w)), b.to(getattr(torch, form.w))
 

@@ -114,12 +114,15 @@ def two_in_each_row(value: float, rng: np.random.Generator, batch: int, k: int, 
     return x, weight, bias
 
 
-def one_in_each_row_of_weights(value: float, rng: np.random.Generator, batch: int, k: int, n: int) -> Drawn:
-    """One element of each row of W is the value, and two of the first, which no pass over a row's one makes up for."""
+def one_in_each_row_of_weights(
+    value: float, twice: bool, rng: np.random.Generator, batch: int, k: int, n: int
+) -> Drawn:
+    """One element of each row of W is the value, of the first also ``twice``: what says of one where it is does not."""
     x, weight, bias = kernelbench(rng, batch, k, n)
     columns = rng.integers(k, size=n)
     weight[np.arange(n), columns] = value
-    weight[0, (columns[0] + 1) % k] = value
+    if twice:
+        weight[0, (columns[0] + 1) % k] = value
     return x, weight, bias
 
 
@@ -127,6 +130,20 @@ def one_in_weights(value: float, rng: np.random.Generator, batch: int, k: int, n
     """One element of W is the value."""
     x, weight, bias = kernelbench(rng, batch, k, n)
     weight[rng.integers(n), rng.integers(k)] = value
+    return x, weight, bias
+
+
+def equal_columns(rng: np.random.Generator, batch: int, k: int, n: int) -> Drawn:
+    """All logits of a row are equal: each is the largest."""
+    x, weight, bias = kernelbench(rng, batch, k, n)
+    weight[:], bias[:] = weight[:1], bias[:1]
+    return x, weight, bias
+
+
+def ascending_columns(rng: np.random.Generator, batch: int, k: int, n: int) -> Drawn:
+    """Every column is larger than those before: what is among the largest so far says nothing of what comes."""
+    x, weight, bias = kernelbench(rng, batch, k, n)
+    bias[:] = np.linspace(0, 100, n)
     return x, weight, bias
 
 
@@ -153,7 +170,10 @@ DATA: dict[str, Draw] = {
     "inf": partial(one_in_each_row, math.inf),
     "nan": partial(one_in_each_row, math.nan),
     "infs": partial(two_in_each_row, math.inf),
-    "infs-w": partial(one_in_each_row_of_weights, math.inf),
     "inf-w": partial(one_in_weights, math.inf),
+    "inf-each-w": partial(one_in_each_row_of_weights, math.inf, False),
+    "infs-w": partial(one_in_each_row_of_weights, math.inf, True),
     "nan-w": partial(one_in_weights, math.nan),
+    "equal": equal_columns,
+    "ascending": ascending_columns,
 }
