@@ -149,6 +149,8 @@ static void describe_weights(const rfi_spec *spec, const rfi_cuda_prepared *p, c
             p->findings.nonfinite);
     else if (p->findings.many && !p->w_terms && p->w.dtype == RF_FLOAT32)
         snprintf(text, size, "; W as it is stored, for %u rows of it have several infinities", p->findings.many);
+    else if (p->findings.infinite && !p->w_terms && p->w.dtype == RF_FLOAT32)
+        snprintf(text, size, "; W as it is stored, for %u rows of it have infinities", p->findings.infinite);
     else if (p->w_nonfinite)
         snprintf(text, size, "; x of other types than W's by plain multiply-adds, for %u rows of W are not finite",
             p->findings.nonfinite);

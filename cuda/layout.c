@@ -311,14 +311,19 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     if (status) return status;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features),
-              leaves_type = spec->compute_dtype == RF_FLOAT32 && spec->x_dtype != spec->weight_dtype;
+              sixteen = spec->weight_dtype == RF_FLOAT16 || spec->weight_dtype == RF_BFLOAT16;
+    enum { AS_TAME = -1 };
     static const struct {
-        int terms, infinite, tf32; /* 0: as tame values are kept */
-    } forms[] = {{0, 0, 0}, {3, 0, 0}, {2, 1, 0}, {3, 1, 0}, {2, 0, 0}, {0, 0, 1}};
-    for (int i = 0; i < (tame ? 6 : leaves_type ? 5 : 1); i++) { /* weights.c: choose_terms */
-        plain.w_terms = forms[i].tf32 ? 0 : forms[i].terms ? forms[i].terms : tame;
+        int terms, infinite, tf32, nonfinite;
+    } forms[] = {
+        {AS_TAME, 0, 0, 0}, {0, 0, 0, 1}, {2, 0, 0, 0}, {2, 1, 0, 0}, {3, 0, 0, 0}, {3, 1, 0, 0}, {0, 0, 1, 0}};
+    /* weights.c: choose_terms. TF32 is float32's alone; W that is too short for terms has one form. */
+    const int count = tame ? 7 : !sixteen ? 1 : spec->x_dtype != spec->weight_dtype ? 6 : 2;
+    for (int i = 0; i < count; i++) {
+        plain.w_terms = forms[i].terms == AS_TAME ? tame : forms[i].terms;
         plain.w_infinite = forms[i].infinite;
         plain.w_tf32 = forms[i].tf32;
+        plain.w_nonfinite = forms[i].nonfinite;
         plain.w.panel = 0;
         const size_t rows = most_workspace(spec, &plain, call);
         const rfi_cuda_problem problem =

@@ -342,6 +342,9 @@ static rf_status count_findings(const rfi_spec *spec, const rfi_weight_view *wei
 }
 
 enum {
+    PLAIN_FEATURES = 64, /* up to so many features plain multiply-adds, in which infinities are what they are, take as
+                            long as terms */
+    SHORT_DEPTH = 512,   /* with no more columns they take less than all of x as irregular rows */
     COUNTED_DEPTH = 1 << 24, /* with more columns float32 does not count a row's infinities */
     LENIENT_DEPTH = 512,     /* with fewer columns no value of x is lost: there are not enough others that one could do
                                 without */
@@ -352,6 +355,12 @@ enum {
 /* Whether the kernels of sm_90a read W: to compute all of x as irregular rows takes less time by theirs than to
  * multiply W as it is stored does, and they alone multiply TF32. */
 static int has_wgmma(const rfi_cuda_prepared *p, const rfi_spec *spec) { return plan_panel(p, spec) != 0; }
+
+/* Whether W has rows with several infinities, and plain multiply-adds are the way for them. */
+static int several_are_plain(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    const int64_t depth = spec->plan.in_features;
+    return p->findings.many && (depth <= SHORT_DEPTH || depth > COUNTED_DEPTH || !has_wgmma(p, spec));
+}
 
 /* Looks at W as `terms` of binary16 would hold it. *lost as in count_findings. */
 static rf_status look_at_weights(
@@ -371,7 +380,8 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     if (!p->w_terms && (!sixteen || !plan->in_features)) return RF_OK;
     unsigned lost = 0;
     rf_status status = look_at_weights(p, spec, weights, p->w_terms ? p->w_terms : 1, &lost);
-    if (!status && sixteen && p->findings.nonfinite && spec->x_dtype != spec->weight_dtype) {
+    if (!status && sixteen && p->findings.nonfinite && spec->x_dtype != spec->weight_dtype &&
+        plan->out_features > PLAIN_FEATURES) {
         /* Several terms of a value of x times infinity do not add up to what the value gives: W goes the ways of
          * float32, in twice the memory. */
         p->w_terms = rfi_cuda_weight_terms(RF_FLOAT32, RF_MATH_F32, plan->in_features);
@@ -381,7 +391,8 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     const int wide = p->findings.wide || (int64_t)lost * 64 > plan->out_features,
               unlike_one_term = wide || p->findings.infinite;
     if (p->w_terms == 1 && unlike_one_term && has_wgmma(p, spec)) p->w_tf32 = 1;
-    else if (p->w_terms && p->findings.many && (plan->in_features > COUNTED_DEPTH || !has_wgmma(p, spec)))
+    else if (p->w_terms &&
+        ((p->findings.infinite && plan->out_features <= PLAIN_FEATURES) || several_are_plain(p, spec)))
         p->w_terms = 0;
     else if (p->w_terms && wide) p->w_terms = 3;
     else if (p->w_terms && p->findings.infinite) p->w_terms = 2; /* one does not say what is zero beside an infinity */

@@ -233,6 +233,41 @@ def test_weights_of_16_bits_that_are_not_finite(batch: int, types: str, several:
             case.check(case.run("cuda", simplify="none"), f"{chain}, {types}", case.expected("cuda"))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_infinities_of_narrow_and_of_short_layers(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """Plain multiply-adds do not ask: few features, and several infinities in rows of few inputs."""
+    for n, k, several in ((40, K, 0), (64, K, 3), (65, K, 0), (200, 300, 3), (200, 520, 3)):
+        x, w, b = (np.ascontiguousarray(v[..., :k]) if v.ndim > 1 else v for v in _tame(140, n))
+        w[::3, 7] = -np.inf
+        w[1, 20 : 20 + several] = np.inf
+        x[3, 7], x[5, 9] = 0, np.inf
+        case = make_case("linear | logsumexp", Data(x, w, b), None, dtype, "float32")
+        with case.model("cuda", simplify="none") as model:
+            plain = n <= 64 or (several > 0 and (k <= 512 or "as it is stored" in model.explain(140)))
+            ways = model.count_ways(x)
+            assert (ways.weight_terms == 0) == (plain or "plain multiply-adds" in model.explain(140))
+        expected = case.expected("cuda")
+        for kernel in each(monkeypatch, ["", *KERNELS]):
+            case.check(case.run("cuda", simplify="none"), f"{kernel} {n} {k}", expected)
+
+
+@pytest.mark.parametrize("types", ["float32 float32", "bfloat16 float32", "float16 float16"])
+@pytest.mark.parametrize("shape", [(16, 4096, 40), (140, K, N), (1, 3000, 100)])
+def test_workspaces_are_large_enough_for_any_weights(types: str, shape: tuple[int, int, int]) -> None:
+    """What explain says before there are weights holds whichever way these take."""
+    dtype, x_dtype = types.split()
+    batch, k, n = shape
+    x, w, b = kernelbench(np.random.default_rng(0), batch, k, n)
+    one, several, wide, nan = w.copy(), w.copy(), spread(6.0, np.random.default_rng(1), n, k), w.copy()
+    one[3, 5], several[3, 5:9], nan[2, 2] = np.inf, np.inf, np.nan
+    with rowfold.Model("linear | logsumexp", k, n, dtype=dtype, x_dtype=x_dtype, backend="cuda") as model:
+        before = model.explain(batch, "json")["workspace_bytes"]
+    for values in (w, one, several, wide, np.where(np.isinf(several), several, wide), nan):
+        case = make_case("linear | logsumexp", Data(x, values, b), None, dtype, x_dtype)
+        with case.model("cuda") as model:
+            assert model.workspace_size(batch) <= before
+
+
 def test_weights_of_16_bits_that_become_infinite() -> None:
     """The form follows updates there and back."""
     x, w, b = _tame(40)

@@ -5,9 +5,11 @@
     python tools/bench_data.py [--device cuda] [--size 1024 8192 8192] [--few 32] [--kinds silu lognormal3 ...]
 
 A form is a type of W and of x, the accuracy of the products, what becomes of the logits, and how many rows there are.
-Of each the first line has the milliseconds with KernelBench's data, the others what a kind takes over that, in the same
-run: on a GPU medians of replays of a CUDA graph. Then, of float32, rowfold's times over PyTorch's, and the largest
-relative error of a row against float64 of the same stored values, rowfold's and that of PyTorch's float32.
+The first table has what a kind takes over KernelBench's data in the same form and run, whose milliseconds come first:
+on a GPU medians of replays of a CUDA graph. The second has rowfold's times over PyTorch's, of the same type, or in
+float32 where x and W have different ones; what does not depend on values is timed once, with KernelBench's data. The
+third has, of float32, the largest relative error of a row against float64 of the same stored values, rowfold's and that
+of PyTorch's float32.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 import rowfold  # noqa: E402
 from rowfold.bench.data import DATA  # noqa: E402
 from rowfold.bench.machine import cpu_name  # noqa: E402
-from rowfold.bench.unfused import largest_error  # noqa: E402
+from rowfold.bench.unfused import largest_error, results, torch_all  # noqa: E402
 
 Call = Callable[[], Any]
 TAME = "kernelbench"
@@ -152,10 +154,25 @@ def sampler(call: Call, device: str) -> Callable[[], float]:
     return lambda _owner=call: events(rounds)  # type: ignore[misc]
 
 
-def measured(drawn: Drawn, form: Form, options: argparse.Namespace) -> tuple[float, float, float, float]:
-    """Seconds of rowfold and of PyTorch float32, in turns, and the errors of both; NaN for what is not asked for."""
+def unfused(form: Form, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Call:
+    """What PyTorch does instead. It has no product of two types: all are brought to float32 before."""
+    chain, table = rowfold.Chain.parse(form.chain), torch_all()
+    if form.w != form.x:
+        x, w, b = x.float(), w.float(), b.float()
+    return lambda: results(chain, torch.nn.functional.linear(x, w, b), table, {})
+
+
+class Measured(NamedTuple):
+    """Seconds of rowfold and of PyTorch, and the errors of both; None for what is not asked for."""
+
+    mine: float
+    theirs: float | None
+    errors: tuple[float, float] | None
+
+
+def measured(drawn: Drawn, form: Form, tame: bool, options: argparse.Namespace) -> Measured:
+    """Both in turns."""
     x, w, b = drawn.of(form, options.few)
-    compared = form in FORMS[:2]
     model = rowfold.Model(
         form.chain,
         w.shape[1],
@@ -168,22 +185,29 @@ def measured(drawn: Drawn, form: Form, options: argparse.Namespace) -> tuple[flo
     )
     with forced(form.kernel), model.load_weights(w, b):
         calls: list[Call] = [lambda: model(x)]
-        if compared:
-            calls.append(lambda: torch.logsumexp(torch.nn.functional.linear(x, w, b), 1, keepdim=True))
+        if tame or form.chain == TOP:
+            calls.append(unfused(form, x, w, b))
         samples = [sampler(call, options.device) for call in calls]
         seconds = zip(*[[sample() for sample in samples] for _ in range(options.turns)])
-        mine, theirs = (*(statistics.median(values) for values in seconds), float("nan"))[:2]
-        if not compared:
-            return mine, theirs, float("nan"), float("nan")
-        rows = slice(0, ERROR_ROWS)
-        logits = torch.nn.functional.linear(x[rows].double(), w.double(), b.double())
-        expected = torch.logsumexp(logits, 1, keepdim=True).cpu().numpy()
-        errors = [largest_error(call()[rows].double().cpu().numpy(), expected) for call in calls]
-        return mine, theirs, errors[0], errors[1]
+        mine, *others = (statistics.median(values) for values in seconds)
+        errors = errors_of(model, x, w, b) if form in FORMS[:2] else None
+        return Measured(mine, others[0] if others else None, errors)
+
+
+def errors_of(model: rowfold.Model, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[float, float]:
+    """Of a logsumexp of float32: rowfold's, and PyTorch's."""
+    x = x[:ERROR_ROWS]
+
+    def plain(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.logsumexp(torch.nn.functional.linear(x, w, b), 1, keepdim=True)
+
+    expected = plain(x.double(), w.double(), b.double()).cpu().numpy()
+    mine, theirs = (largest_error(y.double().cpu().numpy(), expected) for y in (model(x), plain(x, w, b)))
+    return mine, theirs
 
 
 def main() -> None:
-    """Prints both tables."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--size", type=int, nargs=3, metavar=("BATCH", "K", "N"), default=(1024, 8192, 8192))
@@ -196,22 +220,23 @@ def main() -> None:
     forms = [form for form in FORMS if not (on_cpu and (form.kernel or form.math != "f32"))]
     batch, k, n = options.size
     print(f"rowfold {rowfold.__version__}, PyTorch {torch.__version__}, {machine}, {batch} x {k} -> {n}\n")
-    print(f"| x, W | {' | '.join(form.text for form in forms)} |\n| --- |{' ---: |' * len(forms)}", flush=True)
-    tame: list[float] = []
-    compared = []
+    head = f" | {' | '.join(form.text for form in forms)} |\n| --- |{' ---: |' * len(forms)}"
+    print(f"| x, W{head}", flush=True)
+    found: dict[str, list[Measured]] = {}
     with torch.inference_mode():
         for kind in dict.fromkeys([TAME, *options.kinds]):
             drawn = Drawn(options.device, kind, options.size)
-            found = [measured(drawn, form, options) for form in forms]
-            took = [seconds for seconds, *_ in found]
-            cells = [f"{s / t:.2f}" for s, t in zip(took, tame)] or [f"{s * 1e3:.4g} ms" for s in took]
-            tame = tame or took
+            found[kind] = [measured(drawn, form, kind == TAME, options) for form in forms]
+            pairs = zip(found[kind], found[TAME])
+            cells = [f"{m.mine * 1e3:.4g} ms" if kind == TAME else f"{m.mine / t.mine:.2f}" for m, t in pairs]
             print(f"| {kind} | {' | '.join(cells)} |", flush=True)
-            compared.append((kind, found[:2]))
-    print(f"\n| float32 | over PyTorch's time | error | {options.few} rows | error |")
-    print("| --- | ---: | --- | ---: | --- |")
-    for kind, found in compared:
-        cells = [f"{mine / theirs:.3f} | {ours:.1e} / {other:.1e}" for mine, theirs, ours, other in found]
+    print(f"\n| over PyTorch{head}")
+    for kind, ways in found.items():
+        cells = [f"{m.mine / (m.theirs or t.theirs or 1):.2f}" for m, t in zip(ways, found[TAME])]
+        print(f"| {kind} | {' | '.join(cells)} |")
+    print(f"\n| error | float32 | {options.few} rows |\n| --- | --- | --- |")
+    for kind, ways in found.items():
+        cells = [f"{m.errors[0]:.1e} / {m.errors[1]:.1e}" for m in ways[:2] if m.errors]
         print(f"| {kind} | {' | '.join(cells)} |")
 
 
