@@ -27,11 +27,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from captured import WARM_UP, replays
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
@@ -131,33 +133,17 @@ def in_turns(calls: dict[str, Call], turns: int, device: str) -> dict[str, float
 
 
 def _sampler(call: Call, device: str) -> Callable[[], float]:
-    for _ in range(2):
-        call()
-    if device == "cpu":
-
-        def processor() -> float:
-            start = time.process_time()
-            call()
-            return time.process_time() - start
-
-        return processor
-    cuda: Any = torch.cuda
-    cuda.synchronize()
-    graph = cuda.CUDAGraph()
-    with cuda.graph(graph):
+    if device != "cpu":
+        return partial(replays(call), 1)
+    for _ in range(WARM_UP):
         call()
 
-    def replay() -> float:
-        start, stop = (cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        elapsed: float = start.elapsed_time(stop)
-        return elapsed / 1e3
+    def processor() -> float:
+        start = time.process_time()
+        call()
+        return time.process_time() - start
 
-    replay.owner = call  # type: ignore[attr-defined]  # a graph does not keep the model alive whose memory it reads
-    return replay
+    return processor
 
 
 def cost(options: argparse.Namespace) -> None:

@@ -21,11 +21,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from captured import WARM_UP, replays
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 
@@ -122,36 +124,19 @@ def forced(kernel: str) -> Iterator[None]:
 
 
 def sampler(call: Call, device: str) -> Callable[[], float]:
-    """A function that returns the seconds of one call. It keeps what the call needs."""
-    for _ in range(2):
-        call()
-    if device == "cpu":
-
-        def elapsed() -> float:
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start
-
-        return elapsed
-    cuda: Any = torch.cuda
-    cuda.synchronize()
-    graph = cuda.CUDAGraph()
-    with cuda.graph(graph):
+    """A function that returns the seconds of one call."""
+    if device != "cpu":
+        seconds = replays(call)
+        return partial(seconds, max(1, round(LEAST_SECONDS / seconds(1))))
+    for _ in range(WARM_UP):
         call()
 
-    def events(rounds: int) -> float:
-        start, stop = (cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(rounds):
-            graph.replay()
-        stop.record()
-        stop.synchronize()
-        milliseconds: float = start.elapsed_time(stop)
-        return milliseconds / 1e3 / rounds
+    def elapsed() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
 
-    events(1)
-    rounds = max(1, round(LEAST_SECONDS / events(1)))
-    return lambda _owner=call: events(rounds)  # type: ignore[misc]
+    return elapsed
 
 
 def unfused(form: Form, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Call:

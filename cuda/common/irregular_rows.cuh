@@ -16,6 +16,8 @@ __device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, i
 }
 
 constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
+constexpr int PLACE_COLUMNS = 128; /* to look W up at one place of each row of a tile takes about as long as to multiply
+                                      so many columns */
 
 /* Which of a thread's rows of the WINDOW from row `first` on are of each kind: a bit a row. What is read for one row
  * waits for nothing of another's. */
@@ -34,7 +36,8 @@ struct Flags {
         for (int i = 0; i < ROWS_EACH; i++) number[i] = scale[i] == INFINITY ? infinities_of(p, row + i)[0] : 0;
 #pragma unroll
         for (int i = 0; i < ROWS_EACH; i++) {
-            const bool infinite = scale[i] == INFINITY, few = number[i] <= RFI_FEW_INFINITIES;
+            const bool infinite = scale[i] == INFINITY,
+                       few = number[i] <= RFI_FEW_INFINITIES && number[i] * PLACE_COLUMNS <= p.in_features;
             of[FINITE] |= (flagged[i] && !infinite ? 1u : 0u) << i;
             of[FEW] |= (infinite && few ? 1u : 0u) << i;
             of[MANY] |= (infinite && !few ? 1u : 0u) << i;

@@ -84,9 +84,10 @@ template <class Sync> __device__ __forceinline__ void note_columns(
 }
 
 /* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states.
- * Rows that are in a tile together are a group. finish(number, groups, rows, count, tiles) is called by all threads
- * once a block's tiles of the rows of notes.list are done: that are `count` in groups of `rows`, number `number` of all
- * groups and those behind it, of so many tiles each. Tile i of them is of group i % groups. */
+ * Rows that are in a tile together are a group. finish(number, groups, rows, count, tiles, first) is called by all
+ * threads once a block's tiles of the rows of notes.list are done: that are `count` in groups of `rows`, number
+ * `number` of all groups and those behind it, of so many tiles each. Tile i of them is of group i % groups, and this
+ * block's are number `first` and each `blocks` further on: where the tiles of one list end, those of the next begin. */
 template <template <Pass> class Sums, class Sync, class Finish> __device__ void compute(const rfi_cuda_fold &p,
     unsigned char *shared, int bytes, Notes &notes, int thread, unsigned block, unsigned blocks, Sync sync,
     Finish finish) {
@@ -94,6 +95,7 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
     constexpr int COLUMNS = S::COLUMNS;
     const int64_t columns = (p.product.out_features + COLUMNS - 1) / COLUMNS;
     int64_t all_groups = 0;
+    unsigned turn = 0; /* the block whose the next tile is */
     for (int64_t window = 0; window < p.product.batch; window += WINDOW) {
         const Flags flags(p.product, window, thread);
 #pragma unroll 1
@@ -105,7 +107,8 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
             if (!count) continue;
             const int most = Sums<VALUES>::PLAIN && kind != FEW ? PLAIN_ROWS : S::ROWS;
             const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
-            for (int64_t i = block; i < tiles; i += blocks) {
+            const unsigned mine = (block + blocks - turn) % blocks;
+            for (int64_t i = mine; i < tiles; i += blocks) {
                 const int first = (int)(i % groups) * most, rows = min(most, count - first);
                 const int64_t column0 = i / groups * COLUMNS;
                 note_columns(p.product, notes, column0, COLUMNS, thread, sync);
@@ -130,8 +133,9 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
                         p, (Kind)kind, infinite, finite, shared, bytes, notes, first, rows, column0, thread, sync);
                 fold(first, rows);
             }
-            finish(all_groups, groups, most, count, columns);
+            finish(all_groups, groups, most, count, columns, (int64_t)mine);
             all_groups += groups;
+            turn = (unsigned)((turn + tiles) % blocks);
         }
     }
 }

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(tile::THREADS) fold_irregular(const __grid_con
     tile::Notes &notes = *(tile::Notes *)(shared + bytes);
     tile::compute<tile::ByWarps>(
         p, shared, bytes, notes, threadIdx.x, blockIdx.x, gridDim.x, [] { __syncthreads(); },
-        [](int64_t, int64_t, int, int, int64_t) {}); /* the kernel behind this one joins the states */
+        [](int64_t, int64_t, int, int, int64_t, int64_t) {}); /* the kernel behind this one joins the states */
 }
 
 } // namespace

@@ -113,12 +113,12 @@ template <int TOTALS, template <irregular_tile::Pass> class Sums> __device__ __f
     const auto sync = [=] { barrier_sync(barrier, IRREGULAR_THREADS); };
     bytes -= (int)sizeof(irregular_tile::Notes);
     irregular_tile::Notes &notes = *(irregular_tile::Notes *)(shared + bytes);
-    const auto finish = [&](int64_t number, int64_t groups, int rows, int count, int64_t tiles) {
+    const auto finish = [&](int64_t number, int64_t groups, int rows, int count, int64_t tiles, int64_t first) {
         if (f.visitor.chain.reduction == RF_OP_NONE) return;
         for (int g = thread; g < groups; g += IRREGULAR_THREADS) notes.last[g] = 0;
         sync();
         /* A thread a tile, for a ticket takes microseconds to draw. */
-        for (int64_t i = blockIdx.x + (int64_t)thread * gridDim.x; i < groups * tiles;
+        for (int64_t i = first + (int64_t)thread * gridDim.x; i < groups * tiles;
             i += (int64_t)IRREGULAR_THREADS * gridDim.x)
             if (draw(f.schedule.irregular_tickets + number + i % groups, (int)tiles)) notes.last[i % groups] = 1;
         sync(); /* all tickets are drawn */
