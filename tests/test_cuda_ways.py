@@ -106,6 +106,22 @@ def test_rows_with_several_infinities(batch: int, part: str) -> None:
     assert same_bits(first, second)
 
 
+def test_as_many_infinities_as_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rows that are long enough for it W is read at up to 15 places; it has zeros at some."""
+    rng = np.random.default_rng(12)
+    x, w, b = _tame(140)
+    x, w = np.tile(x, 2), np.tile(w, 2)
+    w[rng.random(w.shape) < 0.1] = 0
+    for row in range(len(x)):
+        at = rng.choice(2 * K, 14 + row % 4, replace=False)
+        x[row, at] = np.inf
+        w[row, at] = np.abs(w[row, at]) + np.float32(0.01)  # so that one logit of all of them is infinite
+    case = make_case("linear", Data(x, w, b))
+    expected = case.expected("cuda")
+    for kernel in each(monkeypatch, ["", *TERMS]):
+        case.check(case.run("cuda", simplify="none"), kernel, expected)
+
+
 def test_rows_of_all_kinds_in_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than are looked at a time, whose groups are finished by different blocks; kinds in turns, and one that
     there is not among the first rows.
