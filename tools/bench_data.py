@@ -62,34 +62,31 @@ class Form(NamedTuple):
 
 SCORES = "linear | logsumexp, argmax, entropy"
 TOP = "linear | logsumexp, topk(20)"
+
+
+def also_few(form: Form) -> tuple[Form, Form]:
+    """A form, and the same with few rows."""
+    return form, form._replace(text="few rows", few=True)
+
+
 FORMS = (
-    Form("float32"),
-    Form("few rows", few=True),
+    *also_few(Form("float32")),
     Form("`linear` alone", chain="linear"),
     Form("`batch_invariant`", batch_invariant=True),
     Form("mma_128x128 forced", kernel="mma_128x128"),
     Form("scores", chain=SCORES),
     Form("16 times the columns", vocabulary=16),
     Form("the same, `topk(20)`", vocabulary=16, chain=TOP),
-    Form("`math=tf32`", math="tf32"),
-    Form("few rows", math="tf32", few=True),
-    Form("bfloat16", w="bfloat16", x="bfloat16"),
-    Form("few rows", w="bfloat16", x="bfloat16", few=True),
+    *also_few(Form("`math=tf32`", math="tf32")),
+    *also_few(Form("bfloat16", w="bfloat16", x="bfloat16")),
     Form("16 times the columns, `topk(20)`", w="bfloat16", x="bfloat16", vocabulary=16, chain=TOP),
-    Form("W bfloat16", w="bfloat16"),
-    Form("few rows", w="bfloat16", few=True),
-    Form("x bfloat16", x="bfloat16"),
-    Form("few rows", x="bfloat16", few=True),
-    Form("W bfloat16, x float16", w="bfloat16", x="float16"),
-    Form("few rows", w="bfloat16", x="float16", few=True),
-    Form("W float16", w="float16"),
-    Form("few rows", w="float16", few=True),
-    Form("x float16", x="float16"),
-    Form("few rows", x="float16", few=True),
-    Form("W float16, x bfloat16", w="float16", x="bfloat16"),
-    Form("few rows", w="float16", x="bfloat16", few=True),
-    Form("float64", w="float64", x="float64"),
-    Form("few rows", w="float64", x="float64", few=True),
+    *also_few(Form("W bfloat16", w="bfloat16")),
+    *also_few(Form("x bfloat16", x="bfloat16")),
+    *also_few(Form("W bfloat16, x float16", w="bfloat16", x="float16")),
+    *also_few(Form("W float16", w="float16")),
+    *also_few(Form("x float16", x="float16")),
+    *also_few(Form("W float16, x bfloat16", w="float16", x="bfloat16")),
+    *also_few(Form("float64", w="float64", x="float64")),
 )
 
 

@@ -117,7 +117,7 @@ def two_in_each_row(value: float, rng: np.random.Generator, batch: int, k: int, 
 def one_in_each_row_of_weights(
     value: float, twice: bool, rng: np.random.Generator, batch: int, k: int, n: int
 ) -> Drawn:
-    """One element of each row of W is the value, of the first also ``twice``: what says of one where it is does not."""
+    """One element of each row of W is the value; ``twice``: two elements of the first row are."""
     x, weight, bias = kernelbench(rng, batch, k, n)
     columns = rng.integers(k, size=n)
     weight[np.arange(n), columns] = value
