@@ -38,7 +38,7 @@ typedef struct rfi_cuda_bound {
 /* The rows of W that rows of a batch ask for, in W's own form, and what belongs to them. */
 typedef struct rfi_cuda_diagonal {
     const int64_t *asked; /* (rows) */
-    int64_t rows, in_features, out_features;
+    int64_t rows, depth, out_features;
     rfi_cuda_rows from, to; /* `to` written */
     const void *bias, *vectors;
     void *to_bias, *to_vectors; /* (rows), (num_vectors, rows) */

@@ -107,7 +107,7 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         prepared ? prepared->w_terms : rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features);
     rfi_cuda_problem problem = {
         .batch = batch,
-        .in_features = spec->plan.in_features,
+        .in_features = rfi_cuda_depth(prepared, spec),
         /* Of a shard those of the layer: which kernel folds a group of columns must not depend on the others. */
         .out_features = spec->plan.num_folds ? spec->plan.columns.total : spec->plan.out_features,
         .compute_dtype = spec->compute_dtype,
@@ -140,6 +140,9 @@ static void describe_weights(const rfi_spec *spec, const rfi_cuda_prepared *p, c
     else if (p->w_several)
         snprintf(text, size, "; all rows of x as irregular ones, for %u rows of W have several infinities",
             p->findings.many);
+    else if (p->verdicts.columns)
+        snprintf(text, size, "; W in %s, for %u rows of W have several infinities, and a column more for each of them",
+            p->w_terms == 3 ? "three bfloat16 terms" : "two binary16 terms", p->findings.many);
     else if (p->w_terms == 3)
         snprintf(text, size,
             "; W in three bfloat16 terms, for in two binary16 terms %u rows of W, or one column, would lose too much",

@@ -58,7 +58,8 @@ typedef struct rfi_cuda_chain {
  * binary16 has one term or two, bfloat16 two or three. A scale is a power of two, so that the product with it is exact,
  * but for rows that are not finite: NaN where a value is NaN; infinity where one value is infinite, whose term is then
  * a power of two with its sign and all others zero. Of W these zeros have the signs of the values in the first term,
- * and are -0 in the second where the value is not zero: what an infinite x makes of them can be told.
+ * and are -0 in the second where the value is not zero: what an infinite x makes of them can be told. Where several
+ * are, all are such zeros, and the row has a verdict: see rfi_cuda_verdicts.
  *
  * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the
  * second begin `level` values behind those of the first.
@@ -106,6 +107,23 @@ typedef struct rfi_cuda_levels {
 
 #define RFI_LEVEL_ROWS 256
 
+/* Rows of W with several infinities: whether these pull to one side the terms of x do not say. Each has a column of its
+ * own behind those of W, where its terms are a power of two and those of all other rows zero, and x has there what the
+ * row's infinities come to beside it: 1, -1, or 0 where the logit is NaN. */
+typedef struct rfi_cuda_infinity {
+    int32_t place;   /* its column of W twice, and 1 for one below zero */
+    int32_t verdict; /* which; -1: of none */
+} rfi_cuda_infinity;
+
+typedef struct rfi_cuda_verdicts {
+    int32_t columns;          /* no more than RFI_VERDICTS; 0: there are none */
+    unsigned room;            /* of `at` */
+    unsigned long long *used; /* of `columns`, and of `at`: two counts, of those, too, for which there is no room */
+    rfi_cuda_infinity *at;    /* in any order */
+} rfi_cuda_verdicts;
+
+#define RFI_VERDICTS 256
+
 /* One result that is read from a state of RFI_CUDA_ANSWERS. */
 typedef struct rfi_cuda_result {
     void *y;
@@ -142,6 +160,8 @@ typedef struct rfi_cuda_squares {
 typedef struct rfi_cuda_product {
     rfi_cuda_rows x, w;
     int64_t batch, in_features, out_features;
+    int64_t depth; /* columns that are multiplied: in_features, and behind them those of the verdicts */
+    rfi_cuda_verdicts verdicts;
     float regain; /* what a sum of RFI_SM90_PART products of 16-bit values as they are stored is multiplied by, for
                      tensor cores cut off a part of it: see doc/kernels/accuracy.md. 1: sums may be exact */
     rfi_cuda_levels levels;   /* of x */
@@ -239,8 +259,10 @@ typedef struct rfi_cuda_split {
                             miss what two levels leave either. NULL: that is not known */
     int32_t w_infinite;  /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
                             infinity is irregular */
-    int32_t w_several;   /* of rows of W there may be some with several: all rows of x but those with NaN are irregular;
-                            of W itself, such a row has a term for each. 0: its logits are NaN */
+    int32_t w_several;   /* of rows of W there may be many with several: all rows of x but those with NaN are irregular;
+                            of W itself, such a row has a term for each */
+    rfi_cuda_verdicts verdicts; /* of W itself, written; a row with several infinities for which there is no room has
+                                   NaN for a scale, as it has without verdicts and w_several */
     int64_t panel_rows;
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
@@ -280,13 +302,14 @@ static inline int64_t rfi_cuda_irregular_groups(int64_t batch) {
 
 /* What W is like, counted before it is prepared. See doc/kernels/accuracy.md. */
 typedef struct rfi_cuda_findings {
-    unsigned wide;         /* rows of which terms of binary16 would lose too many values */
-    unsigned concentrated; /* rows of which few columns make up most */
-    unsigned infinite;     /* rows with an infinity */
-    unsigned many;         /* rows with several, of which terms do not say the places */
-    unsigned nonfinite;    /* rows with an infinity or NaN */
-    unsigned sparse;       /* rows with a value far below their largest, or zero */
-    unsigned fine;         /* rows whose values are no small multiples of one number, as whole numbers are */
+    unsigned wide;              /* rows of which terms of binary16 would lose too many values */
+    unsigned concentrated;      /* rows of which few columns make up most */
+    unsigned infinite;          /* rows with an infinity */
+    unsigned many;              /* rows with several */
+    unsigned long long several; /* infinities of those */
+    unsigned nonfinite;         /* rows with an infinity or NaN */
+    unsigned sparse;            /* rows with a value far below their largest, or zero */
+    unsigned fine;              /* rows whose values are no small multiples of one number, as whole numbers are */
 } rfi_cuda_findings;
 
 typedef struct rfi_cuda_survey {

@@ -57,7 +57,7 @@ static void lay_out_fold(
     const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_choice *c = &l->choice;
     int64_t n = spec->plan.out_features, batch = shape->batch;
-    l->depth = round_up(spec->plan.in_features, DEPTH_ALIGN);
+    l->depth = round_up(l->problem.in_features, DEPTH_ALIGN);
     l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
     if (c->grouped) {
         int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
@@ -177,7 +177,7 @@ static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_
     const int64_t w_item = p->w_terms ? p->w_terms * 2 : (int64_t)rfi_dtype_size(spec->weight_dtype);
     place->ahead = ahead;
     place->w =
-        take(total, round_up(ahead.chunk, RFI_BLOCK_ROWS), round_up(spec->plan.in_features, DEPTH_ALIGN) * w_item);
+        take(total, round_up(ahead.chunk, RFI_BLOCK_ROWS), round_up(rfi_cuda_depth(p, spec), DEPTH_ALIGN) * w_item);
     place->scale = take(total, ahead.chunk, sizeof(float));
     place->bias = take(total, ahead.chunk, item);
     place->vectors = take(total, ahead.chunk, vectors * item);
@@ -314,14 +314,15 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
               sixteen = spec->weight_dtype == RF_FLOAT16 || spec->weight_dtype == RF_BFLOAT16;
     enum { AS_TAME = -1 };
     static const struct {
-        int terms, infinite, tf32, nonfinite;
-    } forms[] = {
-        {AS_TAME, 0, 0, 0}, {0, 0, 0, 1}, {2, 0, 0, 0}, {2, 1, 0, 0}, {3, 0, 0, 0}, {3, 1, 0, 0}, {0, 0, 1, 0}};
+        int terms, infinite, verdicts, tf32, nonfinite;
+    } forms[] = {{AS_TAME, 0, 0, 0, 0}, {0, 0, 0, 0, 1}, {2, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {2, 1, RFI_VERDICTS, 0, 0},
+        {3, 0, 0, 0, 0}, {3, 1, 0, 0, 0}, {3, 1, RFI_VERDICTS, 0, 0}, {0, 0, 0, 1, 0}};
     /* weights.c: choose_terms. TF32 is float32's alone; W that is too short for terms has one form. */
-    const int count = tame ? 7 : !sixteen ? 1 : spec->x_dtype != spec->weight_dtype ? 6 : 2;
+    const int count = tame ? 9 : !sixteen ? 1 : spec->x_dtype != spec->weight_dtype ? 8 : 2;
     for (int i = 0; i < count; i++) {
         plain.w_terms = forms[i].terms == AS_TAME ? tame : forms[i].terms;
         plain.w_infinite = forms[i].infinite;
+        plain.verdicts.columns = forms[i].verdicts;
         plain.w_tf32 = forms[i].tf32;
         plain.w_nonfinite = forms[i].nonfinite;
         plain.w.panel = 0;

@@ -23,15 +23,16 @@ typedef struct rfi_cuda_prepared {
     int w_nonfinite;     /* W is kept as it is stored and not finite: x is not brought to terms, for a term of 0 times
                             infinity is NaN */
     int w_infinite;      /* W is in terms, of which some stand for infinities */
-    int w_several;       /* and of these some rows have several: all of x goes the way of irregular rows */
+    int w_several;       /* and of these so many rows have several that all of x goes the way of irregular rows */
     int w_tf32;          /* W is kept as it is stored, but rounded to TF32, and x is brought to the same */
     int updating;        /* an update was not waited for: what writes W may still be in front of a call */
     int strict, dense;   /* what of x may be lost: see rfi_cuda_split */
     const uint8_t *thin; /* likewise, in `columns` or NULL */
     rfi_cuda_findings findings;
     rfi_cuda_rows w;
+    rfi_cuda_verdicts verdicts;                     /* of rows of W with several infinities, if they are few */
     size_t weight_bytes, columns_bytes, sums_bytes; /* of what is owned */
-    void *weight;  /* owned: W in either form, with its scales; NULL if W is borrowed */
+    void *weight;  /* owned: W in either form, with its scales and verdicts; NULL if W is borrowed */
     void *columns; /* owned: bias, then the vectors, then what is known of the columns of W */
     void *vectors; /* within columns */
     rfi_cuda_passes passes;
@@ -43,6 +44,11 @@ typedef struct rfi_cuda_prepared {
     cudaMemPool_t pool;               /* the device's, held: workspaces of calls that bring none */
     struct rfi_cuda_layouts *layouts; /* owned; what changes with calls, under a lock of its own. See layout.h */
 } rfi_cuda_prepared;
+
+/* Columns that are multiplied, those of verdicts included. `prepared` may be NULL. */
+static inline int64_t rfi_cuda_depth(const rfi_cuda_prepared *prepared, const rfi_spec *spec) {
+    return spec->plan.in_features + (prepared ? prepared->verdicts.columns : 0);
+}
 
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cuda_release(void *prepared);

@@ -32,7 +32,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
     rfi_cuda_split split = {
         .data = piece->x,
         .rows = piece->rows,
-        .columns = l->problem.in_features,
+        .columns = r->spec->plan.in_features,
         .ld = piece->ldx,
         .dtype = l->problem.x_dtype,
         .terms = terms,
@@ -47,6 +47,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         .thin = r->p->thin,
         .w_infinite = r->p->w_infinite,
         .w_several = r->p->w_several,
+        .verdicts = r->p->verdicts,
         .scale = (float *)(workspace + l->scale),
         .irregular = (uint8_t *)(workspace + l->flag),
         .clear = *clear,
@@ -73,13 +74,14 @@ rf_status rfi_cuda_make_ready(const rfi_cuda_running *r, int pass, const rfi_cud
     const rfi_cuda_clear clear = rfi_cuda_clear_of(r, pass, fold);
     if (l->choice.uses_terms) return rfi_cuda_bring_to_terms(r, pass, piece, &clear, fold);
     const size_t item = rfi_dtype_size(l->problem.x_dtype);
-    if (!l->choice.aligned_x || rfi_cuda_in_pieces(piece->x, piece->ldx, l->problem.in_features, item, piece->padded))
+    if (!l->choice.aligned_x ||
+        rfi_cuda_in_pieces(piece->x, piece->ldx, r->spec->plan.in_features, item, piece->padded))
         return rfi_cuda_status(rfi_cuda_launch_clear(&clear, stream), "clearing the tickets");
     const rfi_cuda_copy copy = {
         .from = piece->x,
         .to = r->workspace + l->copy,
         .rows = piece->rows,
-        .columns = l->problem.in_features,
+        .columns = r->spec->plan.in_features,
         .ld_from = piece->ldx,
         .ld_to = l->depth,
         .clear = clear,
@@ -129,6 +131,8 @@ static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *pi
                                .batch = piece->rows,
                                .in_features = r->spec->plan.in_features,
                                .out_features = r->spec->plan.out_features,
+                               .depth = rfi_cuda_depth(p, r->spec),
+                               .verdicts = p->verdicts,
                                .regain = regain_of(p)},
         .visitor = {.batch = piece->rows,
             .out_features = r->spec->plan.out_features,

@@ -110,7 +110,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     const int64_t *asked, const rfi_cuda_fold *fold) {
     const rfi_cuda_ahead_place *at = &r->l->aheads[pass];
     const rfi_cuda_rows *w = &r->p->w;
-    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->product.in_features;
+    const int64_t item = w->dtype == RF_FLOAT64 ? 8 : w->dtype == RF_FLOAT32 ? 4 : 2, k = fold->product.depth;
     const size_t number = rfi_dtype_size(r->spec->compute_dtype);
     char *const place = r->workspace + at->w;
     const int64_t depth = (k * item + 15) / 16 * 16 / item;
@@ -119,7 +119,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     const rfi_cuda_diagonal diagonal = {
         .asked = asked + first,
         .rows = part->rows,
-        .in_features = k,
+        .depth = k,
         .out_features = fold->product.out_features,
         .from = *w,
         .to = {.data = place,

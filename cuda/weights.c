@@ -154,7 +154,9 @@ static size_t place_of(const rfi_cuda_rows *w, int64_t first) {
 }
 
 /* Columns of all panels: that for few rows takes two at a time. */
-static int64_t panel_depth(const rfi_plan *plan, int panel) { return round_up(plan->in_features, 2 * panel); }
+static int64_t panel_depth(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    return round_up(rfi_cuda_depth(p, spec), 2 * p->w.panel);
+}
 
 /* W's place, owned: the one that is there if it has the size, for of one size there is one form; else a new one,
  * *fresh. */
@@ -167,22 +169,30 @@ static rf_status own_place(rfi_cuda_prepared *p, size_t bytes, int *fresh) {
     return status;
 }
 
-/* Makes W's place, `terms` of 16-bit values: rows or blocks. */
-static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int terms, rf_dtype dtype, size_t others,
-    const rfi_weight_view *weights) {
+/* Makes W's place, `terms` of 16-bit values: rows or blocks, of `scaled` ones their scales, and the verdicts. */
+static rf_status take_place(
+    rfi_cuda_prepared *p, const rfi_spec *spec, int terms, rf_dtype dtype, int scaled, const rfi_weight_view *weights) {
+    const rfi_plan *plan = &spec->plan;
     const int panel = p->w.panel;
-    const int64_t depth = panel ? panel_depth(plan, panel) : round_up(plan->in_features, DEPTH_ALIGN),
+    const int64_t depth = panel ? panel_depth(p, spec) : round_up(rfi_cuda_depth(p, spec), DEPTH_ALIGN),
                   rows = panel ? round_up(plan->out_features, RFI_BLOCK_ROWS) : plan->out_features;
-    const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms;
+    rfi_cuda_verdicts *const verdicts = &p->verdicts;
+    const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms,
+                 scales = scaled ? (size_t)round_up(plan->out_features * (int64_t)sizeof(float), ALIGN) : 0,
+                 used = verdicts->columns ? ALIGN : 0;
     int fresh;
-    rf_status status = own_place(p, total + others, &fresh);
+    rf_status status = own_place(p, total + scales + used + verdicts->room * sizeof *verdicts->at, &fresh);
     if (status) return status;
+    if (used) {
+        verdicts->used = (unsigned long long *)((char *)p->weight + total + scales);
+        verdicts->at = (rfi_cuda_infinity *)((char *)p->weight + total + scales + used);
+    }
     const size_t apart = panel ? (size_t)(RFI_BLOCK_ROWS * panel * 2) : term; /* bytes from a term to the next */
     p->w = (rfi_cuda_rows){
         .data = p->weight,
         .low = terms > 1 ? (char *)p->weight + apart : NULL,
         .least = terms > 2 ? (char *)p->weight + 2 * apart : NULL,
-        .scale = others ? (const float *)((char *)p->weight + total) : NULL,
+        .scale = scaled ? (const float *)((char *)p->weight + total) : NULL,
         .ld = panel ? rows : depth,
         .dtype = dtype,
         .panel = panel,
@@ -197,7 +207,7 @@ static rf_status take_place(rfi_cuda_prepared *p, const rfi_plan *plan, int term
 static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
     scratch s = {0};
-    rf_status status = take_place(p, plan, 1, spec->weight_dtype, 0, weights);
+    rf_status status = take_place(p, spec, 1, spec->weight_dtype, 0, weights);
     if (!status) status = take_scratch(&s, p, spec, weights, p->w.panel, 0);
     slice part;
     for (int64_t first = 0; first < plan->out_features && !status; first += s.rows) {
@@ -208,7 +218,7 @@ static rf_status keep_blocks(rfi_cuda_prepared *p, const rfi_spec *spec, const r
             .rows = part.rows,
             .columns = plan->in_features,
             .ld_from = part.ld,
-            .depth = panel_depth(plan, p->w.panel),
+            .depth = panel_depth(p, spec),
             .panel_rows = p->w.ld,
             .panel = p->w.panel,
         };
@@ -284,10 +294,11 @@ static rf_status split_slices(
             .low = p->w.low ? (uint16_t *)p->w.low + place : NULL,
             .least = p->w.least ? (uint16_t *)p->w.least + place : NULL,
             .ld_terms = p->w.ld,
-            .depth = p->w.panel ? panel_depth(plan, p->w.panel) : p->w.ld,
+            .depth = p->w.panel ? panel_depth(p, spec) : p->w.ld,
             .panel = p->w.panel,
             .panel_rows = p->w.ld,
             .w_several = p->w_several,
+            .verdicts = p->verdicts,
             .scale = (float *)p->w.scale + first,
         };
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
@@ -299,8 +310,10 @@ static rf_status split_slices(
 static rf_status keep_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     scratch s = {0};
     p->w.panel = plan_panel(p, spec);
-    rf_status status = take_place(p, &spec->plan, p->w_terms, p->w_terms == 3 ? RF_BFLOAT16 : RF_FLOAT16,
-        (size_t)spec->plan.out_features * sizeof(float), weights);
+    rf_status status = take_place(p, spec, p->w_terms, p->w_terms == 3 ? RF_BFLOAT16 : RF_FLOAT16, 1, weights);
+    if (!status && p->verdicts.columns)
+        status = rfi_cuda_status(cudaMemsetAsync(p->verdicts.used, 0, 2 * sizeof *p->verdicts.used, weights->stream),
+            "clearing what is known of the weights' infinities");
     if (!status) status = take_scratch(&s, p, spec, weights, p->w.panel, 0);
     if (!status) status = split_slices(p, spec, weights, &s);
     leave_scratch(&s, weights);
@@ -345,6 +358,9 @@ enum {
     PLAIN_FEATURES = 64, /* up to so many features plain multiply-adds, in which infinities are what they are, take as
                             long as terms */
     SHORT_DEPTH = 512,   /* with no more columns they take less than all of x as irregular rows */
+    VERDICT_ROWS = 8,    /* so many rows with several, and as many infinities as they are long, are few in any layer, */
+    VERDICT_COLUMNS = 8, /* and one row for so many columns, */
+    PLACE_FEATURES = 1024,   /* and in wide ones as many infinities as one row in so many has columns */
     COUNTED_DEPTH = 1 << 24, /* with more columns float32 does not count a row's infinities */
     LENIENT_DEPTH = 512,     /* with fewer columns no value of x is lost: there are not enough others that one could do
                                 without */
@@ -356,10 +372,20 @@ enum {
  * multiply W as it is stored does, and they alone multiply TF32. */
 static int has_wgmma(const rfi_cuda_prepared *p, const rfi_spec *spec) { return plan_panel(p, spec) != 0; }
 
+/* Whether rows of W with several infinities are so few that a column more for each, and to look rows of x up at all of
+ * their places, hardly shows. */
+static int have_verdicts(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    const int64_t depth = spec->plan.in_features, rows = p->findings.many;
+    return rows && rows <= most(depth / VERDICT_COLUMNS, VERDICT_ROWS) && rows <= RFI_VERDICTS &&
+        p->findings.several <=
+        (unsigned long long)(depth * most(spec->plan.out_features / PLACE_FEATURES, VERDICT_ROWS));
+}
+
 /* Whether W has rows with several infinities, and plain multiply-adds are the way for them. */
 static int several_are_plain(const rfi_cuda_prepared *p, const rfi_spec *spec) {
     const int64_t depth = spec->plan.in_features;
-    return p->findings.many && (depth <= SHORT_DEPTH || depth > COUNTED_DEPTH || !has_wgmma(p, spec));
+    return p->findings.many &&
+        (depth > COUNTED_DEPTH || (!have_verdicts(p, spec) && (depth <= SHORT_DEPTH || !has_wgmma(p, spec))));
 }
 
 /* Looks at W as `terms` of binary16 would hold it. *lost as in count_findings. */
@@ -399,7 +425,9 @@ static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const 
     if (p->w_tf32) p->w_terms = 0;
     p->w_nonfinite = sixteen && !p->w_terms && p->findings.nonfinite > 0;
     p->w_infinite = p->w_terms && p->findings.infinite;
-    p->w_several = p->w_terms && p->findings.many;
+    p->w_several = p->w_terms && p->findings.many && !have_verdicts(p, spec);
+    if (p->w_terms && have_verdicts(p, spec))
+        p->verdicts = (rfi_cuda_verdicts){.columns = (int32_t)p->findings.many, .room = (unsigned)p->findings.several};
     p->strict = plan->in_features < LENIENT_DEPTH || p->findings.concentrated;
     p->dense = plan->in_features <= DENSE_DEPTH && !p->findings.sparse && !p->w_infinite;
     p->thin = plan->in_features <= THIN_DEPTH && !p->w_infinite ? thin_place(p, spec) : NULL;
@@ -411,6 +439,7 @@ static rf_status keep_weights(
     rf_status status = RF_OK;
     if (!keep_form) {
         p->w_terms = p->w_nonfinite = p->w_infinite = p->w_several = p->w_tf32 = 0;
+        p->verdicts = (rfi_cuda_verdicts){0};
         if (spec->plan.out_features && !p->collapsed) status = choose_terms(p, spec, weights);
     }
     if (status) return status;

@@ -28,6 +28,7 @@ TERMS = [
     and name not in ("hopper_128x192", "mma_256x128")
 ]
 K, N = 1056, 200
+VERDICTS = K // 8  # rows of W with several infinities that have a column each, at most
 PARTS = {
     "first": lambda batch: [0],
     "one": lambda batch: [17],
@@ -173,10 +174,10 @@ def test_rows_beyond_two_levels(batch: int, part: str) -> None:
 
 
 @pytest.mark.parametrize("x_dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("several", [False, True])
-def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
-    """Terms, also several in a row, with which wgmma computes all of x as irregular rows; without it W is kept as it is
-    stored then.
+@pytest.mark.parametrize("several", [0, 5, VERDICTS, VERDICTS + 1])
+def test_infinities_of_w(batch: int, x_dtype: str, several: int) -> None:
+    """Terms, also several in a row. Where many rows have several, wgmma computes all of x as irregular rows, and
+    without it W is kept as it is stored.
     """
     rng = np.random.default_rng(0)
     x, w, b = _tame(batch)
@@ -202,22 +203,27 @@ def test_infinities_of_w(batch: int, x_dtype: str, several: bool) -> None:
         x[10, [3, 6]] = 0
         x[8] = np.abs(x[8]) + 0.1
         x[9] = np.where(np.isinf(w[rows[1]]), w[rows[1]], x[9])
+        more = np.setdiff1d(np.arange(N), [*rows[:4], 130, 131])[: several - 5]
+        w[more[:, None], rng.permuted(np.tile(np.arange(K), (len(more), 1)), axis=1)[:, :3]] = np.inf
+        x[11:40] = np.abs(x[11:40])  # some of these pull to one side
+        assert (np.isinf(w).sum(axis=1) > 1).sum() == several
     with rowfold.Model("linear | max", dtype="float32", backend="cuda").load_weights(w) as model:
         text = model.explain(batch)
-    assert ("several infinities" in text) == several
+    assert ("several infinities" in text) == (several > 0)
     ways = _ways(x, w)
     assert ways.weight_terms == (0 if "as it is stored" in text else 2)
-    if several and ways.weight_terms:
+    assert ways.weight_terms or several > VERDICTS
+    if several > VERDICTS and ways.weight_terms:
         assert ways.irregular_rows == batch - 1, "all but that with NaN"
-    elif not several:
+    elif ways.weight_terms:
         assert 3 <= ways.irregular_rows < batch // 2
     for chain in ("linear | max", "linear"):
         _check(x, w, b, chain, x_dtype=x_dtype)
 
 
 @pytest.mark.parametrize("types", ["bfloat16 float32", "bfloat16 float16", "float16 float32", "float16 bfloat16"])
-@pytest.mark.parametrize("several", [False, True])
-def test_weights_of_16_bits_that_are_not_finite(batch: int, types: str, several: bool) -> None:
+@pytest.mark.parametrize("several", [0, 2, VERDICTS + 1])
+def test_weights_of_16_bits_that_are_not_finite(batch: int, types: str, several: int) -> None:
     """Beside x of another type, which is to come, in terms as float32 is; beside their own, and while they are finite,
     as they are stored.
     """
@@ -231,6 +237,7 @@ def test_weights_of_16_bits_that_are_not_finite(batch: int, types: str, several:
     if several:
         w[2, [3, 4, K - 1]] = np.inf
         w[9, ::2] = -np.inf
+        w[N - several + 2 :, 20:22] = np.inf
     x[1] = np.maximum(x[1], 0)
     x[3, 9], x[4, 8], x[5, 7] = np.inf, 0, np.nan
     x[6, [8, 9]] = -np.inf
@@ -241,25 +248,26 @@ def test_weights_of_16_bits_that_are_not_finite(batch: int, types: str, several:
             case = make_case(chain, Data(x, values, b), dtype=dtype, x_dtype=of_x)
             with case.model("cuda", simplify="none") as model:
                 text, ways = model.explain(batch), model.count_ways(case.x)
-            in_terms = values is w and of_x == x_dtype and not (several and not _on_wgmma())
+            many = several > VERDICTS
+            in_terms = values is w and of_x == x_dtype and not (many and not _on_wgmma())
             assert ways.weight_terms == (2 if in_terms else 0)
             assert ("are not finite" in text) == (values is w and not (in_terms and several))
-            if in_terms and several:
+            if in_terms and many:
                 assert ways.irregular_rows == batch - 1, "all but that with NaN"
             case.check(case.run("cuda", simplify="none"), f"{chain}, {types}", case.expected("cuda"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_infinities_of_narrow_and_of_short_layers(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """Plain multiply-adds do not ask: few features, and several infinities in rows of few inputs."""
-    for n, k, several in ((40, K, 0), (64, K, 3), (65, K, 0), (200, 300, 3), (200, 520, 3)):
+    """Plain multiply-adds do not ask: few features, and many rows of few inputs with several infinities."""
+    for n, k, rows in ((40, K, 0), (64, K, 3), (65, K, 0), (200, 300, 3), (200, 300, 70), (200, 520, 70)):
         x, w, b = (np.ascontiguousarray(v[..., :k]) if v.ndim > 1 else v for v in _tame(140, n))
         w[::3, 7] = -np.inf
-        w[1, 20 : 20 + several] = np.inf
+        w[1 : 1 + rows, 20:23] = np.inf
         x[3, 7], x[5, 9] = 0, np.inf
         case = make_case("linear | logsumexp", Data(x, w, b), None, dtype, "float32")
         with case.model("cuda", simplify="none") as model:
-            plain = n <= 64 or (several > 0 and (k <= 512 or "as it is stored" in model.explain(140)))
+            plain = n <= 64 or (rows > k // 8 and (k <= 512 or "as it is stored" in model.explain(140)))
             ways = model.count_ways(x)
             assert (ways.weight_terms == 0) == (plain or "plain multiply-adds" in model.explain(140))
         expected = case.expected("cuda")
@@ -297,19 +305,67 @@ def test_weights_of_16_bits_that_become_infinite() -> None:
                 assert same_bits(model(x), fresh(x)) and model.count_ways(x) == fresh.count_ways(x)
 
 
-def test_several_infinities_beside_wide_weights(batch: int) -> None:
-    """Three terms of bfloat16, and all rows of x irregular, whatever their range."""
+@pytest.mark.parametrize("rows", [40, VERDICTS + 1])
+def test_several_infinities_beside_wide_weights(batch: int, rows: int) -> None:
+    """Three terms of bfloat16; where many rows have several, all rows of x are irregular, whatever their range."""
     rng = np.random.default_rng(2)
     x, w, b = _tame(batch)
     w = spread(6.0, rng, *w.shape).astype(np.float32)
-    w[::5, :2] = np.inf
+    w[: 5 * rows : 5 if rows * 5 <= N else 1][:rows, :2] = np.inf
     w[1::5, 3] = -np.inf
+    assert (np.isinf(w).sum(axis=1) > 1).sum() >= rows
     x[1::4] *= np.float32(1e20)
     x[2::4] *= np.float32(1e-25)
     x[3, ::2] = np.inf
-    assert _ways(x, w).weight_terms == (3 if _on_wgmma() else 0)
+    ways = _ways(x, w)
+    assert ways.weight_terms == (3 if _on_wgmma() or rows == 40 else 0)
+    if ways.weight_terms:
+        assert ways.irregular_rows == (1 if rows == 40 else batch)
     for chain in ("linear", "linear | max"):
         _check(x, w, b, chain)
+
+
+@pytest.mark.parametrize("k", [33, 64, 96, 1023, 1024, 1100, 4096, 8100])
+def test_verdicts_behind_any_number_of_columns(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    """In a stage, a panel or a part of K of their own, or in what is left of the last one."""
+    rng = np.random.default_rng(k)
+    n = 100
+    most = min(max(k // 8, 8), 64)
+    for batch, rows in ((3, 1), (50, most - 1), (140, most)):
+        x, w, b = (v.astype(np.float32) for v in kernelbench(rng, batch, k, n))
+        x[rng.random(x.shape) < 0.3 / k] = 0
+        x[::4] *= -1
+        for i, row in enumerate(rng.choice(n, rows, replace=False)):
+            at = rng.choice(k, k if i % 16 == 5 else 2 + i % 2, replace=False)
+            w[row, at] = rng.choice([np.inf, -np.inf], len(at)) if i % 5 == 0 else [np.inf, -np.inf][i % 2]
+        x[1, 5], x[2, [3, 6]] = np.inf, -np.inf
+        case = make_case("linear", Data(x, w, b))
+        expected = case.expected("cuda")
+        with case.model("cuda", simplify="none") as model:
+            assert model.count_ways(x).weight_terms == 2
+        for kernel in each(monkeypatch, ["", *TERMS]):
+            case.check(case.run("cuda", simplify="none"), f"{kernel} {batch}", expected)
+
+
+def test_verdicts_of_weights_whose_form_is_kept(batch: int) -> None:
+    """As many as there were: rows beyond that, or with more infinities than all had, are NaN."""
+    x, w, b = _tame(batch)
+    x = np.abs(x) + np.float32(0.01)
+    before, moved, fewer, more, longer = (w.copy() for _ in range(5))
+    before[[3, 150], 5:8] = np.inf
+    moved[[70, 199], 9:12] = np.inf, np.inf, -np.inf
+    fewer[9, 20:22] = -np.inf
+    more[[3, 4, 5], 5:7] = np.inf
+    longer[7, :7] = np.inf
+    with rowfold.Model("linear", dtype="float32", backend="cuda").load_weights(before, b) as model:
+        for values, lost in ((moved, 0), (before, 0), (fewer, 0), (more, 1), (before, 0), (longer, 1), (w, 0)):
+            model.update_weights(values, b, keep_form=True)
+            y = model(x)
+            case = make_case("linear", Data(x, values, b))
+            nan = np.isnan(y).all(axis=0) & ~np.isnan(case.expected("cuda").value).any(axis=0)
+            assert nan.sum() == lost
+            case = make_case("linear", Data(x, values[~nan], b[~nan]))
+            case.check(np.ascontiguousarray(y[:, ~nan]), "kept", case.expected("cuda"))
 
 
 def test_columns_gathered_beside_infinities() -> None:
@@ -318,6 +374,10 @@ def test_columns_gathered_beside_infinities() -> None:
     w[::3, 7] = np.inf
     w[1, 9] = -np.inf
     w[::4, 11] = 0
+    w[[1, 6, 10], 13] = np.inf  # several
+    w[10, 200:] = np.inf
+    x[20:] = np.abs(x[20:])
+    x[21, 13] = 0
     x[::5, 7] = 0
     x[3, 11] = np.inf
     x[4, [9, 11]] = -np.inf, np.inf
@@ -458,14 +518,19 @@ def test_rows_of_any_length(k: int, dtype: str) -> None:
     batch=st.sampled_from([1, 5, 16, 33, 64, 65, 130]),
     k=st.sampled_from([32, 40, 100, 513, 1024]),
     n=st.sampled_from([1, 8, 64, 130, 300]),
-    kind=st.sampled_from(["infinities", "infinities_both", "specials", "lognormal6", "mixed"]),
+    kind=st.sampled_from(["infinities", "infinities_both", "specials", "lognormal6", "mixed", "several"]),
     x_dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
     dtype=st.sampled_from(["float32", "float32", "bfloat16", "float16"]),
 )
 def test_any_mixture(kernel: str, seed: int, batch: int, k: int, n: int, kind: str, x_dtype: str, dtype: str) -> None:
     rng = np.random.default_rng(seed)
-    data = infinities(bool(seed % 2), rng, batch, k, n) if kind == "mixed" else ALL[kind](rng, batch, k, n)
-    if kind == "mixed":
+    mixed = kind in ("mixed", "several")
+    data = infinities(bool(seed % 2), rng, batch, k, n) if mixed else ALL[kind](rng, batch, k, n)
+    if kind == "several":
+        data.x[::3] = np.abs(kernelbench(rng, len(data.x[::3]), k, 1)[0])
+        for row in rng.choice(n, min(n, rng.choice([1, 2, 8, k // 8, n])), replace=False):
+            data.w[row, rng.choice(k, rng.choice([2, 3, k]), replace=False)] = rng.choice([np.inf, -np.inf])
+    if mixed:
         wide = rng.random(batch) < 0.3
         data.x[wide] = spread(25.0, rng, int(wide.sum()), k)
     case = make_case("linear | max", data, x_dtype=x_dtype, dtype=dtype)

@@ -187,7 +187,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     const void *const places[3] = {d.to.data, d.to.low, d.to.least};
     const int item = d.from.dtype == RF_FLOAT64 ? 8 : d.from.dtype == RF_FLOAT32 ? 4 : 2, values = 16 / item;
     const int64_t depth =
-        d.from.panel ? (d.in_features + 2 * d.from.panel - 1) / (2 * d.from.panel) * (2 * d.from.panel) : d.in_features;
+        d.from.panel ? (d.depth + 2 * d.from.panel - 1) / (2 * d.from.panel) * (2 * d.from.panel) : d.depth;
     for (int t = 0; t < 3 && terms[t]; t++)
         for (int64_t i = threadIdx.x * values; i < depth; i += THREADS * values) {
             const int64_t a = d.from.panel ? rfi_place(d.from.panel, d.from.ld, from, i) : from * d.from.ld + i,
@@ -249,13 +249,25 @@ template <class T> __global__ void __launch_bounds__(THREADS) store_spreads(cons
  * infinite x meets them (doc/kernels/accuracy.md). */
 template <class T> __device__ T meet_infinity(const rfi_cuda_product &f, int64_t row, int64_t column, int lane) {
     const T little = (T)0x1p-100f; /* finite x times this is finite, however many are added */
+    const auto place = [&](int64_t k) {
+        return f.w.panel ? rfi_place(f.w.panel, f.w.ld, column, k) : column * f.w.ld + k;
+    };
     T sum = 0;
+    const auto add = [&](int64_t k, T w) { sum = fma(rfi_load_as<T>(f.x.data, f.x.dtype, row * f.x.ld + k), w, sum); };
     for (int64_t k = lane; k < f.in_features; k += 32) {
-        const int64_t at = f.w.panel ? rfi_place(f.w.panel, f.w.ld, column, k) : column * f.w.ld + k;
-        const T first = rfi_load_as<T>(f.w.data, f.w.dtype, at),
-                second = f.w.low ? rfi_load_as<T>(f.w.low, f.w.dtype, at) : (T)0;
-        const T w = first != 0 ? copysign((T)INFINITY, first) : signbit(second) ? copysign(little, first) : (T)0;
-        sum = fma(rfi_load_as<T>(f.x.data, f.x.dtype, row * f.x.ld + k), w, sum);
+        const T first = rfi_load_as<T>(f.w.data, f.w.dtype, place(k)),
+                second = f.w.low ? rfi_load_as<T>(f.w.low, f.w.dtype, place(k)) : (T)0;
+        add(k, first != 0 ? copysign((T)INFINITY, first) : signbit(second) ? copysign(little, first) : (T)0);
+    }
+    int verdict = -1;
+    for (int v = lane; v < f.verdicts.columns; v += 32)
+        if (rfi_load_as<T>(f.w.data, f.w.dtype, place(f.in_features + v)) != 0) verdict = v;
+    verdict = __reduce_max_sync(~0u, verdict);
+    if (verdict < 0) return sum;
+    const int count = rfi_infinities_of(f.verdicts);
+    for (int i = lane; i < count; i += 32) {
+        const rfi_cuda_infinity one = f.verdicts.at[i];
+        if (one.verdict == verdict) add(one.place >> 1, one.place & 1 ? -(T)INFINITY : (T)INFINITY);
     }
     return sum;
 }

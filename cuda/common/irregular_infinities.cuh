@@ -36,8 +36,14 @@ template <class S> struct Seen {
     }
 };
 
-/* What rows of x are at the places of W's infinities in a tile, to `shared`, if these are few enough to be listed; else
- * false. A warp looks through a row of W at a time. */
+/* x as it is stored in column k, or the verdict there. */
+__device__ __forceinline__ float x_at(const rfi_cuda_product &p, int64_t row, int64_t k) {
+    const rfi_cuda_rows &from = k < p.in_features ? p.x_stored : p.x;
+    return rfi_load_as<float>(from.data, from.dtype, row * from.ld + k);
+}
+
+/* What rows of x are at the places of W's infinities in a tile, and what W's verdicts say of them, to `shared`, if
+ * these are few enough to be listed; else false. A warp looks through a row of W at a time. */
 template <class S, class Sync> __device__ __noinline__ bool look_up_x(const rfi_cuda_product &p, unsigned char *shared,
     Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
     constexpr int PLACES = 1024, AT_ONCE = 8;
@@ -57,13 +63,13 @@ template <class S, class Sync> __device__ __noinline__ bool look_up_x(const rfi_
         if (notes.w_scale[c] != INFINITY) continue;
         const int64_t column = column0 + c;
 #pragma unroll 1
-        for (int64_t k0 = lane * 8; k0 < p.in_features; k0 += AT_ONCE * 256) {
+        for (int64_t k0 = lane * 8; k0 < p.depth; k0 += AT_ONCE * 256) {
             uint4 piece[AT_ONCE];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 const int64_t k = k0 + i * 256;
                 piece[i] = make_uint4(0, 0, 0, 0);
-                if (k < p.in_features)
+                if (k < p.depth)
                     piece[i] = *(const uint4 *)((const uint16_t *)p.w.data +
                         (p.w.panel ? rfi_place(p.w.panel, p.w.ld, column, k) : column * p.w.ld + k));
             }
@@ -89,7 +95,7 @@ template <class S, class Sync> __device__ __noinline__ bool look_up_x(const rfi_
     for (int i = thread; i < count * rows; i += THREADS) {
         const int row = i % rows;
         const int2 at = room.at[i / rows];
-        const float v = rfi_load_as<float>(p.x_stored.data, p.x_stored.dtype, list[row] * p.x_stored.ld + (at.x >> 1));
+        const float v = x_at(p, list[row], at.x >> 1);
         const bool negative = (v < 0) != (at.x & 1);
         room.seen.mark(row, at.y, v == 0 || !negative, v == 0 || negative);
     }

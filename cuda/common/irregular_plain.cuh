@@ -33,7 +33,7 @@ struct WChunks {
     int shift, mask, turn, column, to; /* `to`: in a chunk */
     __device__ __forceinline__ WChunks(const rfi_cuda_fold &p, int64_t column0, int lane)
         : high((const uint16_t *)p.product.w.data), low((const uint16_t *)p.product.w.low), first(column0 + lane / 4),
-          out_features(p.product.out_features), end(p.product.in_features), column(lane % 4 * 8) {
+          out_features(p.product.out_features), end(p.product.depth), column(lane % 4 * 8) {
         const int panel = p.product.w.panel, row = lane / 4;
         mask = panel - 1;
         shift = panel ? 31 - __clz(panel) : 0;
@@ -59,6 +59,7 @@ struct WChunks {
 /* And of x's: of every fourth row the piece of four values at `column`, which it scales itself. */
 template <int ROWS> struct XChunks {
     static constexpr int STEPS = ROWS / 4;
+    const rfi_cuda_product &product;
     rfi_cuda_rows from;
     int64_t row[STEPS], end; /* -1: not there */
     float a[STEPS], b[STEPS];
@@ -66,7 +67,8 @@ template <int ROWS> struct XChunks {
     int column, to;
     bool whole;
     __device__ __forceinline__ XChunks(const rfi_cuda_fold &p, const int *list, int rows, int lane)
-        : from(p.product.x_stored), end(p.product.in_features), column(lane % 8 * 4), to(lane / 8 * X_ROW + column * 4),
+        : product(p.product), from(p.product.x_stored), end(p.product.in_features), column(lane % 8 * 4),
+          to(lane / 8 * X_ROW + column * 4),
           whole(from.dtype == RF_FLOAT32 && (uintptr_t)from.data % 16 == 0 && from.ld % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
@@ -84,16 +86,23 @@ template <int ROWS> struct XChunks {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const uint32_t at = ring + to + i * 4 * X_ROW;
-            if (row[i] < 0 || k >= end || (whole && k + 4 <= end)) {
+            if (row[i] < 0 || k >= product.depth || (whole && k + 4 <= end)) {
                 const bool reads = row[i] >= 0 && k < end;
                 rfi_copy_async_16(at, (const float *)from.data + (reads ? row[i] * from.ld + k : 0), reads ? 16 : 0);
                 continue;
             }
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                store_shared_32(
-                    at + 4 * j, k + j < end ? rfi_load_as<float>(from.data, from.dtype, row[i] * from.ld + k + j) : 0);
+                store_shared_32(at + 4 * j,
+                    k + j < end                 ? rfi_load_as<float>(from.data, from.dtype, row[i] * from.ld + k + j)
+                        : k + j < product.depth ? verdict_at(row[i], k + j)
+                                                : 0);
         }
+    }
+    /* As small as can be: scaled it must stay finite, for rows of W that have no verdict there have a zero. */
+    __device__ __forceinline__ float verdict_at(int64_t row, int64_t k) const {
+        const float v = x_at(product, row, k);
+        return v != 0 ? copysignf(0x1p-149f, v) : 0;
     }
     __device__ __forceinline__ void scale(uint32_t ring) const {
 #pragma unroll
@@ -198,7 +207,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     float sum[EACH][LANE_ROWS] = {};
     int64_t asked = warp * CHUNK;
     const auto load = [&](int slot) {
-        if (asked < p.product.in_features) {
+        if (asked < p.product.depth) {
             w.load(rings + slot * slot_bytes, asked);
             x.load(rings + slot * slot_bytes + x_at, asked);
         }
@@ -208,7 +217,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     sync(); /* what lay in this memory is read */
     for (int slot = 0; slot < slots; slot++) load(slot);
     int slot = 0;
-    for (int64_t k0 = warp * CHUNK; k0 < p.product.in_features; k0 += WARPS * CHUNK) {
+    for (int64_t k0 = warp * CHUNK; k0 < p.product.depth; k0 += WARPS * CHUNK) {
         const uint32_t w_chunk = rings + slot * slot_bytes, x_chunk = w_chunk + x_at;
         wait_for_oldest(slots);
         x.scale(x_chunk); /* what it has brought itself */

@@ -69,6 +69,10 @@ template <int TEAM> constexpr int BLOCKS = TEAM == WARP ? 5
     : TEAM == MIDDLE_THREADS                            ? 10
                                                         : 6; /* and how many a multiprocessor must hold */
 
+template <int TEAM> __device__ __forceinline__ int64_t row_of_team() {
+    return TEAM == WARP ? blockIdx.x * (int64_t)(SHORT_THREADS / WARP) + threadIdx.x / WARP : blockIdx.x;
+}
+
 /* What the threads of a row do together: a block, or a warp. */
 template <int TEAM> __device__ __forceinline__ bool any_of_team(bool v) {
     return TEAM == WARP ? __any_sync(~0u, v) : __syncthreads_or(v);
@@ -250,10 +254,62 @@ __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
     return p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item_of(p.dtype) * WIDTH) == 0 && p.ld % WIDTH == 0;
 }
 
-/* A row that is not finite. Returns its scale, in *place that of an infinity which its terms say, or -1, and in
- * *irregular whether they do not say what the row is. */
+constexpr uint16_t ONE_BINARY16 = 0x3c00, ONE_BFLOAT16 = 0x3f80;
+
+/* Of a row of W with so many infinities: writes where they are, and returns the column of its verdict, or -1 if there
+ * is no room. */
+template <int TEAM> __device__ __noinline__ int64_t take_verdict(const rfi_cuda_split &p, int64_t row, int infinities) {
+    __shared__ unsigned long long before[SHORT_THREADS / WARP][2];
+    __shared__ int counts[SHORT_THREADS / WARP];
+    const int team = threadIdx.x / TEAM, thread = threadIdx.x % TEAM;
+    if (thread < 2) before[team][thread] = atomicAdd(p.verdicts.used + thread, thread ? infinities : 1);
+    if (thread == 0) counts[team] = 0;
+    wait_for_team<TEAM>(); /* that is there */
+    const int64_t verdict = (int64_t)before[team][0], first = (int64_t)before[team][1], room = p.verdicts.room;
+    const bool fits = verdict < p.verdicts.columns && first + infinities <= room;
+    for (int64_t i = first + thread; !fits && i < min(first + infinities, room); i += TEAM)
+        p.verdicts.at[i].verdict = -1;
+    for (int64_t k = thread; fits && k < p.columns; k += TEAM) {
+        const float v = rfi_load_as<float>(p.data, p.dtype, row * p.ld + k);
+        if (fabsf(v) == INFINITY)
+            p.verdicts.at[first + atomicAdd(&counts[team], 1)] = {(int)k << 1 | (v < 0), (int)verdict};
+    }
+    return fits ? p.columns + verdict : -1;
+}
+
+/* Of a row of x: what W's infinities come to beside it, to its terms, of which all have been written. */
+template <int TEAM> __device__ __noinline__ void write_verdicts(const rfi_cuda_split &p, uint16_t one) {
+    constexpr int WORDS = RFI_VERDICTS / 32;
+    __shared__ unsigned pulls[SHORT_THREADS / WARP][2][WORDS]; /* of each verdict: up, and down */
+    unsigned (*const mine)[WORDS] = pulls[threadIdx.x / TEAM];
+    const int thread = threadIdx.x % TEAM, count = rfi_infinities_of(p.verdicts);
+    const int64_t row = row_of_team<TEAM>();
+    if (thread < 2 * WORDS) mine[thread / WORDS][thread % WORDS] = 0;
+    wait_for_team<TEAM>(); /* that is there, and so are the terms */
+#pragma unroll 4
+    for (int i = thread; i < count; i += TEAM) {
+        const rfi_cuda_infinity at = p.verdicts.at[i];
+        if (at.verdict < 0) continue;
+        const float v = rfi_load_as<float>(p.data, p.dtype, row * p.ld + (at.place >> 1));
+        const bool negative = (v < 0) != (at.place & 1);
+        const unsigned bit = 1u << at.verdict % 32;
+#pragma unroll
+        for (int down = 0; down < 2; down++) {
+            unsigned *const word = &mine[down][at.verdict / 32];
+            if ((v == 0 || negative == (down == 1)) && !(*(volatile unsigned *)word & bit)) atomicOr(word, bit);
+        }
+    }
+    wait_for_team<TEAM>(); /* all have been met */
+    for (int v = thread; v < p.verdicts.columns; v += TEAM) {
+        const bool up = mine[0][v / 32] >> v % 32 & 1, down = mine[1][v / 32] >> v % 32 & 1;
+        ((uint16_t *)p.high)[row * p.ld_terms + p.columns + v] = up == down ? 0 : one | (down ? 0x8000 : 0);
+    }
+}
+
+/* A row that is not finite. Returns its scale, in *place that of what its terms say, an infinity or a verdict, or -1,
+ * and in *irregular whether they do not say what the row is. */
 template <int TEAM> __device__ __forceinline__ float find_infinity(
-    const row_walk<TEAM> &walk, float *scratch, int64_t *place, bool *irregular) {
+    const row_walk<TEAM> &walk, float *scratch, int64_t row, int64_t *place, bool *irregular) {
     constexpr int WARPS = TEAM / 32;
     float nans = 0, infinities = 0, at = -1;
     walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
@@ -270,8 +326,14 @@ template <int TEAM> __device__ __forceinline__ float find_infinity(
     at = block_all<WARPS>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
     const bool several = infinities > 1 || walk.p.columns > 1 << 24;
     *irregular = walk.p.irregular && nans == 0 && (several || walk.p.w_infinite);
-    *place = nans == 0 && !*irregular && (!several || (!walk.p.irregular && walk.p.w_several)) ? (int64_t)at : -1;
-    return nans > 0 ? NAN : INFINITY;
+    *place = -1;
+    if (nans > 0) return NAN;
+    if (walk.p.irregular || !several || walk.p.w_several) {
+        if (!*irregular) *place = (int64_t)at;
+        return INFINITY;
+    }
+    if (walk.p.verdicts.columns) *place = take_verdict<TEAM>(walk.p, row, (int)infinities);
+    return *place < 0 ? NAN : INFINITY;
 }
 
 /* Their number and, of the first RFI_FEW_INFINITIES that are met, the places, to `list`. */
@@ -357,8 +419,7 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     constexpr int STEP = row_walk<TEAM>::STEP, WARPS = TEAM / 32;
     __shared__ float scratch[WARPS];
     const int thread = threadIdx.x % TEAM;
-    const int64_t row = TEAM == WARP ? blockIdx.x * (int64_t)(SHORT_THREADS / WARP) + threadIdx.x / WARP : blockIdx.x,
-                  first = row * p.ld;
+    const int64_t row = row_of_team<TEAM>(), first = row * p.ld;
     const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = thread * WIDTH;
     const bool whole = PLAIN || is_whole(p);
     /* A thread's columns are STEP apart, whole panels, so that from column to column its terms are a constant number of
@@ -414,8 +475,9 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     const bool keeps = p.w_infinite || (!BF16 && !p.levels.ratio);
     if (!(top < INFINITY)) {
         int64_t place = -1;
-        row_scale = find_infinity(walk, scratch, &place, &irregular);
-        const bool weights = !p.irregular && place >= 0; /* whose signs are kept, and all of whose infinities */
+        row_scale = find_infinity(walk, scratch, row, &place, &irregular);
+        const bool weights = !p.irregular && place >= 0; /* whose signs are kept */
+        const bool all = weights && p.w_several;         /* and all of whose infinities */
         for (int64_t i = mine; i < p.depth;
             i += STEP) { /* terms that are not used are multiplied all the same: zeros */
             __align__(8) uint16_t value[WIDTH], second[WIDTH];
@@ -423,10 +485,10 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
             for (int j = 0; j < WIDTH; j++) {
                 bool there = i + j == place;
                 float v = 0;
-                if (there || (weights && i + j < p.columns)) v = rfi_load_as<float>(p.data, p.dtype, first + i + j);
-                if (weights) there = fabsf(v) == INFINITY;
-                value[j] = (there ? BF16 ? 0x5d80 : 0x3c00 : 0) | (v < 0 ? 0x8000 : 0); /* 2^60: times a subnormal it is
-                                                                                           none; 1 */
+                if ((there || weights) && i + j < p.columns) v = rfi_load_as<float>(p.data, p.dtype, first + i + j);
+                if (all) there = fabsf(v) == INFINITY;
+                value[j] = (there ? BF16 ? 0x5d80 : ONE_BINARY16 : 0) | (v < 0 ? 0x8000 : 0); /* 2^60: times a subnormal
+                                                                                                 it is none */
                 second[j] = !there && v != 0 ? 0x8000 : 0;
             }
             uint2 term[TERMS] = {*(const uint2 *)value};
@@ -463,13 +525,16 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
         for (int64_t i = p.rows + thread; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
             i += TEAM)
             p.levels.wide[i] = 0;
-    if (thread) return;
-    p.scale[row] = row_scale;
-    if (p.irregular) p.irregular[row] = irregular;
-    if (!p.levels.ratio) return;
-    if (irregular) ratio = 0; /* nobody wants the product */
-    p.levels.ratio[row] = ratio;
-    p.levels.wide[row] = ratio != 0;
+    if (thread == 0) {
+        p.scale[row] = row_scale;
+        if (p.irregular) p.irregular[row] = irregular;
+        if (p.levels.ratio) {
+            if (irregular) ratio = 0; /* nobody wants the product */
+            p.levels.ratio[row] = ratio;
+            p.levels.wide[row] = ratio != 0;
+        }
+    }
+    if (p.irregular && p.verdicts.columns) write_verdicts<TEAM>(p, BF16 ? ONE_BFLOAT16 : ONE_BINARY16);
 }
 
 /* Rounded to 10 bits behind the point, ties away from zero; what is finite stays so. */
@@ -522,19 +587,22 @@ __global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ r
     const int64_t first = (int64_t)blockIdx.x * p.ld;
     const auto add = [](float x, float y) { return x + y; };
     float top = 0, sum = 0, poor = 0, counted = 0;
-    int infinite = 0, last = INT_MAX;
+    int infinities = 0, last = INT_MAX;
     bool nan = false, sparse = false;
     for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
         const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i));
-        infinite += v == INFINITY, nan |= v != v;
+        infinities += v == INFINITY, nan |= v != v;
         top = fmaxf(top, v);
     }
-    const bool many = __syncthreads_or(infinite > 1) || __syncthreads_count(infinite) > 1 ||
-        (__syncthreads_or(infinite) && p.columns > 1 << 24);
-    infinite = __syncthreads_or(infinite), nan = __syncthreads_or(nan);
+    nan = __syncthreads_or(nan);
+    const bool infinite = __syncthreads_or(infinities);
+    if (infinite) infinities = (int)block_all<WARPS>((float)infinities, scratch, add); /* as many as float counts */
     if (threadIdx.x == 0) {
         if (infinite) atomicAdd(&p.findings->infinite, 1u);
-        if (many && !nan) atomicAdd(&p.findings->many, 1u);
+        if (infinite && !nan && (infinities > 1 || p.columns > 1 << 24)) {
+            atomicAdd(&p.findings->many, 1u);
+            atomicAdd(&p.findings->several, (unsigned long long)infinities);
+        }
         if (infinite || nan) atomicAdd(&p.findings->nonfinite, 1u);
     }
     top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });

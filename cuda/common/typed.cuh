@@ -68,6 +68,11 @@ template <class T> static __device__ __forceinline__ T rfi_load_as(const void *d
     }
 }
 
+/* How many infinities the verdicts are of. */
+static __device__ __forceinline__ int rfi_infinities_of(const rfi_cuda_verdicts &verdicts) {
+    return (int)min(verdicts.used[1], (unsigned long long)verdicts.room);
+}
+
 /* Where value `i` of a row lies in blocks, counted from its term in the first one. The lowest bits of the number of a
  * 16-byte piece are turned over by those of the row: so the swizzle of 128, 64 or 32 bytes wants it in shared memory.
  */

@@ -346,7 +346,7 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
     const int warp = threadIdx.x / 32, warp_row = warp / S::warps_n * (S::rows / S::warps_m),
               warp_column = warp % S::warps_n * (S::columns / S::warps_n);
     const uint32_t ring = rfi_shared_address(shared);
-    const auto [first_column, end_column] = S::small ? rfi_part_of(p) : rfi_part{0, p.product.in_features};
+    const auto [first_column, end_column] = S::small ? rfi_part_of(p) : rfi_part{0, p.product.depth};
     const int64_t depth = end_column - first_column;
     pipeline<S> pipe = {
         .x = source_of<S>(p.product.x, row0, p.product.batch),
@@ -422,7 +422,7 @@ template <class S> cudaError_t launch(const rfi_cuda_fold *fold, cudaStream_t st
     const int64_t row_blocks = rfi_tiles(fold->product.batch, S::rows),
                   column_blocks = rfi_tiles(fold->product.out_features, S::columns);
     if (row_blocks > INT32_MAX || column_blocks > 65535 || fold->schedule.splits > 65535 ||
-        fold->product.in_features / S::depth > INT32_MAX / 2 - S::stages)
+        fold->product.depth / S::depth > INT32_MAX / 2 - S::stages)
         return cudaErrorInvalidConfiguration;
     const unsigned parts = S::small ? (unsigned)fold->schedule.splits : 1;
     return rfi_launch(fold_mma<S>, fold, dim3((unsigned)row_blocks, (unsigned)column_blocks, parts), S::threads,

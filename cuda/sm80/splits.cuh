@@ -21,8 +21,8 @@ struct rfi_part {
 
 /* Of part `part`; all columns where K is not in parts. */
 static __device__ __forceinline__ rfi_part rfi_part_of(const rfi_cuda_fold &p, bool in_parts, int part) {
-    const int64_t depth = in_parts ? p.schedule.split_depth : p.product.in_features, first = part * depth;
-    return {first, min(first + depth, p.product.in_features)};
+    const int64_t depth = in_parts ? p.schedule.split_depth : p.product.depth, first = part * depth;
+    return {first, min(first + depth, p.product.depth)};
 }
 
 /* Where the parts are blockIdx.z. */

@@ -16,7 +16,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->fold = f;
     p->m_tiles = (int32_t)((f.product.batch + C::BM - 1) / C::BM);
     p->n_tiles = (int32_t)((f.product.out_features + E::BN - 1) / E::BN);
-    p->stages = (int32_t)((f.product.in_features + C::K - 1) / C::K);
+    p->stages = (int32_t)((f.product.depth + C::K - 1) / C::K);
     p->part = (p->stages + 1) / 2;
     p->w_column = f.product.w.panel ? 0 : C::W_ROW / 2;
     p->w_block = f.product.w.panel ? (int32_t)(f.product.w.ld / RFI_BLOCK_ROWS) : 0;
@@ -25,7 +25,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->slots = (p->n_tiles + 1) / 2;
     p->group_slot = (p->slots + 1) / 2 * 2;
     return encode_operands<C::X_TERMS, C::W_TERMS>(
-        p, columns_of(f.product), C::X_ROW, C::BM, f.product.in_features, C::W_ROW, C::BN, 256);
+        p, columns_of(f.product), C::X_ROW, C::BM, f.product.depth, C::W_ROW, C::BN, 256);
 }
 
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {

@@ -100,7 +100,7 @@ cudaError_t encode_blocks(
 const void *term_of(const rfi_cuda_rows &rows, int i) { return i == 0 ? rows.data : i == 1 ? rows.low : rows.least; }
 
 /* Columns of x that are read, those of the second level included. */
-int64_t columns_of(const rfi_cuda_product &f) { return f.x.level ? 2 * f.x.level : f.in_features; }
+int64_t columns_of(const rfi_cuda_product &f) { return f.x.level ? 2 * f.x.level : f.depth; }
 
 /* Maps of TERMS terms of `rows` rows by boxes of `box_rows`, and of the rest, by a multiple of `unit` rows, to
  * *rest_rows how many: encode(map, term, rows of a box) makes one. */
@@ -125,7 +125,7 @@ template <int X_TERMS, int W_TERMS> cudaError_t encode_operands(
         return encode_rows(map, term_of(f.x, term), f.x, f.batch, x_columns, x_bytes, rows, 2);
     };
     const auto w = [&](CUtensorMap *map, int term, int rows) {
-        return f.w.panel ? encode_blocks(map, term_of(f.w, term), f.w, f.in_features, rows, (cuuint64_t)piece)
+        return f.w.panel ? encode_blocks(map, term_of(f.w, term), f.w, f.depth, rows, (cuuint64_t)piece)
                          : encode_rows(map, term_of(f.w, term), f.w, f.out_features, w_columns, w_bytes, rows, 3);
     };
     const cudaError_t error = encode_terms<X_TERMS>(p->x, p->x_rest, &p->x_rest_rows, f.batch, x_rows, 8, x);
@@ -143,7 +143,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->n_tiles = (f.schedule.end_column ? f.schedule.end_column / C::BN : all_tiles) - p->first_tile;
     /* What lies behind the last column is zeros. */
     constexpr int64_t DEPTH = C::K * C::DEPTH;
-    p->stages = (int32_t)((f.product.in_features * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
+    p->stages = (int32_t)((f.product.depth * C::UNITS + DEPTH - 1) / DEPTH * C::DEPTH);
     p->w_column = f.product.w.panel ? 0 : C::K;
     p->w_block = f.product.w.panel ? (int32_t)(f.product.w.ld / RFI_BLOCK_ROWS) : 0;
     p->m_group = 16 / C::CLUSTER_M; /* 16 row tiles of x stay in the L2 while W passes */
@@ -152,7 +152,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     constexpr int W_PART = C::BN / C::CLUSTER_M;
     static_assert(W_PART % RFI_BLOCK_ROWS == 0, "boxes of whole blocks");
     return encode_operands<C::X_TERMS, C::W_TERMS>(p, columns_of(f.product) * C::UNITS, C::ROW, C::BM / C::CLUSTER_N,
-        f.product.in_features * C::UNITS, C::ROW, W_PART, (int)f.product.w.panel);
+        f.product.depth * C::UNITS, C::ROW, W_PART, (int)f.product.w.panel);
 }
 
 /* Allows the kernel its shared memory, and says how many multiprocessors there are: once for a kernel and a device. */

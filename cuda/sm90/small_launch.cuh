@@ -14,7 +14,7 @@ namespace {
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
-    p->stages = (int32_t)((f.product.in_features + C::K - 1) / C::K);
+    p->stages = (int32_t)((f.product.depth + C::K - 1) / C::K);
     p->tiles = (int32_t)rfi_tiles(f.product.out_features, FEATURES);
     p->w_panel = f.product.w.panel ? f.product.w.ld * (f.product.w.panel * C::W_TERMS * 2) : 0;
     cudaError_t error = cudaSuccess;
@@ -23,8 +23,8 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
             BOX_ROW, (int)f.product.batch, 2);
     if (f.product.w.panel) return error; /* read without a map */
     for (int i = 0; i < C::W_TERMS && !error; i++)
-        error = encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features,
-            f.product.in_features, C::W_ROW, FEATURES, 2);
+        error = encode_rows(&p->w[i], term_of(f.product.w, i), f.product.w, f.product.out_features, f.product.depth,
+            C::W_ROW, FEATURES, 2);
     return error;
 }
 
