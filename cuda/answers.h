@@ -64,8 +64,8 @@ typedef struct rfi_cuda_asked {
 
 /* What a search found, as a result. */
 typedef struct rfi_cuda_found {
-    rfi_cuda_before search;
-    int64_t batch;
+    rfi_cuda_before search; /* without found_columns: `found` are all columns as they lie */
+    int64_t batch, columns;
     int32_t dtype, top; /* top 0: a rank, which goes to `indices`: the count, or -1 */
     void *y;
     int64_t ldy;

@@ -136,7 +136,8 @@ typedef struct rfi_cuda_result {
 typedef struct rfi_cuda_before {
     const void *values;     /* (batch) of the compute type; NULL: nobody asks */
     const int32_t *columns; /* (batch). NaN and 0: no column comes before. NULL: no bound, and all columns that the
-                               launch folds, the first of all, are stored in `found` as they lie */
+                               launch folds, the first of all, are stored in `found` as they lie, for which there is
+                               room up to whole tiles */
     unsigned *counts;       /* (batch) how many come before: added to */
     void *found;            /* (batch, room) of the compute type: what comes before, in any order; NULL: it is counted
                                alone. What has no room any more is, too */

@@ -154,10 +154,11 @@ static void lay_out_known(
     pthread_mutex_unlock(&known->mutex);
 }
 
-static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const rfi_cuda_layout *pass, int64_t rows,
-    size_t *total, rfi_cuda_search_place *place) {
+/* `whole`: as in rfi_cuda_ahead; then what would be listed is stored. */
+static void lay_out_search(const rfi_spec *spec, const rfi_branch *branch, const rfi_cuda_layout *pass, int64_t whole,
+    int64_t rows, size_t *total, rfi_cuda_search_place *place) {
     const int64_t item = (int64_t)rfi_dtype_size(spec->compute_dtype);
-    place->room = rfi_cuda_room_of(&spec->plan, branch->top, &pass->choice);
+    place->room = whole ? 0 : rfi_cuda_room_of(&spec->plan, branch->top, &pass->choice);
     place->values = take(total, rows, item);
     place->columns = take(total, rows, sizeof(int32_t));
     place->counts = take(total, rows, sizeof(unsigned));
@@ -184,8 +185,15 @@ static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_
     place->columns = take(total, ahead.chunk, sizeof(int64_t));
     place->picked = take(total, ahead.chunk ? rows : 0, item);
     place->sample_vectors = take(total, ahead.sample, vectors * item);
-    place->stored = take(total, ahead.opening ? rows : 0, ahead.opening * item);
+    place->stored = take(total, ahead.opening || ahead.whole ? rows : 0, (ahead.opening + ahead.whole) * item);
     place->wanted = take(total, 1, sizeof(unsigned));
+}
+
+/* What the pass that a search begins with stores of a row: see rfi_cuda_ahead. */
+static int64_t whole_before(
+    const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_call_layout *l, int search, int64_t batch) {
+    const int pass = p->passes.at[search].before;
+    return rfi_cuda_ahead_of(&spec->plan, &p->passes, pass, &l->passes[pass].choice, batch).whole;
 }
 
 /* As many as the lists of what is found, and the logits of the first columns, have room for: in pieces of the same
@@ -196,8 +204,10 @@ static int64_t rows_at_once(
     int64_t bytes = 0;
     for (int i = 0; i < p->passes.count; i++) {
         const rfi_cuda_pass *pass = &p->passes.at[i];
-        bytes += rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, batch).opening * value;
-        for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
+        const rfi_cuda_ahead ahead = rfi_cuda_ahead_of(&spec->plan, &p->passes, i, &l->passes[i].choice, batch);
+        bytes += (ahead.opening + ahead.whole) * value;
+        if (pass->role != RFI_CUDA_SEARCHES || whole_before(spec, p, l, i, batch)) continue;
+        for (int b = 0; b < pass->num_branches; b++)
             bytes +=
                 rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;
     }
@@ -230,8 +240,8 @@ static void lay_out_shared(const rfi_spec *spec, const rfi_cuda_prepared *p, con
             &l->total, &l->aheads[i]);
         if (pass->role == RFI_CUDA_SPREADS) lay_out_spread(spec, l->rows, &l->total, &l->spreads[i]);
         for (int b = 0; b < pass->num_branches && pass->role == RFI_CUDA_SEARCHES; b++)
-            lay_out_search(spec, &spec->plan.branches[pass->branches[b]], &l->passes[i], l->rows, &l->total,
-                &l->searches[pass->branches[b]]);
+            lay_out_search(spec, &spec->plan.branches[pass->branches[b]], &l->passes[i],
+                whole_before(spec, p, l, i, l->rows), l->rows, &l->total, &l->searches[pass->branches[b]]);
     }
 }
 

@@ -169,15 +169,29 @@ static int64_t opening_of(const rfi_plan *plan, const rfi_cuda_choice *choice, i
     return whole < LEAST_OPENING ? 0 : whole;
 }
 
+/* All columns, if some list would take as much memory, and to look through them all takes less than another pass. */
+static int64_t whole_of(const rfi_plan *plan, const rfi_cuda_pass *search, const rfi_cuda_choice *choice) {
+    if (plan->out_features > OPENING) return 0;
+    for (int i = 0; i < search->num_branches; i++) {
+        const int top = plan->branches[search->branches[i]].top;
+        if (top && rfi_cuda_room_of(plan, top, choice) == plan->out_features)
+            return round_up(plan->out_features, SAMPLE_UNIT); /* blocks of a cluster have a tile each, even behind
+                                                                 the last column */
+    }
+    return 0;
+}
+
 rfi_cuda_ahead rfi_cuda_ahead_of(
     const rfi_plan *plan, const rfi_cuda_passes *passes, int pass, const rfi_cuda_choice *choice, int64_t batch) {
     rfi_cuda_ahead ahead = {0};
     const int s = rfi_cuda_search_of(passes, pass);
+    if (s >= 0) ahead.whole = whole_of(plan, &passes->at[s], choice);
     for (int i = 0; s >= 0 && i < passes->at[s].num_branches; i++) {
         const rfi_branch *branch = &plan->branches[passes->at[s].branches[i]];
         const int rows = reads_rows(&plan->trunk) || reads_rows(&branch->pre);
         const int64_t chunk = rows ? batch : least(batch, CHUNK),
                       sample = rfi_cuda_sample_of(plan, branch->top, choice);
+        if (branch->top && ahead.whole) continue;
         if (branch->top && opening_of(plan, choice, batch)) ahead.opening = opening_of(plan, choice, batch);
         else if (branch->top ? sample * SAMPLE_PART > plan->out_features : chunk * CHUNK_PART > plan->out_features)
             ahead.behind++;

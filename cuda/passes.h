@@ -45,14 +45,16 @@ const rfi_cuda_pass *rfi_cuda_hardest_pass(const rfi_cuda_passes *passes);
 /* The pass that searches for what this one begins, or -1. */
 int rfi_cuda_search_of(const rfi_cuda_passes *passes, int pass);
 
-/* What is known ahead of a pass, so that its searches are a part of it: with many columns it is little work.
+/* What is known ahead of a pass, so that its searches are a part of it: with many columns it is little work; or, with
+ * so few that the list of a topk has room for all, that its k best are taken from what the pass stores.
+ *   whole     columns of a row, those behind the last of whole tiles included, that the pass stores
  *   opening   first columns of W that a launch of its own folds and stores, and what is largest of them bounds the k
  *             best of the others, which the next one folds: they are no further work
  *   sample    first columns of W that are folded: the k-th largest of their blocks bounds the k best of all
  *   chunk     rows at a time whose column asked for is computed, among those of the other rows
  *   behind    branches of which it would be much, and which are searched for in a second pass */
 typedef struct rfi_cuda_ahead {
-    int64_t opening, sample, chunk; /* 0: none */
+    int64_t whole, opening, sample, chunk; /* 0: none */
     int behind;
 } rfi_cuda_ahead;
 

@@ -62,15 +62,23 @@ static rf_status find_bound(
     return rfi_cuda_status(rfi_cuda_launch_bound(&bound, r->call->stream), "finding where to search");
 }
 
+/* All columns of a row as the pass stores them. */
+static rfi_cuda_before stored_by(const rfi_cuda_running *r, int pass, int64_t columns) {
+    char *const stored = r->workspace + r->l->aheads[pass].stored;
+    return (rfi_cuda_before){.values = stored, .found = stored, .room = columns};
+}
+
 static rf_status store_found(const rfi_cuda_running *r, int pass, const rfi_cuda_piece *piece) {
     const rfi_cuda_pass *what = &r->p->passes.at[pass];
+    const int64_t whole = r->l->aheads[what->before].ahead.whole;
     rf_status status = RF_OK;
     for (int i = 0; i < what->num_branches && !status; i++) {
         const rfi_branch *branch = &r->spec->plan.branches[what->branches[i]];
         const rfi_output *y = &piece->outputs[branch->output], *indices = y + (branch->top > 0);
         const rfi_cuda_found found = {
-            .search = before_of(r, what->branches[i]),
+            .search = branch->top && whole ? stored_by(r, what->before, whole) : before_of(r, what->branches[i]),
             .batch = piece->rows,
+            .columns = r->spec->plan.out_features,
             .dtype = r->spec->compute_dtype,
             .top = branch->top,
             .y = y->data,
@@ -229,9 +237,9 @@ static rf_status sample_ahead(const rfi_cuda_running *r, int pass, const rfi_cud
 /* Bounds of what is known ahead, for the pass itself, which is made ready. */
 static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
     const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
-    const int64_t sample = r->l->aheads[pass].ahead.sample;
+    const int64_t sample = r->l->aheads[pass].ahead.sample, whole = r->l->aheads[pass].ahead.whole;
     rf_status status = RF_OK;
-    int sampled = 0, ready = 0;
+    int sampled = 0, ready = 0, stores = 0;
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], top = r->spec->plan.branches[branch].top;
         if (!is_ahead(r, pass, branch) || (top && r->l->aheads[pass].ahead.opening)) continue;
@@ -247,6 +255,8 @@ static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_c
     }
     for (int i = 0; i < search->num_branches; i++)
         if (is_ahead(r, pass, search->branches[i])) fold->visitor.before[i] = before_of(r, search->branches[i]);
+        else if (whole && r->spec->plan.branches[search->branches[i]].top && !stores++)
+            fold->visitor.before[i] = stored_by(r, pass, whole);
     return status || ready ? status : rfi_cuda_make_ready(r, pass, piece, fold);
 }
 
@@ -254,14 +264,13 @@ static rf_status begin_searches(const rfi_cuda_running *r, int pass, const rfi_c
 static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pass *search,
     const rfi_cuda_piece *piece, rfi_cuda_fold *fold) {
     const int64_t columns = r->l->aheads[pass].ahead.opening;
-    char *const stored = r->workspace + r->l->aheads[pass].stored;
+    const rfi_cuda_before stored = stored_by(r, pass, columns);
     rfi_cuda_fold opening = *fold;
     int lists = 0;
     opening.schedule.end_column = fold->schedule.first_column = (int32_t)columns;
     for (int i = 0; i < search->num_branches; i++)
         if (r->spec->plan.branches[search->branches[i]].top)
-            opening.visitor.before[i] =
-                lists++ ? (rfi_cuda_before){0} : (rfi_cuda_before){.values = stored, .found = stored, .room = columns};
+            opening.visitor.before[i] = lists++ ? (rfi_cuda_before){0} : stored;
     rf_status status = rfi_cuda_launch_fold(r, pass, &opening);
     for (int i = 0; i < search->num_branches && !status; i++) {
         const rfi_cuda_search_place *at = &r->l->searches[search->branches[i]];
@@ -274,7 +283,7 @@ static rf_status open_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_p
             .columns = (int32_t *)(r->workspace + at->columns),
             .counts = (unsigned *)(r->workspace + at->counts),
             .room = at->room,
-            .stored = stored,
+            .stored = stored.found,
             .found = r->workspace + at->found,
             .found_columns = (int32_t *)(r->workspace + at->found_columns),
             .wanted = (unsigned *)(r->workspace + r->l->aheads[pass].wanted),
@@ -300,7 +309,8 @@ static rf_status search_again(const rfi_cuda_running *r, int pass, const rfi_cud
             rfi_cuda_status(cudaMemsetAsync(wanted, 0, sizeof *wanted, r->call->stream), "clearing what is wanted");
     for (int i = 0; i < search->num_branches && !status; i++) {
         const int branch = search->branches[i], ahead = is_ahead(r, pass, branch);
-        if (ahead && !r->spec->plan.branches[branch].top) continue;
+        const int top = r->spec->plan.branches[branch].top;
+        if (top ? r->l->aheads[pass].ahead.whole > 0 : ahead) continue;
         again.visitor.before[i] = before_of(r, branch);
         status = find_bound(r, pass, branch, piece, fold->product.out_features, ahead ? wanted : NULL);
     }

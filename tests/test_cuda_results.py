@@ -107,8 +107,11 @@ def test_ties_and_special_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_comparisons_of_any_logits(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros of both signs, neighbours, the largest, infinities and NaN, before a row's own column and behind it."""
+@pytest.mark.parametrize("best", [2, 20])
+def test_comparisons_of_any_logits(dtype: str, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros of both signs, neighbours, the largest, infinities and NaN, before a row's own column and behind it; the k
+    best of all columns, which the pass stores, or of a list.
+    """
     n, rng = 700, np.random.default_rng(5)
     top, tiny = (65504, 2.0**-24) if dtype == "float16" else (2.0**127, 2.0**-133)
     kinds = [[0.0, 1.0, -1.0, tiny, -tiny], [np.inf, top, -top, -np.inf, 0.0], [np.inf, np.nan, -np.inf, 1.0, 0.0]]
@@ -120,9 +123,9 @@ def test_comparisons_of_any_logits(dtype: str, monkeypatch: pytest.MonkeyPatch) 
         before = (z > q) | (np.isnan(z) & ~np.isnan(q))
         equal = (z == q) | (np.isnan(z) & np.isnan(q))
         ranks = (before | equal & (np.arange(n) < j)).sum(1)
-        order = np.lexsort((np.arange(n), -np.where(np.isnan(z), 0, z), ~np.isnan(z)))[:20]
+        order = np.lexsort((np.arange(n), -np.where(np.isnan(z), 0, z), ~np.isnan(z)))[:best]
         w, x = store(np.zeros((n, 70)), dtype), store(np.zeros((130, 70)), dtype)
-        with_all = "linear | mul(@signs) | rank(#target), topk(20), argmax"
+        with_all = f"linear | mul(@signs) | rank(#target), topk({best}), argmax"
         for kernel in each(monkeypatch):
             with rowfold.Model(with_all, 70, n, dtype=dtype, backend="cuda", simplify="none") as model:
                 model.load_weights(w, store(b, dtype), {"signs": store(signs, dtype)})

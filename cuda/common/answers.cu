@@ -204,11 +204,14 @@ template <class T> __global__ void __launch_bounds__(THREADS)
 
 /* A block a row. */
 template <class T> __global__ void __launch_bounds__(THREADS) store_top(const __grid_constant__ rfi_cuda_found f) {
+    const int32_t *const columns = f.search.found_columns;
     const int64_t row = blockIdx.x, first = row * f.search.room,
-                  count = min((int64_t)f.search.counts[row], f.search.room);
+                  count = columns ? min((int64_t)f.search.counts[row], f.search.room) : f.columns;
     select_first<T>(
         count, f.top,
-        [&](int64_t i) { return ranked<T>{((const T *)f.search.found)[first + i], f.search.found_columns[first + i]}; },
+        [&](int64_t i) {
+            return ranked<T>{((const T *)f.search.found)[first + i], columns ? columns[first + i] : (int32_t)i};
+        },
         [&](int n, const ranked<T> &one) {
             rfi_store_as<T>(f.y, f.y_dtype, row * f.ldy + n, one.value);
             f.indices[row * f.ld_indices + n] = one.column;

@@ -137,11 +137,19 @@ static __device__ __forceinline__ bool rfi_is_wanted(const rfi_cuda_schedule &p)
     return __shfl_sync(~0u, wanted, 0) != 0;
 }
 
-/* COLS values of each of LANES neighbouring lanes: those before a bound are counted, or listed. rows[i] is the row, or
- * one below 0, whose values nobody looks at. All lanes of a warp. */
+/* COLS values of each of LANES neighbouring lanes: those before a bound are counted, or listed, or all stored. rows[i]
+ * is the row, or one below 0, whose values nobody looks at. All lanes of a warp. */
 template <int LANES, int ROWS, int COLS, class T, class Valid, class Column>
 static __device__ __forceinline__ void rfi_find_before(const rfi_cuda_before &b, const T (&v)[ROWS][COLS],
     const int64_t (&rows)[ROWS], Valid valid, Column column, int lane) {
+    if (!b.columns) { /* all as they lie */
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int c = 0; c < COLS; c++)
+                if (rows[r] >= 0 && valid(c)) ((T *)b.found)[rows[r] * b.room + column(c)] = v[r][c];
+        return;
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         unsigned found = 0;

@@ -89,12 +89,12 @@ template <int N> __device__ __forceinline__ uint64_t places_before(int64_t offse
     return first_bits(at / 8 * 2 + min(at % 8, 2));
 }
 
-/* All columns of a thread as they lie, for the first bound. */
+/* All columns of a thread as they lie, those behind the last included. */
 template <int N> __device__ __forceinline__ void store_all(
     const rfi_cuda_product &f, const rfi_cuda_before &b, const float (&v)[N], int64_t row, int64_t column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        if (row + 8 * r >= f.batch) continue;
+        if (row + 8 * r >= f.batch || is_irregular(f, row + 8 * r)) continue;
         float *const to = (float *)b.found + (row + 8 * r) * b.room + column;
 #pragma unroll
         for (int g = 0; g < N / 4; g++) *(float2 *)(to + g * 8) = {v[4 * g + 2 * r], v[4 * g + 2 * r + 1]};

@@ -42,8 +42,8 @@ static void expect(const char *text, int count, const rfi_cuda_states *states) {
     } while (0)
 
 /* Kernels by the columns of a state. */
-static const rfi_cuda_choice of_64 = {.fold_columns = 64, .ahead_columns = 64},
-                             of_256 = {.fold_columns = 256, .ahead_columns = 64},
+static const rfi_cuda_choice of_64 = {.tile_columns = 128, .fold_columns = 64, .ahead_columns = 64},
+                             of_256 = {.tile_columns = 256, .fold_columns = 256, .ahead_columns = 64},
                              opens = {.tile_rows = 128,
                                  .tile_columns = 256,
                                  .fold_columns = 256,
@@ -126,6 +126,19 @@ int main(void) {
     ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
     CHECK(!ahead.chunk && !ahead.sample && ahead.behind == 2, "few columns");
     CHECK(!rfi_cuda_ahead_of(&plan, &passes, 0, &opens, 300).opening, "nor is there an opening");
+    take_wide("linear | topk(3), topk(40)", 2000);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
+    CHECK(ahead.whole == 2048 && !ahead.behind, "where a list has room for all columns these are stored");
+    take_wide("linear | rank(#t), topk(40)", 2000);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
+    CHECK(ahead.whole == 2048 && ahead.behind == 1, "but not for a rank");
+    take_wide("linear | logsumexp, topk(8)", 250);
+    ahead = rfi_cuda_ahead_of(&plan, &passes, 0, &of_64, 300);
+    CHECK(ahead.whole == 256 && !ahead.behind, "a router takes one pass");
+    take_wide("linear | topk(64)", 8192);
+    CHECK(rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 300).whole == 8192, "as many as an opening has");
+    take_wide("linear | topk(64)", 8193);
+    CHECK(!rfi_cuda_ahead_of(&plan, &passes, 0, &of_256, 300).whole, "too many to be looked through");
     rfi_steps pre;
     take("linear | argmin, argmax");
     rfi_cuda_pre_steps(&plan, &plan.branches[passes.at[0].like], &passes.at[0], &pre);
