@@ -23,6 +23,7 @@ cuda_cu = \
 	cuda/sm80/irregular.cu \
 	cuda/common/answers.cu \
 	cuda/common/copies.cu \
+	cuda/common/survey.cu \
 	cuda/common/convert.cu
 cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
@@ -64,6 +65,7 @@ cuda_h = \
 	cuda/common/launch.cuh \
 	cuda/common/pieces.cuh \
 	cuda/common/primitives.cuh \
+	cuda/common/scaling.cuh \
 	cuda/common/ptx.cuh \
 	cuda/common/squares.cuh \
 	cuda/common/states.cuh \

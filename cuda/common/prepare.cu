@@ -1,52 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in terms of 16 bits, or rounded to TF32; and what is asked of W before it is prepared. */
-#include <limits.h>
-
+/* Rows in terms of 16 bits, or rounded to TF32. */
 #include "common/clear.cuh"
 #include "common/ptx.cuh"
-#include "common/typed.cuh"
+#include "common/scaling.cuh"
+
+using namespace scaling;
 
 namespace {
 
 constexpr int THREADS = 256;
-
-/* Every thread gets the combined value of the block, of whole warps, a power of two, or of its warp alone. `scratch`
- * holds a value a warp. */
-template <int WARPS, class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
-    for (int step = 1; step < 32; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
-    if (WARPS == 1) return v;
-    __syncthreads(); /* the scratch of the previous call is read */
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = scratch[threadIdx.x % WARPS];
-    for (int step = 1; step < WARPS; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
-    return v;
-}
-
-/* binary16: scaling so that the largest finite magnitude lies in [2^14, 2^15) leaves 2^15 of headroom above the
- * subnormals for the second term: high + low is exact to 22 bits down to 2^-17 of the largest, and to 2^-40 of it
- * below. The inverse must be a float, subnormals included, so that a row of the smallest subnormals is scaled by 2^149
- * only: its values are then small integers, which the terms hold exactly. What is binary16 already is never scaled
- * down, and so held exactly. bfloat16 has the range of float32: only rows whose last terms would be subnormal are
- * scaled, to no more than what no product overflows with, and rows that rounding would make infinite. */
-template <bool BF16> __device__ __forceinline__ int scale_exponent(float largest, int dtype) {
-    if (largest == 0) return 0;
-    const int exponent = ilogbf(largest);
-    if (BF16) return exponent < -60 ? min(-60 - exponent, 149) : exponent > 119 ? -8 : 0;
-    return dtype == RF_FLOAT16 ? max(14 - exponent, 0) : min(14 - exponent, 149);
-}
-
-/* A power of two; one beyond float's range in two factors. Products with both are exact wherever the result is normal,
- * and subnormal results do not occur
- * (|v| 2^e < 2^15 and e >= -113). */
-struct power {
-    float a, b;
-    __device__ __forceinline__ explicit power(int exponent) {
-        const int second = max(exponent - 127, 0);
-        a = __int_as_float((exponent - second + 127) << 23);
-        b = __int_as_float((second + 127) << 23);
-    }
-};
 
 /* Values of a row that a thread takes at once, and bytes of a row at most that lie in shared memory between the two
  * passes over it; what is behind is read twice. So many blocks of one row of 8192 values then have theirs on the way
@@ -113,25 +75,6 @@ __device__ __forceinline__ float largest_of(const float (&v)[WIDTH], float large
     for (int j = 0; j < WIDTH; j++) largest = rfi_maxn_f32(largest, fabsf(v[j]));
     return largest;
 }
-
-/* What terms of binary16 do to a scaled row, see doc/kernels/accuracy.md. A value is poor if they leave more than POOR
- * of it, which none does that is not below poor_below. */
-template <int TERMS> __host__ __device__ constexpr float poor_share(int dtype) {
-    return TERMS == 1 && dtype == RF_FLOAT32 ? 0x1p-10f : 0x1p-20f;
-}
-template <int TERMS> __host__ __device__ constexpr float poor_below(int dtype) {
-    return dtype == RF_FLOAT16 ? 0 : TERMS == 2 ? 0x1p-5f : dtype == RF_FLOAT32 ? 0x1p-15f : 0x1p-17f;
-}
-/* Below this, terms are subnormal, and what they leave goes to the second level. */
-template <int TERMS> __device__ constexpr float subnormal_below() { return TERMS == 2 ? 0x1p-3f : 0x1p-14f; }
-/* Of the values of a row that are not zero, one in so many may be poor. */
-template <int TERMS> __host__ __device__ constexpr float few_poor(int dtype) {
-    return TERMS == 1 && dtype == RF_FLOAT32 ? 2 : 32;
-}
-
-/* A row of W with a scaled value below this, 2^-36 of the largest, is sparse. A scaled value of x from this on is a
- * fourth of its row's largest or more. */
-constexpr float SPARSE_BELOW = 0x1p-22f, LARGE_FROM = 0x1p13f;
 
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
 template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (&v)[WIDTH], uint2 (&term)[TERMS]) {
@@ -564,77 +507,6 @@ __global__ void __launch_bounds__(THREADS) round_rows(const __grid_constant__ rf
     if (threadIdx.x == 0 && p.irregular) p.irregular[row] = 0;
 }
 
-/* The exponents of the last bit of a magnitude that is one, and of the first, from the same number on. */
-__device__ __forceinline__ int last_bit(float v) {
-    const uint32_t bits = __float_as_uint(v);
-    const int exponent = (int)(bits >> 23);
-    return exponent ? exponent + __ffs((int)(bits & 0x7fffff | 0x800000)) : 1 + __ffs((int)bits);
-}
-__device__ __forceinline__ int first_bit(float v) {
-    const uint32_t bits = __float_as_uint(v);
-    const int exponent = (int)(bits >> 23);
-    return exponent ? exponent + 24 : 33 - __clz((int)bits);
-}
-
-/* Sums of values of so many bits, from the first of the largest to the last of any, may be meant to be exact. */
-constexpr int COARSE_BITS = 14;
-
-/* A block a row. Values are compared with the row's largest as write_terms would; what is wide, concentrated and lost,
- * doc/kernels/accuracy.md says. */
-__global__ void __launch_bounds__(THREADS) survey_rows(const __grid_constant__ rfi_cuda_survey p) {
-    constexpr int WARPS = THREADS / 32;
-    __shared__ float scratch[WARPS];
-    const int64_t first = (int64_t)blockIdx.x * p.ld;
-    const auto add = [](float x, float y) { return x + y; };
-    float top = 0, sum = 0, poor = 0, counted = 0;
-    int infinities = 0, last = INT_MAX;
-    bool nan = false, sparse = false;
-    for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
-        const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i));
-        infinities += v == INFINITY, nan |= v != v;
-        top = fmaxf(top, v);
-    }
-    nan = __syncthreads_or(nan);
-    const bool infinite = __syncthreads_or(infinities);
-    if (infinite) infinities = (int)block_all<WARPS>((float)infinities, scratch, add); /* as many as float counts */
-    if (threadIdx.x == 0) {
-        if (infinite) atomicAdd(&p.findings->infinite, 1u);
-        if (infinite && !nan && (infinities > 1 || p.columns > 1 << 24)) {
-            atomicAdd(&p.findings->many, 1u);
-            atomicAdd(&p.findings->several, (unsigned long long)infinities);
-        }
-        if (infinite || nan) atomicAdd(&p.findings->nonfinite, 1u);
-    }
-    top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
-    if (!p.terms || infinite || nan || top == 0) return;
-    const power scale(scale_exponent<false>(top, p.dtype));
-    const bool single = p.terms == 1;
-    const float below = single ? poor_below<1>(p.dtype) : poor_below<2>(p.dtype), share = 1 / top,
-                few = single ? few_poor<1>(p.dtype) : few_poor<2>(p.dtype), lost = single ? below : below * 0x1p-6f;
-    for (int64_t i = threadIdx.x; i < p.columns; i += THREADS) {
-        const float v = fabsf(rfi_load_as<float>(p.data, p.dtype, first + i)), scaled = v * scale.a * scale.b;
-        if (scaled < SPARSE_BELOW) {
-            sparse = true;
-            if (!p.thin[i]) p.thin[i] = 1;
-        }
-        if (v == 0) continue;
-        counted += 1, sum += v * share;
-        last = min(last, last_bit(v));
-        poor += scaled < below;
-        if (scaled < lost) atomicAdd(&p.lost[i], 1u);
-    }
-    sum = block_all<WARPS>(sum, scratch, add);
-    poor = block_all<WARPS>(poor, scratch, add);
-    counted = block_all<WARPS>(counted, scratch, add);
-    sparse = __syncthreads_or(sparse);
-    const bool fine = __syncthreads_or(first_bit(top) - last >= COARSE_BITS);
-    if (threadIdx.x) return;
-    if (sparse) atomicAdd(&p.findings->sparse, 1u);
-    if (fine) atomicAdd(&p.findings->fine, 1u);
-    if (poor * few > counted) atomicAdd(&p.findings->wide, 1u);
-    if (sum * 128 < (float)p.columns) atomicAdd(&p.findings->concentrated, 1u);
-}
-
 } // namespace
 
 template <int TERMS, bool BF16> static void (*split_kernel(int team, bool plain))(rfi_cuda_split) {
@@ -672,11 +544,4 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
                                           : split_kernel<1, false>(team, plain);
     return rfi_launch(kernel, split, dim3((unsigned)((split->rows + rows - 1) / rows)),
         team == WARP ? SHORT_THREADS : team, (size_t)kept, stream, split->clear.overlaps);
-}
-
-cudaError_t rfi_cuda_launch_survey(const rfi_cuda_survey *survey, cudaStream_t stream) {
-    if (survey->rows > INT32_MAX) return cudaErrorInvalidConfiguration;
-    return survey->rows && survey->columns
-        ? rfi_launch(survey_rows, survey, dim3((unsigned)survey->rows), THREADS, 0, stream)
-        : cudaSuccess;
 }
