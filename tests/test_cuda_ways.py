@@ -111,10 +111,10 @@ def test_as_many_infinities_as_are_looked_up(monkeypatch: pytest.MonkeyPatch) ->
     """In rows that are long enough for it W is read at up to 15 places; it has zeros at some."""
     rng = np.random.default_rng(12)
     x, w, b = _tame(140)
-    x, w = np.tile(x, 2), np.tile(w, 2)
+    x, w = np.tile(x, 6), np.tile(w, 6)
     w[rng.random(w.shape) < 0.1] = 0
     for row in range(len(x)):
-        at = rng.choice(2 * K, 14 + row % 4, replace=False)
+        at = rng.choice(6 * K, 14 + row % 4, replace=False)
         x[row, at] = np.inf
         w[row, at] = np.abs(w[row, at]) + np.float32(0.01)  # so that one logit of all of them is infinite
     case = make_case("linear", Data(x, w, b))

@@ -123,24 +123,32 @@ template <class S, class Sync> __device__ __noinline__ void look_up(
     places.seen.clear(rows, thread);
     places.buckets[thread] = 0;
     sync(); /* that is there, and what lay in this memory is read */
+    constexpr int MINE = S::ROWS * RFI_FEW_INFINITIES / THREADS + 1;
+    int mine[MINE]; /* this thread's places, which are fetched at once; -1: not there */
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        const int e = i * THREADS + thread, row = min(e / RFI_FEW_INFINITIES, rows - 1),
+                  number = e % RFI_FEW_INFINITIES;
+        const int *const from = infinities_of(p, list[row]);
+        const int count = e < rows * RFI_FEW_INFINITIES ? from[0] : 0, at = from[1 + number];
+        mine[i] = number < count ? at : -1;
+    }
     const auto each_place = [&](auto use) {
-        for (int i = thread; i < rows * RFI_FEW_INFINITIES; i += THREADS) {
-            const int row = i / RFI_FEW_INFINITIES, number = i % RFI_FEW_INFINITIES;
-            const int *const from = infinities_of(p, list[row]);
-            if (number < from[0]) use(row, from[1 + number]);
-        }
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            if (mine[i] >= 0) use((i * THREADS + thread) / RFI_FEW_INFINITIES, mine[i]);
     };
     each_place([&](int, int at) { atomicAdd(&places.buckets[at >> 1 >> shift], 1); });
     sync(); /* counted */
     int upto = places.buckets[thread];
-    const int mine = upto;
+    const int in_bucket = upto;
     for (int step = 1; step < 32; step *= 2) {
         const int below = __shfl_up_sync(~0u, upto, step);
         if (lane >= step) upto += below;
     }
     if (lane == 31) places.warps[warp] = upto;
     sync(); /* the warps' numbers are written */
-    int before = upto - mine, all = 0;
+    int before = upto - in_bucket, all = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
         if (w < warp) before += places.warps[w];

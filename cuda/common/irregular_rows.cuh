@@ -16,8 +16,9 @@ __device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, i
 }
 
 constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
-constexpr int PLACE_COLUMNS = 128; /* to look W up at one place of each row of a tile takes about as long as to multiply
-                                      so many columns */
+/* To look W up at one place of each row of a tile takes about as long as to multiply so many columns: in blocks, whose
+ * rows are side by side, and in rows. */
+constexpr int PLACE_COLUMNS = 224, PLACE_COLUMNS_OF_ROWS = 384;
 
 /* Which of a thread's rows of the WINDOW from row `first` on are of each kind: a bit a row. What is read for one row
  * waits for nothing of another's. */
@@ -25,6 +26,7 @@ struct Flags {
     unsigned of[KINDS];
     __device__ __forceinline__ Flags(const rfi_cuda_product &p, int64_t first, int thread) : of() {
         const int64_t row = first + thread * ROWS_EACH;
+        const int columns = p.w.panel ? PLACE_COLUMNS : PLACE_COLUMNS_OF_ROWS;
         bool flagged[ROWS_EACH];
         float scale[ROWS_EACH];
         int number[ROWS_EACH];
@@ -37,7 +39,7 @@ struct Flags {
 #pragma unroll
         for (int i = 0; i < ROWS_EACH; i++) {
             const bool infinite = scale[i] == INFINITY,
-                       few = number[i] <= RFI_FEW_INFINITIES && number[i] * PLACE_COLUMNS <= p.in_features;
+                       few = number[i] <= RFI_FEW_INFINITIES && number[i] * columns <= p.in_features;
             of[FINITE] |= (flagged[i] && !infinite ? 1u : 0u) << i;
             of[FEW] |= (infinite && few ? 1u : 0u) << i;
             of[MANY] |= (infinite && !few ? 1u : 0u) << i;
