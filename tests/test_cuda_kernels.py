@@ -28,7 +28,7 @@ def test_what_the_sanitizers_run_is_right_on_a_cpu(form: str) -> None:
     """The questions themselves; what a CPU cannot do is another accuracy than float32's."""
     for chains in (sanitize.CHAINS, sanitize.COLLAPSES):
         for case in sanitize.cases(chains, sanitize.SHAPES[:5], form):
-            case.check(case.run("reference"), form)
+            case.check_results(case.run("reference"), "reference", form)
 
 
 def test_the_program_says_why_it_does_nothing() -> None:
