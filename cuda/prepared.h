@@ -55,6 +55,9 @@ void rfi_cuda_release(void *prepared);
 rf_status rfi_cuda_update(
     const rfi_spec *spec, const rfi_weight_view *weights, int keep_form, void *prepared, size_t *bytes);
 
+/* The passes of the plan and, owned, their programs. */
+rf_status rfi_cuda_fill_programs(rfi_cuda_prepared *p, const rfi_plan *plan, rf_dtype weight_dtype);
+
 /* If the plan is collapsible and the weights allow it, sets p->collapsed; bias and vectors are in their place by then.
  * Then launches it for the rows that `fold` says. */
 rf_status rfi_cuda_collapse_prepare(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights);
