@@ -59,7 +59,8 @@ typedef struct rfi_cuda_chain {
  * but for rows that are not finite: NaN where a value is NaN; infinity where one value is infinite, whose term is then
  * a power of two with its sign and all others zero. Of W these zeros have the signs of the values in the first term,
  * and are -0 in the second where the value is not zero: what an infinite x makes of them can be told. Where several
- * are, all are such zeros, and the row has a verdict: see rfi_cuda_verdicts.
+ * values are infinite, all are such zeros, and the row has a verdict: see rfi_cuda_verdicts; or, where such rows are
+ * many, each has a term of its own.
  *
  * Rows of x in binary16 may have two levels, see rfi_cuda_levels: `ld` is then twice `level`, and the terms of the
  * second begin `level` values behind those of the first.

@@ -267,7 +267,7 @@ template <class T> __device__ T meet_infinity(const rfi_cuda_product &f, int64_t
         if (rfi_load_as<T>(f.w.data, f.w.dtype, place(f.in_features + v)) != 0) verdict = v;
     verdict = __reduce_max_sync(~0u, verdict);
     if (verdict < 0) return sum;
-    const int count = rfi_infinities_of(f.verdicts);
+    const int count = rfi_verdict_places(f.verdicts);
     for (int i = lane; i < count; i += 32) {
         const rfi_cuda_infinity one = f.verdicts.at[i];
         if (one.verdict == verdict) add(one.place >> 1, one.place & 1 ? -(T)INFINITY : (T)INFINITY);

@@ -225,7 +225,7 @@ template <int TEAM> __device__ __noinline__ void write_verdicts(const rfi_cuda_s
     constexpr int WORDS = RFI_VERDICTS / 32;
     __shared__ unsigned pulls[SHORT_THREADS / WARP][2][WORDS]; /* of each verdict: up, and down */
     unsigned (*const mine)[WORDS] = pulls[threadIdx.x / TEAM];
-    const int thread = threadIdx.x % TEAM, count = rfi_infinities_of(p.verdicts);
+    const int thread = threadIdx.x % TEAM, count = rfi_verdict_places(p.verdicts);
     const int64_t row = row_of_team<TEAM>();
     if (thread < 2 * WORDS) mine[thread / WORDS][thread % WORDS] = 0;
     wait_for_team<TEAM>(); /* that is there, and so are the terms */

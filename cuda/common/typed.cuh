@@ -68,8 +68,8 @@ template <class T> static __device__ __forceinline__ T rfi_load_as(const void *d
     }
 }
 
-/* How many infinities the verdicts are of. */
-static __device__ __forceinline__ int rfi_infinities_of(const rfi_cuda_verdicts &verdicts) {
+/* How many places of infinities the verdicts have. */
+static __device__ __forceinline__ int rfi_verdict_places(const rfi_cuda_verdicts &verdicts) {
     return (int)min(verdicts.used[1], (unsigned long long)verdicts.room);
 }
 
