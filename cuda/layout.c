@@ -325,14 +325,14 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     enum { AS_TAME = -1 };
     static const struct {
         int terms, infinite, verdicts, tf32, nonfinite;
-    } forms[] = {{AS_TAME, 0, 0, 0, 0}, {0, 0, 0, 0, 1}, {2, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {2, 1, RFI_VERDICTS, 0, 0},
-        {3, 0, 0, 0, 0}, {3, 1, 0, 0, 0}, {3, 1, RFI_VERDICTS, 0, 0}, {0, 0, 0, 1, 0}};
+    } forms[] = {{AS_TAME, 0, 0, 0, 0}, {0, 0, 0, 0, 1}, {2, 0, 0, 0, 0}, {2, 1, 0, 0, 0}, {2, 1, 1, 0, 0},
+        {3, 0, 0, 0, 0}, {3, 1, 0, 0, 0}, {3, 1, 1, 0, 0}, {0, 0, 0, 1, 0}};
     /* weights.c: choose_terms. TF32 is float32's alone; W that is too short for terms has one form. */
     const int count = tame ? 9 : !sixteen ? 1 : spec->x_dtype != spec->weight_dtype ? 8 : 2;
     for (int i = 0; i < count; i++) {
         plain.w_terms = forms[i].terms == AS_TAME ? tame : forms[i].terms;
         plain.w_infinite = forms[i].infinite;
-        plain.verdicts.columns = forms[i].verdicts;
+        plain.verdicts.columns = forms[i].verdicts ? (int32_t)rfi_cuda_most_verdicts(spec->plan.in_features) : 0;
         plain.w_tf32 = forms[i].tf32;
         plain.w_nonfinite = forms[i].nonfinite;
         plain.w.panel = 0;

@@ -50,6 +50,9 @@ static inline int64_t rfi_cuda_depth(const rfi_cuda_prepared *prepared, const rf
     return spec->plan.in_features + (prepared ? prepared->verdicts.columns : 0);
 }
 
+/* Rows of W that have verdicts, at most. */
+int64_t rfi_cuda_most_verdicts(int64_t in_features);
+
 rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights, void **prepared, size_t *bytes);
 void rfi_cuda_release(void *prepared);
 rf_status rfi_cuda_update(

@@ -372,11 +372,15 @@ enum {
  * multiply W as it is stored does, and they alone multiply TF32. */
 static int has_wgmma(const rfi_cuda_prepared *p, const rfi_spec *spec) { return plan_panel(p, spec) != 0; }
 
+int64_t rfi_cuda_most_verdicts(int64_t in_features) {
+    return least(most(in_features / VERDICT_COLUMNS, VERDICT_ROWS), RFI_VERDICTS);
+}
+
 /* Whether rows of W with several infinities are so few that a column more for each, and to look rows of x up at all of
  * their places, hardly shows. */
 static int have_verdicts(const rfi_cuda_prepared *p, const rfi_spec *spec) {
     const int64_t depth = spec->plan.in_features, rows = p->findings.many;
-    return rows && rows <= most(depth / VERDICT_COLUMNS, VERDICT_ROWS) && rows <= RFI_VERDICTS &&
+    return rows && rows <= rfi_cuda_most_verdicts(depth) &&
         p->findings.several <=
         (unsigned long long)(depth * most(spec->plan.out_features / PLACE_FEATURES, VERDICT_ROWS));
 }
