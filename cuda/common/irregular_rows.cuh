@@ -17,16 +17,16 @@ __device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, i
 
 constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
 /* To look W up at one place of each row of a tile takes about as long as to multiply so many columns: in blocks, whose
- * rows are side by side, and in rows. */
-constexpr int PLACE_COLUMNS = 224, PLACE_COLUMNS_OF_ROWS = 384;
+ * rows are side by side, in rows, and for few rows by plain multiply-adds. */
+constexpr int PLACE_COLUMNS = 224, PLACE_COLUMNS_OF_ROWS = 384, PLAIN_PLACE_COLUMNS = 128;
 
 /* Which of a thread's rows of the WINDOW from row `first` on are of each kind: a bit a row. What is read for one row
  * waits for nothing of another's. */
 struct Flags {
     unsigned of[KINDS];
-    __device__ __forceinline__ Flags(const rfi_cuda_product &p, int64_t first, int thread) : of() {
+    __device__ __forceinline__ Flags(const rfi_cuda_product &p, int64_t first, bool plain, int thread) : of() {
         const int64_t row = first + thread * ROWS_EACH;
-        const int columns = p.w.panel ? PLACE_COLUMNS : PLACE_COLUMNS_OF_ROWS;
+        const int columns = plain ? PLAIN_PLACE_COLUMNS : p.w.panel ? PLACE_COLUMNS : PLACE_COLUMNS_OF_ROWS;
         bool flagged[ROWS_EACH];
         float scale[ROWS_EACH];
         int number[ROWS_EACH];

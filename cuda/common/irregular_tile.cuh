@@ -97,7 +97,7 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
     int64_t all_groups = 0;
     unsigned turn = 0; /* the block whose the next tile is */
     for (int64_t window = 0; window < p.product.batch; window += WINDOW) {
-        const Flags flags(p.product, window, thread);
+        const Flags flags(p.product, window, Sums<VALUES>::PLAIN, thread);
 #pragma unroll 1
         for (int kind = FINITE; kind < KINDS; kind++) {
             const int count = uniform(list_rows(kind == FINITE ? flags.of[FINITE]

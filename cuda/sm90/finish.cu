@@ -58,7 +58,11 @@ __global__ __launch_bounds__(FINISH_THREADS) void finish_kernel(const __grid_con
 #pragma unroll
     for (int i = 0; i < EACH / 2; i++) {
         float4 pair = {};
-        if (there && i < mine) pair = __ldcg(from + i * LANES);
+        if (there && 2 * i + 1 < count) pair = __ldcg(from + i * LANES);
+        if (there && 2 * i + 1 == count) { /* the last, whose other half nobody has written */
+            const float2 half = __ldcg((const float2 *)(from + i * LANES));
+            pair = {half.x, half.y, 0, 0};
+        }
         v[2 * i] = {pair.x, {pair.y}}, v[2 * i + 1] = {pair.z, {pair.w}};
     }
     float value = 0;
