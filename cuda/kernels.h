@@ -99,8 +99,8 @@ __host__ __device__
 
 /* Which rows of x have a second level: what a binary16 term or two leave of the values far below the row's largest, in
  * terms and a scale of their own. A kernel sums the products of the second level first, multiplies the sum of each row
- * by its `ratio`, and goes on with the first; the sum of a row without one starts anew there, whatever lies in the
- * place of its second level. */
+ * by its `ratio`, and goes on with the first, or sums both side by side; the sum of a row without one has nothing of
+ * whatever lies in the place of its second level. */
 typedef struct rfi_cuda_levels {
     uint8_t *wide; /* of each row, and zeros up to a multiple of RFI_LEVEL_ROWS; NULL: no row has two levels */
     float *ratio;  /* of the second level's scale to the first's; 0 for a row that has one level */

@@ -160,54 +160,64 @@ template <class S, class Sync> __device__ __noinline__ void look_up(
         [&](int row, int at) { places.at[atomicAdd(&places.buckets[at >> 1 >> shift], 1)] = make_int2(at, row); });
     sync(); /* the places are in order */
     const int panel = p.w.panel, mask = panel - 1, panel_shift = panel ? 31 - __clz(panel) : 0;
-    const int64_t panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0;
-    const uint16_t *const high = (const uint16_t *)p.w.data, *const low = (const uint16_t *)p.w.low,
-                          *const least = (const uint16_t *)p.w.least;
-    int64_t start[GROUPS];
-    int turn[GROUPS];
+    const int64_t panel_step = panel ? p.w.ld / RFI_BLOCK_ROWS * rfi_block_values(panel) : 0,
+                  start = panel ? rfi_place(panel, p.w.ld, column0 + lane, 0) : (column0 + lane) * p.w.ld;
+    const int turn = panel ? (int)(start & mask) : 0; /* the same for each of the lane's columns */
+    const uint16_t *const low = (const uint16_t *)p.w.low, *const least = (const uint16_t *)p.w.least;
+    int64_t apart[GROUPS]; /* the lane's columns, from its first */
     bool there[GROUPS];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
-        const int64_t column = column0 + g * 32 + lane;
-        there[g] = column < p.out_features;
-        start[g] = panel ? rfi_place(panel, p.w.ld, column, 0) : column * p.w.ld;
-        turn[g] = panel ? (int)(start[g] & mask) : 0;
+        static_assert(RFI_BLOCK_ROWS == 64, "two groups a block");
+        apart[g] = panel ? g / 2 * rfi_block_values(panel) + g % 2 * 32 * panel : g * 32 * p.w.ld;
+        there[g] = column0 + g * 32 + lane < p.out_features;
     }
+    static_assert(AT_ONCE * GROUPS * 2 == 32 && WORDS == GROUPS * 2, "a lane a word");
     for (int e = warp * AT_ONCE; e < all; e += WARPS * AT_ONCE) {
-        int2 at[AT_ONCE];
-        int64_t from[AT_ONCE][GROUPS];
-        uint32_t value[AT_ONCE][GROUPS];
+        int at[AT_ONCE];
+        int64_t from[AT_ONCE];
+        uint32_t value[AT_ONCE][GROUPS], least_seen = 0x7fff;
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) at[i] = places.at[min(e + i, all - 1)];
+        for (int i = 0; i < AT_ONCE; i++) at[i] = places.at[min(e + i, all - 1)].x;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int k = at[i].x >> 1;
+            const int k = at[i] >> 1;
+            from[i] = panel ? start - turn + (k >> panel_shift) * panel_step + (k & mask ^ turn) : start + k;
+            const uint16_t *const high = (const uint16_t *)p.w.data + from[i];
 #pragma unroll
-            for (int g = 0; g < GROUPS; g++) {
-                from[i][g] =
-                    panel ? start[g] - turn[g] + (k >> panel_shift) * panel_step + (k & mask ^ turn[g]) : start[g] + k;
-                value[i][g] = there[g] ? high[from[i][g]] : 0;
-            }
+            for (int g = 0; g < GROUPS; g++) value[i][g] = there[g] ? high[apart[g]] : 1;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
 #pragma unroll
+            for (int g = 0; g < GROUPS; g++) least_seen = min(least_seen, value[i][g] & 0x7fff);
+        const bool zeros = __any_sync(~0u, !least_seen); /* of a first term: another may have the value */
+        unsigned word = 0;                               /* one of those of the places */
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
             for (int g = 0; g < GROUPS; g++) {
-                uint32_t rest = value[i][g] & 0x7fff;
-                if (!rest && there[g] && low) rest = low[from[i][g]];
-                if (!rest && there[g] && least) rest = least[from[i][g]];
-                /* Up and down: NaN. */
-                const bool negative = (value[i][g] >> 15 ^ at[i].x) & 1;
-                const unsigned up = __ballot_sync(~0u, !rest || !negative),
-                               down = __ballot_sync(~0u, !rest || negative);
-                if (lane < 2 && e + i < all)
-                    atomicOr(&places.seen.of[at[i].y * WORDS + 2 * g + lane], lane ? down : up);
+                const unsigned down = __ballot_sync(~0u, (value[i][g] >> 15 ^ at[i]) & 1);
+                unsigned both = 0; /* up and down: NaN */
+                if (zeros) {
+                    uint32_t rest = value[i][g] & 0x7fff;
+                    if (!rest && low) rest = low[from[i] + apart[g]];
+                    if (!rest && least) rest = least[from[i] + apart[g]];
+                    both = __ballot_sync(~0u, !rest);
+                }
+                if (lane / 2 == i * GROUPS + g) word = (lane % 2 ? down : ~down) | both;
             }
+        const int mine = e + lane / WORDS;
+        if (mine < all) atomicOr(&places.seen.of[places.at[mine].y * WORDS + lane % WORDS], word);
     }
     sync(); /* all have been seen */
-    for (int i = thread; i < rows * COLUMNS; i += THREADS) {
-        const int r = i / COLUMNS, c = i % COLUMNS;
-        tile[r * TILE_LD + c] = fated(places.seen.fate_at(r, c));
+    for (int i = thread; i < rows * COLUMNS / 4; i += THREADS) {
+        const int r = i / (COLUMNS / 4), c = i % (COLUMNS / 4) * 4;
+        float4 four;
+        float *const each = (float *)&four;
+#pragma unroll
+        for (int j = 0; j < 4; j++) each[j] = fated(places.seen.fate_at(r, c + j));
+        *(float4 *)&tile[r * TILE_LD + c] = four;
     }
     sync(); /* the tile is written */
 }

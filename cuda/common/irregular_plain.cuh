@@ -4,8 +4,8 @@
  * what is finite beside them is brought to where its sums do not overflow, but not to zero unless it is.
  *
  * The warps of a block share out K by chunks of 32 columns, each with a ring of its own, and wait for nobody before
- * their sums are added. A lane has eight rows of a few features, so that what it reads of shared memory is used often
- * enough. A row's sums depend neither on the rows beside it nor on how many there are. */
+ * their sums are added. A lane has up to eight rows of a few features, so that what it reads of shared memory is used
+ * often enough. A row's sums depend neither on the rows beside it nor on how many there are. */
 #ifndef ROWFOLD_CUDA_IRREGULAR_PLAIN_CUH
 #define ROWFOLD_CUDA_IRREGULAR_PLAIN_CUH
 
@@ -14,7 +14,7 @@
 namespace irregular_tile {
 namespace plain {
 
-constexpr int FEATURES = 64, CHUNK = 32, LANE_ROWS = 8;
+constexpr int FEATURES = 64, CHUNK = 32;
 constexpr int W_ROW = 2 * CHUNK, W_TERM = FEATURES * W_ROW, X_ROW = 4 * (CHUNK + 4); /* bytes of a chunk in a ring; rows
                                                      of x apart by a bank, for those of a lane are side by side */
 constexpr int TILE_LD = FEATURES + 4, TILE_BYTES = PLAIN_ROWS * TILE_LD * 4;
@@ -65,11 +65,13 @@ template <int ROWS> struct XChunks {
     float a[STEPS], b[STEPS];
     bool infinite[STEPS]; /* has infinities: nothing else counts, but that it is not zero, of the finite values */
     int column, to;
-    bool whole;
+    bool narrow, bfloat16, whole; /* values of 16 bits, which lie in a chunk as they are until they are scaled; pieces
+                                     may be read at once */
     __device__ __forceinline__ XChunks(const rfi_cuda_fold &p, const int *list, int rows, int lane)
         : product(p.product), from(p.product.x_stored), end(p.product.in_features), column(lane % 8 * 4),
-          to(lane / 8 * X_ROW + column * 4),
-          whole(from.dtype == RF_FLOAT32 && (uintptr_t)from.data % 16 == 0 && from.ld % 4 == 0) {
+          to(lane / 8 * X_ROW + column * 4), narrow(from.dtype == RF_FLOAT16 || from.dtype == RF_BFLOAT16),
+          bfloat16(from.dtype == RF_BFLOAT16), whole((narrow || from.dtype == RF_FLOAT32) &&
+                                                   (uintptr_t)from.data % (narrow ? 8 : 16) == 0 && from.ld % 4 == 0) {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const int r = i * 4 + lane / 8;
@@ -86,29 +88,46 @@ template <int ROWS> struct XChunks {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const uint32_t at = ring + to + i * 4 * X_ROW;
-            if (row[i] < 0 || k >= product.depth || (whole && k + 4 <= end)) {
-                const bool reads = row[i] >= 0 && k < end;
-                rfi_copy_async_16(at, (const float *)from.data + (reads ? row[i] * from.ld + k : 0), reads ? 16 : 0);
-                continue;
-            }
+            const int64_t first = row[i] * from.ld + k;
+            if (row[i] < 0 || k >= product.depth) rfi_copy_async_16(at, product.x.data, 0); /* zeros */
+            else if (whole && k + 4 <= end) {
+                if (narrow) rfi_copy_async_8(at, (const uint16_t *)from.data + first, 8);
+                else rfi_copy_async_16(at, (const float *)from.data + first, 16);
+            } else if (narrow) {
+                /* All of them at once: no branch on what the type is. */
+                uint16_t v[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                store_shared_32(at + 4 * j,
-                    k + j < end                 ? rfi_load_as<float>(from.data, from.dtype, row[i] * from.ld + k + j)
-                        : k + j < product.depth ? verdict_at(row[i], k + j)
-                                                : 0);
+                for (int j = 0; j < 4; j++) v[j] = k + j < end ? ((const uint16_t *)from.data)[first + j] : 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    if (k + j >= end && k + j < product.depth) v[j] = verdict_at(row[i], k + j, 1, 0x8001);
+                    store_shared_16(at + 2 * j, v[j]);
+                }
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    store_shared_32(at + 4 * j,
+                        k + j < end                 ? rfi_load_as<float>(from.data, from.dtype, first + j)
+                            : k + j < product.depth ? verdict_at(row[i], k + j, 0x1p-149f, -0x1p-149f)
+                                                    : 0);
+            }
         }
     }
     /* As small as can be: scaled it must stay finite, for rows of W that have no verdict there have a zero. */
-    __device__ __forceinline__ float verdict_at(int64_t row, int64_t k) const {
+    template <class T> __device__ __forceinline__ T verdict_at(int64_t row, int64_t k, T up, T down) const {
         const float v = x_at(product, row, k);
-        return v != 0 ? copysignf(0x1p-149f, v) : 0;
+        return v > 0 ? up : v < 0 ? down : 0;
     }
     __device__ __forceinline__ void scale(uint32_t ring) const {
 #pragma unroll
         for (int i = 0; i < STEPS; i++) {
             const uint32_t at = ring + to + i * 4 * X_ROW;
             uint4 v = load_shared(at);
+            if (narrow) {
+                float values[8];
+                pieces::widen(values, v, bfloat16);
+                v = pieces::pack(values, 0);
+            }
             uint32_t *const word = (uint32_t *)&v;
 #pragma unroll
             for (int j = 0; j < 4; j++) word[j] = __float_as_uint(scaled(__uint_as_float(word[j]), i));
@@ -116,9 +135,8 @@ template <int ROWS> struct XChunks {
         }
     }
     __device__ __forceinline__ float scaled(float v, int i) const {
-        if (v == 0 || (infinite[i] && fabsf(v) == INFINITY)) return v;
-        const float to = infinite[i] ? 0 : v * a[i] * b[i];
-        return to != 0 ? to : copysignf(infinite[i] ? 0x1p-64f : 0x1p-149f, v);
+        const float to = infinite[i] ? copysignf(0x1p-64f, v) : v * a[i] * b[i], kept = copysignf(0x1p-149f, v);
+        return v == 0 || (infinite[i] & (fabsf(v) == INFINITY)) ? v : to == 0 ? kept : to;
     }
 };
 
@@ -153,6 +171,7 @@ __device__ __forceinline__ void load_values(float (&v)[8], uint32_t from, bool i
 
 /* What a lane has of a tile: every FEATURE_LANES-th feature from f0 on, every ROW_LANES-th row from r0 on. */
 template <int ROWS> struct Lanes {
+    static constexpr int LANE_ROWS = ROWS < 8 ? ROWS : 8;
     static constexpr int ROW_LANES = ROWS / LANE_ROWS, FEATURE_LANES = 32 / ROW_LANES, EACH = FEATURES / FEATURE_LANES;
     static_assert(FEATURE_LANES % 8 == 0, "the features of a lane are permuted alike");
     int f0, r0;
@@ -160,9 +179,10 @@ template <int ROWS> struct Lanes {
 };
 
 /* sum += a chunk */
-template <bool BF16, Form FORM, int ROWS> __device__ __forceinline__ void multiply_chunk(
-    float (&sum)[Lanes<ROWS>::EACH][LANE_ROWS], const Lanes<ROWS> &lane, uint32_t w_chunk, uint32_t x_chunk) {
-    constexpr int EACH = Lanes<ROWS>::EACH;
+template <bool BF16, Form FORM, int ROWS>
+__device__ __forceinline__ void multiply_chunk(float (&sum)[Lanes<ROWS>::EACH][Lanes<ROWS>::LANE_ROWS],
+    const Lanes<ROWS> &lane, uint32_t w_chunk, uint32_t x_chunk) {
+    constexpr int EACH = Lanes<ROWS>::EACH, LANE_ROWS = Lanes<ROWS>::LANE_ROWS;
 #pragma unroll
     for (int piece = 0; piece < CHUNK / 8; piece++) {
         float v[EACH][8];
@@ -192,7 +212,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     float *tile, int bytes, const Notes &notes, bool infinite, int from, int rows, int64_t column0, int thread,
     Sync sync) {
     constexpr int ROW_LANES = Lanes<ROWS>::ROW_LANES, FEATURE_LANES = Lanes<ROWS>::FEATURE_LANES,
-                  EACH = Lanes<ROWS>::EACH;
+                  EACH = Lanes<ROWS>::EACH, LANE_ROWS = Lanes<ROWS>::LANE_ROWS;
     const int *const list = notes.list + from;
     const int lane = thread % 32, warp = thread / 32;
     Lanes<ROWS> mine = {lane % FEATURE_LANES, lane / FEATURE_LANES, 0};
@@ -269,8 +289,8 @@ struct Sums {
   private:
     template <bool BF16, class Sync> static __device__ __forceinline__ void run(const rfi_cuda_fold &p, float *tile,
         int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
-        if (rows <= LANE_ROWS)
-            multiply_rows<BF16, LANE_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        if (rows <= 4) multiply_rows<BF16, 4>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        else if (rows <= 8) multiply_rows<BF16, 8>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
         else multiply_rows<BF16, PLAIN_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
     }
 };

@@ -17,8 +17,8 @@ __device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, i
 
 constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
 /* To look W up at one place of each row of a tile takes about as long as to multiply so many columns: in blocks, whose
- * rows are side by side, in rows, and for few rows by plain multiply-adds. */
-constexpr int PLACE_COLUMNS = 224, PLACE_COLUMNS_OF_ROWS = 384, PLAIN_PLACE_COLUMNS = 128;
+ * rows are side by side, in rows, and of few rows, by plain multiply-adds. */
+constexpr int PLACE_COLUMNS = 80, PLACE_COLUMNS_OF_ROWS = 200, PLAIN_PLACE_COLUMNS = 32;
 
 /* Which of a thread's rows of the WINDOW from row `first` on are of each kind: a bit a row. What is read for one row
  * waits for nothing of another's. */
@@ -47,30 +47,48 @@ struct Flags {
     }
 };
 
-/* The rows whose `flags` say so among the WINDOW from row `first` on, in their order, which is the same in every block.
- * Their number. By THREADS threads; sync() is a barrier of them. */
-template <class Sync> __device__ int list_rows(unsigned flags, int64_t first, Notes &notes, int thread, Sync sync) {
-    const int64_t row = first + thread * ROWS_EACH;
-    const int lane = thread % 32;
-    int upto = __popc(flags);
-    for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(~0u, upto, step);
-        if (lane >= step) upto += below;
-    }
-    sync(); /* what was there is read */
-    if (lane == 31) notes.counts[thread / 32] = upto;
-    sync(); /* the counts are written */
-    int at = upto - __popc(flags), all = 0;
+/* How many of a window's rows are of each kind, and how many of these lie before this thread's: the same order in every
+ * block. By THREADS threads; sync() is a barrier of them. */
+struct Counts {
+    int all[KINDS], before[KINDS];
+    template <class Sync> __device__ __forceinline__ Counts(const Flags &flags, Notes &notes, int thread, Sync sync) {
+        constexpr int BITS = 10; /* of a kind's number in a warp */
+        static_assert(32 * ROWS_EACH < 1 << BITS && KINDS * BITS < 32, "they fit side by side");
+        const int lane = thread % 32;
+        int mine = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        if (w < thread / 32) at += notes.counts[w];
-        all += notes.counts[w];
+        for (int kind = 0; kind < KINDS; kind++) mine |= __popc(flags.of[kind]) << kind * BITS;
+        int upto = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            const int below = __shfl_up_sync(~0u, upto, step);
+            if (lane >= step) upto += below;
+        }
+        sync(); /* those of another window are read */
+        if (lane == 31) notes.counts[thread / 32] = upto;
+        sync(); /* the warps' are written */
+#pragma unroll
+        for (int kind = 0; kind < KINDS; kind++) {
+            const auto of = [&](int packed) { return packed >> kind * BITS & (1 << BITS) - 1; };
+            before[kind] = of(upto - mine), all[kind] = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                const int those = of(notes.counts[w]);
+                if (w < thread / 32) before[kind] += those;
+                all[kind] += those;
+            }
+        }
     }
+};
+
+/* This thread's rows of one kind, by its `flags`, to the list: number `at` and those behind it. */
+template <class Sync>
+__device__ void list_rows(unsigned flags, int at, int64_t first, Notes &notes, int thread, Sync sync) {
+    const int64_t row = first + thread * ROWS_EACH;
+    sync(); /* what was there is read */
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++)
         if (flags >> i & 1) notes.list[at++] = (int)(row + i);
     sync(); /* the list is written */
-    return all;
 }
 
 } // namespace irregular_tile

@@ -98,13 +98,15 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
     unsigned turn = 0; /* the block whose the next tile is */
     for (int64_t window = 0; window < p.product.batch; window += WINDOW) {
         const Flags flags(p.product, window, Sums<VALUES>::PLAIN, thread);
+        const Counts counts(flags, notes, thread, sync);
 #pragma unroll 1
         for (int kind = FINITE; kind < KINDS; kind++) {
-            const int count = uniform(list_rows(kind == FINITE ? flags.of[FINITE]
-                    : kind == FEW                              ? flags.of[FEW]
-                                                               : flags.of[MANY],
-                window, notes, thread, sync));
+            const auto of = [&](const auto(&kinds)[KINDS]) {
+                return kind == FINITE ? kinds[FINITE] : kind == FEW ? kinds[FEW] : kinds[MANY];
+            };
+            const int count = uniform(of(counts.all));
             if (!count) continue;
+            list_rows(of(flags.of), of(counts.before), window, notes, thread, sync);
             const int most = Sums<VALUES>::PLAIN && kind != FEW ? PLAIN_ROWS : S::ROWS;
             const int64_t groups = (count + most - 1) / most, tiles = groups * columns;
             const unsigned mine = (block + blocks - turn) % blocks;

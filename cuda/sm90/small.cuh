@@ -33,7 +33,7 @@ constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory
 struct Parameters {
     CUtensorMap x[3], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows
                                outside would cost as much as others */
-    int32_t stages, tiles;  /* stages of a tile, for each level of x */
+    int32_t stages, tiles;  /* stages of a tile */
     int64_t w_panel;        /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
 };
@@ -47,13 +47,16 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
                                           nobody reads the result */
     static constexpr int CLUSTER = CLUSTER_;
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
-    static constexpr int PIECES =
-        W_TERMS == 2 ? 1 : 2; /* boxes of a term of x side by side in a stage, which has 16 KB of W in any case */
+    static constexpr int PIECES = W_TERMS == 2 || (ROWS == 64 && X_TERMS == 2 && LEVELS)
+        ? 1
+        : 2; /* boxes of a term of x side by side in a stage, which so has 16 KB of W, or 8 where there is so much of x
+              */
     static constexpr int K = PIECES * BOX;
     static constexpr int W_COLUMNS = W_TERMS == 2 ? 32 : 64, W_ROW = 2 * W_COLUMNS; /* of a box of W: of a panel */
     static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW,
                          W_BOXES = K / W_COLUMNS * W_TERMS; /* in the order of a block, the terms of a panel in turn */
-    static constexpr int W_BYTES = W_BOXES * W_BOX, X_BOXES = PIECES * X_TERMS, STAGE = W_BYTES + X_BOXES * X_BOX;
+    static constexpr int W_BYTES = W_BOXES * W_BOX, X_BOXES = PIECES * X_TERMS, X_BYTES = X_BOXES * X_BOX,
+                         STAGE = W_BYTES + (LEVELS ? 2 : 1) * X_BYTES; /* behind x its second level */
     /* Even, so that a slot is always the same warpgroup's. Of an odd ring a warpgroup gets a slot that the other had
      * the round before; it would take that round, while its bytes are still on their way, for the one behind: a parity
      * tells apart two rounds, not three. */
@@ -62,32 +65,31 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
     static constexpr int SUMS = ROWS / 2; /* of a thread */
     static constexpr bool PROMOTE = X_TERMS + W_TERMS >
         2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
-    static constexpr int W_BLOCK = W_BYTES / 2; /* bytes of a block of W: a stage is two, as they lie in memory */
-    static_assert(W_BLOCK == 2 * 64 * RFI_BLOCK_ROWS && FEATURES == RFI_BLOCK_ROWS && W_BOXES == 2 * W_TERMS,
-        "a stage is two blocks");
+    static constexpr int W_BLOCK = 2 * 64 * RFI_BLOCK_ROWS, W_BLOCKS = W_BYTES / W_BLOCK; /* as they lie in memory */
+    static_assert(W_BLOCKS * W_BLOCK == W_BYTES && FEATURES == RFI_BLOCK_ROWS && W_BOXES == W_BLOCKS * W_TERMS,
+        "a stage is whole blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
     static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
 };
 
 /* Barriers and stages by address. */
 struct Shared {
-    uint32_t ring, full, empty;
-    float *x_scale;  /* (ROWS) */
-    float *ratio;    /* (ROWS), of the levels: see rfi_cuda_levels */
-    uint32_t known;  /* the barrier of `wide` */
-    bool *wide;      /* whether a row has two levels */
-    float *tile;     /* (ROWS, TILE_LD) */
-    bool *last;      /* whether this block is the last to finish */
-    bool *irregular; /* whether there are rows for compute_irregular */
-    bool *regular;   /* and whether there are others */
+    uint32_t ring, full, full_second, empty; /* the second: of the second levels of x, where it has any */
+    float *x_scale;                          /* (ROWS) */
+    float *ratio;                            /* (ROWS), of the levels: see rfi_cuda_levels */
+    uint32_t known;                          /* the barrier of `wide` */
+    bool *wide;                              /* whether a row has two levels */
+    float *tile;                             /* (ROWS, TILE_LD) */
+    bool *last;                              /* whether this block is the last to finish */
+    bool *irregular;                         /* whether there are rows for compute_irregular */
+    bool *regular;                           /* and whether there are others */
     void *states;    /* (2, ROWS) of State: of each row this block's, and that of the block behind it in the cluster */
     uint32_t theirs; /* the barrier of the second */
     rfi_cuda_fold *fold; /* a copy of the parameters: a function that is not inlined reads them faster here, and the
                             first time no slower */
 };
 
-/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. A tile has `stages`,
- * those of each level. */
+/* Where the producer is: stage k of a tile goes to `slot` of the ring, in the ring's `round`. */
 template <class C> struct Walk {
     int tile, k, slot, round, stages;
     __device__ __forceinline__ void advance() {
@@ -99,11 +101,11 @@ template <class C> struct Walk {
 /* The blocks of a cluster walk together, also where some have no tile: they share x. */
 __device__ __forceinline__ bool is_there(const Parameters &p, int tile, int rank) { return tile - rank < p.tiles; }
 
-/* The first block of a stage of W, which the second follows a panel behind. */
+/* The first block of a stage of W, which others follow a panel apart. */
 template <class C> __device__ __forceinline__ const char *blocks_of(const Parameters &p, const Walk<C> &at) {
     const int tile =
         min(at.tile, p.tiles - 1); /* a block without a tile loads another's, and nobody reads the result */
-    return (const char *)p.fold.product.w.data + (int64_t)tile * C::W_BLOCK + at.k % p.stages * (2 * p.w_panel);
+    return (const char *)p.fold.product.w.data + (int64_t)tile * C::W_BLOCK + at.k * (C::W_BLOCKS * p.w_panel);
 }
 
 template <class C> __device__ __forceinline__ void load_w(const Parameters &p, const Shared &sh, const Walk<C> &at) {
@@ -111,14 +113,15 @@ template <class C> __device__ __forceinline__ void load_w(const Parameters &p, c
     mbarrier_arrive_expect(full, C::W_BYTES + C::X_BOXES * BOX_ROW * (int)p.fold.product.batch);
     if (p.w_panel) {
         const char *from = blocks_of<C>(p, at);
-        bulk_load_once(to, from, C::W_BLOCK, full);
-        bulk_load_once(to + C::W_BLOCK, from + p.w_panel, C::W_BLOCK, full);
+#pragma unroll
+        for (int i = 0; i < C::W_BLOCKS; i++)
+            bulk_load_once(to + i * C::W_BLOCK, from + i * p.w_panel, C::W_BLOCK, full);
         return;
     }
 #pragma unroll
     for (int i = 0; i < C::W_BOXES; i++)
-        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full,
-            at.k % p.stages * C::K + i / C::W_TERMS * C::W_COLUMNS, at.tile * FEATURES);
+        tma_load_once(to + i * C::W_BOX, &p.w[i % C::W_TERMS], full, at.k * C::K + i / C::W_TERMS * C::W_COLUMNS,
+            at.tile * FEATURES);
 }
 
 /* Block r of a cluster loads boxes r, r + CLUSTER, ... of x, counted from the first slot of the ring on. */
@@ -133,10 +136,8 @@ template <class C> __device__ __forceinline__ bool loads_x(int slot, int rank) {
     return loads;
 }
 
-template <class C>
-__device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, int rank) {
-    const uint32_t full = sh.full + 8 * at.slot, to = sh.ring + at.slot * C::STAGE + C::W_BYTES;
-    const int column = at.k % p.stages * C::K + (at.stages - at.k > p.stages ? (int)p.fold.product.x.level : 0);
+template <class C> __device__ __forceinline__ void load_boxes(
+    const Parameters &p, const Walk<C> &at, uint32_t to, uint32_t full, int column, int rank) {
 #pragma unroll
     for (int i = 0; i < C::X_BOXES; i++)
         if (loads_box<C>(at.slot, i, rank))
@@ -144,8 +145,17 @@ __device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, co
                 (1 << C::CLUSTER) - 1);
 }
 
-/* Stages whose W is loaded before x is there: as many as the ring takes, of the first tile, for it is not known yet how
- * many that has. */
+/* `wide`: with its second level. */
+template <class C>
+__device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, const Walk<C> &at, bool wide, int rank) {
+    const uint32_t to = sh.ring + at.slot * C::STAGE + C::W_BYTES, second = sh.full_second + 8 * at.slot;
+    load_boxes<C>(p, at, to, sh.full + 8 * at.slot, at.k * C::K, rank);
+    if (!C::LEVELS || !wide) return;
+    mbarrier_arrive_expect(second, C::X_BOXES * BOX_ROW * (int)p.fold.product.batch);
+    load_boxes<C>(p, at, to + C::X_BYTES, second, (int)p.fold.product.x.level + at.k * C::K, rank);
+}
+
+/* Stages whose W is loaded before x is there: as many as the ring takes, of the first tile. */
 template <class C> __device__ __forceinline__ int stages_ahead(const Parameters &p) { return min(p.stages, C::STAGES); }
 
 /* W of these, and what comes next to the L2, while memory would have nothing to do. */
@@ -158,30 +168,32 @@ template <class C> __device__ __forceinline__ void load_ahead(const Parameters &
 #pragma unroll 1
     for (int i = 0; i < PREFETCHED && is_there(p, at.tile, rank); i++, at.advance()) {
         const char *from = blocks_of<C>(p, at);
-        bulk_prefetch(from, C::W_BLOCK);
-        bulk_prefetch(from + p.w_panel, C::W_BLOCK);
+#pragma unroll
+        for (int i = 0; i < C::W_BLOCKS; i++) bulk_prefetch(from + i * p.w_panel, C::W_BLOCK);
     }
 }
 
 /* What load_ahead has left. */
 template <class C> __device__ __forceinline__ void produce(const Parameters &p, const Shared &sh, int rank) {
     Walk<C> at = {(int)blockIdx.x, 0, 0, 0, p.stages};
-    bool idle = false;
+    bool wide = false;
     rfi_wait_for_previous();
     if (p.fold.product.levels.wide) {
         mbarrier_wait(sh.known, 0);
-        if (*sh.wide) at.stages *= 2;
-        idle = !*sh.regular;
+        wide = *sh.wide;
     }
     int ahead = stages_ahead<C>(p);
 #pragma unroll 1
-    for (; ahead && is_there(p, at.tile, rank); ahead--, at.advance()) load_x<C>(p, sh, at, rank);
-    if (idle) return;
+    for (; ahead && is_there(p, at.tile, rank); ahead--, at.advance()) load_x<C>(p, sh, at, wide, rank);
+    if (p.fold.product.irregular) {
+        mbarrier_wait(sh.known, 0);
+        if (!*sh.regular) return; /* nobody wants the products */
+    }
 #pragma unroll 1
     for (; is_there(p, at.tile, rank); at.advance()) {
         if (at.round) mbarrier_wait(sh.empty + 8 * at.slot, (at.round - 1) & 1);
         load_w<C>(p, sh, at);
-        load_x<C>(p, sh, at, rank);
+        load_x<C>(p, sh, at, wide, rank);
     }
 }
 
@@ -202,64 +214,96 @@ template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
 }
 
-/* From the second level of x to the first: what is summed up so far, in units of the first. */
-template <int SUMS> __device__ __forceinline__ void change_level(float (&total)[SUMS], const Shared &sh) {
-    const float *ratio = sh.ratio + threadIdx.x % 4 * 2;
+/* to += what a stage's products come to. */
+template <class C> __device__ __forceinline__ void add_stage(
+    float (&to)[C::SUMS], const float (&part)[C::X_TERMS * C::SUMS], const Parameters &p) {
 #pragma unroll
-    for (int i = 0; i < SUMS; i++) {
-        const float r = ratio[i / 4 * 8 + i % 2];
-        total[i] = r != 0 ? total[i] * r : 0;
+    for (int i = 0; i < C::SUMS; i++) {
+        const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
+        float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
+        if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
+        to[i] = C::PROMOTE ? to[i] + (high + rest) : fmaf(high, p.fold.product.regain, to[i]);
     }
+}
+
+/* Where 16 columns of a stage lie, of the first terms, from where the stage does. */
+template <class C> __device__ __forceinline__ constexpr int w_columns(int k) {
+    return k / C::W_COLUMNS * C::W_TERMS * C::W_BOX + k % C::W_COLUMNS * 2 >> 4;
+}
+template <class C> __device__ __forceinline__ constexpr int x_columns(int k) {
+    return k / BOX * C::X_TERMS * C::X_BOX + k % BOX * 2 >> 4;
+}
+
+/* The products of a stage of x's second level. That is rare enough for their low ones to have no sum of their own. */
+template <class C>
+__device__ __forceinline__ void add_second(float (&to)[C::SUMS], uint64_t w, uint64_t x, const Parameters &p) {
+    float part[C::X_TERMS * C::SUMS];
+    if constexpr (C::W_TERMS == 2) {
+        float low[C::SUMS];
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < C::K; k += 16)
+            multiply<C>(low, w + w_columns<C>(k) + (C::W_BOX >> 4), x + x_columns<C>(k), k);
+        wgmma_commit();
+        wgmma_wait<0>();
+        written(low);
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) to[i] += low[i];
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < C::K; k += 16) multiply<C>(part, w + w_columns<C>(k), x + x_columns<C>(k), k);
+    wgmma_commit();
+    wgmma_wait<0>();
+    written(part);
+    add_stage<C>(to, part, p);
 }
 
 /* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor
  * cores add the products of one stage, plain additions the stages: those of W's low term are small enough to stay in
- * the tensor cores, which truncate when they add. */
+ * the tensor cores, which truncate when they add. Both levels of x are multiplied with a stage of W while it is there.
+ */
 template <class C> __device__ __forceinline__ void sum_products(
     float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
     const uint64_t w0 = wgmma_descriptor<C::W_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
-    const int levels = C::LEVELS && *sh.wide ? 2 : 1;
-    float low[C::SUMS];
+    const bool wide = C::LEVELS && __shfl_sync(~0u, (int)*sh.wide, 0);
+    float low[C::SUMS], second[C::SUMS];
 #pragma unroll
-    for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = 0;
-    int k = warpgroup, at = slot + warpgroup;
-#pragma unroll 1
-    for (int level = 1; level <= levels; level++) {
-        if (level == 2) {
-            change_level(total, sh);
-            if (C::W_TERMS == 2) change_level(low, sh);
+    for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = second[i] = 0;
+    for (int k = warpgroup, at = slot + warpgroup; k < p.stages; k += 2, at += 2) {
+        if (at >= C::STAGES) at -= C::STAGES, round++;
+        const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
+        float part[C::X_TERMS * C::SUMS];
+        mbarrier_wait(sh.full + 8 * at, round & 1);
+        if (wide) {
+            mbarrier_wait(sh.full_second + 8 * at, round & 1);
+            add_second<C>(second, w, x + (C::X_BYTES >> 4), p);
         }
-        for (; k < level * p.stages; k += 2, at += 2) {
-            if (at >= C::STAGES) at -= C::STAGES, round++;
-            const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
-            float part[C::X_TERMS * C::SUMS];
-            mbarrier_wait(sh.full + 8 * at, round & 1);
-            wgmma_fence();
+        wgmma_fence();
 #pragma unroll
-            for (int k16 = 0; k16 < C::K; k16 += 16) {
-                const uint64_t a = w + (k16 / C::W_COLUMNS * C::W_TERMS * C::W_BOX + k16 % C::W_COLUMNS * 2 >> 4);
-                const uint64_t b = x + (k16 / BOX * C::X_TERMS * C::X_BOX + k16 % BOX * 2 >> 4);
-                multiply<C>(part, a, b, k16);
-                if constexpr (C::W_TERMS == 2) multiply<C>(low, a + (C::W_BOX >> 4), b, true);
-            }
-            wgmma_commit();
-            wgmma_wait<0>();
-            written(part);
-            if (C::W_TERMS == 2 && C::LEVELS) written(low);
-            release<C>(sh, at, rank);
-#pragma unroll
-            for (int i = 0; i < C::SUMS; i++) {
-                const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
-                float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
-                if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
-                total[i] = C::PROMOTE ? total[i] + (high + rest) : fmaf(high, p.fold.product.regain, total[i]);
-            }
+        for (int k16 = 0; k16 < C::K; k16 += 16) {
+            multiply<C>(part, w + w_columns<C>(k16), x + x_columns<C>(k16), k16);
+            if constexpr (C::W_TERMS == 2)
+                multiply<C>(low, w + w_columns<C>(k16) + (C::W_BOX >> 4), x + x_columns<C>(k16), true);
         }
+        wgmma_commit();
+        wgmma_wait<0>();
+        written(part);
+        release<C>(sh, at, rank);
+        add_stage<C>(total, part, p);
     }
-    if (C::W_TERMS == 1) return;
-    written(low);
+    if (C::W_TERMS == 2) {
+        written(low);
 #pragma unroll
-    for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
+        for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
+    }
+    if (!wide) return;
+    const float *ratio = sh.ratio + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < C::SUMS; i++) {
+        const float r = ratio[i / 4 * 8 + i % 2]; /* 0: a row of one level, whatever lies in the place of the second */
+        if (r != 0) total[i] += second[i] * r;
+    }
 }
 
 /* Where sum i of a thread lies in the tile, counted from the place of its first. */
@@ -447,12 +491,13 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         if (sh.ratio[r] != 0) *sh.wide = true;
     }
     mbarrier_arrive(sh.known);
-    barrier_sync(1, CONSUMER_THREADS); /* all know what rows there are */
-    const int stages = *sh.wide ? 2 * p.stages : p.stages;
-    const bool idle =
-        __shfl_sync(~0u, (int)(f.product.levels.wide && !*sh.regular), 0); /* nobody wants these products */
+    barrier_sync(1, CONSUMER_THREADS);                        /* all know what rows there are */
+    const bool idle = __shfl_sync(~0u, (int)!*sh.regular, 0); /* nobody wants these products */
     if (idle && is_there(p, blockIdx.x, rank))
-        for (int i = 0; i < stages_ahead<C>(p); i++) mbarrier_wait(sh.full + 8 * i, 0); /* what is on its way */
+        for (int i = 0; i < stages_ahead<C>(p); i++) { /* what is on its way */
+            mbarrier_wait(sh.full + 8 * i, 0);
+            if (C::LEVELS && *sh.wide) mbarrier_wait(sh.full_second + 8 * i, 0);
+        }
     for (int tile = blockIdx.x; !idle && is_there(p, tile, rank); tile += gridDim.x) {
         const int64_t column0 = (int64_t)tile * FEATURES;
         float w_scale[2] = {1, 1}, total[C::SUMS];
@@ -468,7 +513,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
                 prefetch_l1((const float *)f.visitor.vectors + v * f.product.out_features + column0 + threadIdx.x);
         }
         sum_products<C>(total, p, sh, warpgroup, slot, round, rank);
-        slot += stages;
+        slot += p.stages;
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f.product, sh, total, warpgroup, w_scale);
@@ -496,16 +541,16 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
         if (!rfi_is_wanted(p.fold.schedule)) return;
     }
     extern __shared__ uint8_t raw[];
-    __shared__ uint64_t full[C::STAGES], empty[C::STAGES];
+    __shared__ uint64_t full[C::STAGES], full_second[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
     __shared__ State<C::TOTALS> states[2 * C::ROWS];
     __shared__ uint64_t theirs, known;
     __shared__ bool last, irregular, regular, wide;
     __shared__ rfi_cuda_fold fold;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
-    const Shared sh = {ring, shared_address(full), shared_address(empty), x_scale, ratio, shared_address(&known), &wide,
-        (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last, &irregular, &regular, states,
-        shared_address(&theirs), &fold};
+    const Shared sh = {ring, shared_address(full), shared_address(full_second), shared_address(empty), x_scale, ratio,
+        shared_address(&known), &wide, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last,
+        &irregular, &regular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) ==
         CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
@@ -515,6 +560,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
         mbarrier_init(sh.known, CONSUMER_THREADS);
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);
+            mbarrier_init(sh.full_second + 8 * i, 1);
             mbarrier_init(sh.empty + 8 * i, C::CLUSTER > 1 && loads_x<C>(i, rank) ? 4 * C::CLUSTER : 4);
         }
         mbarrier_init(sh.theirs, 1);
