@@ -97,6 +97,16 @@ __host__ __device__
     return RFI_BLOCK_ROWS * (panel == 16 ? 48 : 64);
 }
 
+/* Columns of a row in blocks, of which `depth` count: of whole stages of the kernel for few rows, two panels or, of 16
+ * columns, four. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int64_t rfi_panel_depth(int panel, int64_t depth) {
+    const int64_t stage = panel == 16 ? 64 : 2 * panel;
+    return (depth + stage - 1) / stage * stage;
+}
+
 /* Which rows of x have a second level: what a binary16 term or two leave of the values far below the row's largest, in
  * terms and a scale of their own. A kernel sums the products of the second level first, multiplies the sum of each row
  * by its `ratio`, and goes on with the first, or sums both side by side; the sum of a row without one has nothing of
@@ -271,12 +281,10 @@ typedef struct rfi_cuda_split {
                                NULL: a row has one level, whatever that loses */
     uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the
                                stored values; NULL: nobody asks. Such a row with infinities has in place of its terms
-                               their number and, if these are no more than RFI_FEW_INFINITIES, the places as ints, twice
+                               their number and, if these are no more than rfi_few_infinities, the places as ints, twice
                                the column and 1 for one below zero */
     rfi_cuda_clear clear;
 } rfi_cuda_split;
-
-#define RFI_FEW_INFINITIES 15
 
 #ifdef __CUDACC__
 __host__ __device__
@@ -298,6 +306,16 @@ __host__ __device__
  * RFI_IRREGULAR_ROWS but for the last of a kind. So many at most. */
 #define RFI_IRREGULAR_WINDOW 2048
 #define RFI_IRREGULAR_ROWS 16
+
+/* Infinities of such a row that are listed, at most: the fewer rows there are, the more. */
+#define RFI_FEW_INFINITIES 15
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline int rfi_few_infinities(int64_t batch) {
+    return batch > RFI_IRREGULAR_ROWS ? RFI_FEW_INFINITIES : 2 * RFI_IRREGULAR_ROWS * RFI_FEW_INFINITIES / (int)batch;
+}
+
 static inline int64_t rfi_cuda_irregular_groups(int64_t batch) {
     return batch / RFI_IRREGULAR_ROWS + 3 * (batch / RFI_IRREGULAR_WINDOW + 1);
 }

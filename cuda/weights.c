@@ -153,9 +153,9 @@ static size_t place_of(const rfi_cuda_rows *w, int64_t first) {
     return (size_t)(w->panel ? first / RFI_BLOCK_ROWS * rfi_block_values(w->panel) : first * w->ld);
 }
 
-/* Columns of all panels: that for few rows takes two at a time. */
+/* Columns of all panels. */
 static int64_t panel_depth(const rfi_cuda_prepared *p, const rfi_spec *spec) {
-    return round_up(rfi_cuda_depth(p, spec), 2 * p->w.panel);
+    return rfi_panel_depth(p->w.panel, rfi_cuda_depth(p, spec));
 }
 
 /* W's place, owned: the one that is there if it has the size, for of one size there is one form; else a new one,

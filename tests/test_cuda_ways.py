@@ -123,6 +123,30 @@ def test_as_many_infinities_as_are_looked_up(monkeypatch: pytest.MonkeyPatch) ->
         case.check(case.run("cuda", simplify="none"), kernel, expected)
 
 
+@pytest.mark.parametrize("batch", [1, 7, 16])
+@pytest.mark.parametrize("n", [N, 1400])
+def test_as_many_infinities_as_are_looked_up_in_few_rows(monkeypatch: pytest.MonkeyPatch, batch: int, n: int) -> None:
+    """More of them, the fewer rows there are; all at once where some have more, or are irregular without infinities."""
+    monkeypatch.setenv(FORCE, "hopper_small")
+    rng = np.random.default_rng(batch)
+    k, most = 6400, 480 // batch
+    x, w, b = (np.ascontiguousarray(v, np.float32) for v in kernelbench(rng, batch, k, n))
+    x -= np.float32(0.5)
+    w[rng.random(w.shape) < 0.02] = 0
+    for counts in ([most - 1], [most], [most + 1], [2, most + 1, 5], [most, 0, most, 900]):
+        values = x.copy()
+        for row, count in zip(range(batch), counts * batch):
+            at = rng.choice(k, count, replace=False)
+            values[row, at] = rng.choice([np.inf, -np.inf])
+            w[row, at] = np.abs(w[row, at]) + np.float32(0.01)
+            if not count:
+                values[row] *= np.float32(10.0) ** rng.uniform(-30, 8, k).astype(np.float32)
+        for x_dtype in ("float32", "float16"):
+            if x_dtype == "float16":
+                values = np.where(np.isinf(values), values, x)
+            _check(values, w, b, "linear", x_dtype=x_dtype)
+
+
 def test_rows_of_all_kinds_in_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than are looked at a time, whose groups are finished by different blocks; kinds in turns, and one that
     there is not among the first rows.
@@ -323,6 +347,27 @@ def test_several_infinities_beside_wide_weights(batch: int, rows: int) -> None:
         assert ways.irregular_rows == (1 if rows == 40 else batch)
     for chain in ("linear", "linear | max"):
         _check(x, w, b, chain)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 32])
+def test_few_rows_beside_wide_weights(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Three terms on both sides in the kernel for few rows, whose irregular ones then go to tensor cores."""
+    monkeypatch.setenv(FORCE, "hopper_small")
+    rng = np.random.default_rng(rows)
+    for k, several in ((33, 0), (K, 4), (4100, 0)):
+        x, _, b = (v.astype(np.float32) for v in kernelbench(rng, rows, k, N))
+        x -= np.float32(0.5)
+        w = spread(6.0, rng, N, k).astype(np.float32)
+        w[5 : 5 + several, :3], w[3, 2] = np.inf, -np.inf
+        x[1::4] *= np.float32(1e20)
+        x[2::4] *= np.float32(1e-25)
+        x[3:4, ::2], x[5:6, 7], x[6:7, 1:3] = np.inf, np.nan, -np.inf
+        with rowfold.Model("linear | max", backend="cuda").load_weights(w, b) as model:
+            if _on_wgmma():
+                assert model.count_ways(x).weight_terms == 3
+                assert model.explain(rows, "json")["kernel"].startswith("hopper_small")
+        for chain in ("linear", "linear | max", "linear | logsumexp, max"):
+            _check(x, w, b, chain)
 
 
 @pytest.mark.parametrize("k", [33, 64, 96, 1023, 1024, 1100, 4096, 8100])

@@ -186,8 +186,7 @@ template <class T> __global__ void __launch_bounds__(THREADS)
     const void *const terms[3] = {d.from.data, d.from.low, d.from.least};
     const void *const places[3] = {d.to.data, d.to.low, d.to.least};
     const int item = d.from.dtype == RF_FLOAT64 ? 8 : d.from.dtype == RF_FLOAT32 ? 4 : 2, values = 16 / item;
-    const int64_t depth =
-        d.from.panel ? (d.depth + 2 * d.from.panel - 1) / (2 * d.from.panel) * (2 * d.from.panel) : d.depth;
+    const int64_t depth = d.from.panel ? rfi_panel_depth(d.from.panel, d.depth) : d.depth;
     for (int t = 0; t < 3 && terms[t]; t++)
         for (int64_t i = threadIdx.x * values; i < depth; i += THREADS * values) {
             const int64_t a = d.from.panel ? rfi_place(d.from.panel, d.from.ld, from, i) : from * d.from.ld + i,

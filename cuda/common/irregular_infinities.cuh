@@ -107,8 +107,8 @@ template <class S, class Sync> __device__ __noinline__ bool look_up_x(const rfi_
  * The places of all rows are brought in the order of their columns first, so that a block has what it waits for side by
  * side: one by one they lie all over W, further apart than the addresses that a multiprocessor can translate at a time.
  */
-template <class S, class Sync> __device__ __noinline__ void look_up(
-    const rfi_cuda_product &p, float *tile, Notes &notes, int first, int rows, int64_t column0, int thread, Sync sync) {
+template <class S, class Sync> __device__ __noinline__ void look_up(const rfi_cuda_product &p, float *tile,
+    Notes &notes, int first, int rows, int most, int64_t column0, int thread, Sync sync) {
     constexpr int COLUMNS = S::COLUMNS, TILE_LD = S::TILE_LD, GROUPS = COLUMNS / 32, WORDS = Seen<S>::WORDS,
                   BUCKETS = THREADS, AT_ONCE = 16 / GROUPS; /* places of a warp whose latencies overlap */
     struct Places {
@@ -127,16 +127,15 @@ template <class S, class Sync> __device__ __noinline__ void look_up(
     int mine[MINE]; /* this thread's places, which are fetched at once; -1: not there */
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
-        const int e = i * THREADS + thread, row = min(e / RFI_FEW_INFINITIES, rows - 1),
-                  number = e % RFI_FEW_INFINITIES;
+        const int e = i * THREADS + thread, row = min(e / most, rows - 1), number = e % most;
         const int *const from = infinities_of(p, list[row]);
-        const int count = e < rows * RFI_FEW_INFINITIES ? from[0] : 0, at = from[1 + number];
+        const int count = e < rows * most ? from[0] : 0, at = number < count ? from[1 + number] : 0;
         mine[i] = number < count ? at : -1;
     }
     const auto each_place = [&](auto use) {
 #pragma unroll
         for (int i = 0; i < MINE; i++)
-            if (mine[i] >= 0) use((i * THREADS + thread) / RFI_FEW_INFINITIES, mine[i]);
+            if (mine[i] >= 0) use((i * THREADS + thread) / most, mine[i]);
     };
     each_place([&](int, int at) { atomicAdd(&places.buckets[at >> 1 >> shift], 1); });
     sync(); /* counted */

@@ -17,8 +17,21 @@ __device__ __forceinline__ const int *infinities_of(const rfi_cuda_product &p, i
 
 constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
 /* To look W up at one place of each row of a tile takes about as long as to multiply so many columns: in blocks, whose
- * rows are side by side, in rows, and of few rows, by plain multiply-adds. */
-constexpr int PLACE_COLUMNS = 80, PLACE_COLUMNS_OF_ROWS = 200, PLAIN_PLACE_COLUMNS = 32;
+ * rows are side by side, and in rows. */
+constexpr int PLACE_COLUMNS = 80, PLACE_COLUMNS_OF_ROWS = 200;
+
+/* And to multiply them by plain multiply-adds with all of few rows, where W is near, in the L2, and where it is not.
+ */
+__device__ __forceinline__ int plain_place_columns(const rfi_cuda_product &p) {
+    constexpr int64_t NEAR = 1 << 23; /* values */
+    const int rows = (int)min(p.batch, (int64_t)PLAIN_ROWS);
+    return max(8, p.depth * p.out_features <= NEAR ? rows : 5 * rows);
+}
+
+/* Places of a row that are looked up, at most. */
+__device__ __forceinline__ int most_places(const rfi_cuda_product &p, bool plain) {
+    return plain ? rfi_few_infinities(p.batch) : RFI_FEW_INFINITIES;
+}
 
 /* Which of a thread's rows of the WINDOW from row `first` on are of each kind: a bit a row. What is read for one row
  * waits for nothing of another's. */
@@ -26,7 +39,10 @@ struct Flags {
     unsigned of[KINDS];
     __device__ __forceinline__ Flags(const rfi_cuda_product &p, int64_t first, bool plain, int thread) : of() {
         const int64_t row = first + thread * ROWS_EACH;
-        const int columns = plain ? PLAIN_PLACE_COLUMNS : p.w.panel ? PLACE_COLUMNS : PLACE_COLUMNS_OF_ROWS;
+        const int columns = plain ? plain_place_columns(p)
+            : p.w.panel           ? PLACE_COLUMNS
+                                  : PLACE_COLUMNS_OF_ROWS,
+                  most = most_places(p, plain);
         bool flagged[ROWS_EACH];
         float scale[ROWS_EACH];
         int number[ROWS_EACH];
@@ -39,7 +55,7 @@ struct Flags {
 #pragma unroll
         for (int i = 0; i < ROWS_EACH; i++) {
             const bool infinite = scale[i] == INFINITY,
-                       few = number[i] <= RFI_FEW_INFINITIES && number[i] * columns <= p.in_features;
+                       few = number[i] <= most && (int64_t)number[i] * columns <= p.in_features;
             of[FINITE] |= (flagged[i] && !infinite ? 1u : 0u) << i;
             of[FEW] |= (infinite && few ? 1u : 0u) << i;
             of[MANY] |= (infinite && !few ? 1u : 0u) << i;

@@ -83,6 +83,12 @@ template <class Sync> __device__ __forceinline__ void note_columns(
     sync(); /* all have looked */
 }
 
+/* Rows of all kinds as if they had many infinities: numbers of them, or sets of bits that have none in common. */
+template <class T> __device__ __forceinline__ void merge(T (&kinds)[KINDS]) {
+    kinds[MANY] += kinds[FINITE] + kinds[FEW];
+    kinds[FINITE] = kinds[FEW] = 0;
+}
+
 /* Tiles of all flagged rows, shared out among `blocks`, of which this is number `block`: to y or to partial states.
  * Rows that are in a tile together are a group. finish(number, groups, rows, count, tiles, first) is called by all
  * threads once a block's tiles of the rows of notes.list are done: that are `count` in groups of `rows`, number
@@ -94,11 +100,18 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
     typedef typename Sums<VALUES>::Tile S;
     constexpr int COLUMNS = S::COLUMNS;
     const int64_t columns = (p.product.out_features + COLUMNS - 1) / COLUMNS;
+    const int places = most_places(p.product, Sums<VALUES>::PLAIN);
     int64_t all_groups = 0;
     unsigned turn = 0; /* the block whose the next tile is */
     for (int64_t window = 0; window < p.product.batch; window += WINDOW) {
-        const Flags flags(p.product, window, Sums<VALUES>::PLAIN, thread);
-        const Counts counts(flags, notes, thread, sync);
+        Flags flags(p.product, window, Sums<VALUES>::PLAIN, thread);
+        Counts counts(flags, notes, thread, sync);
+        if (Sums<VALUES>::PLAIN && counts.all[FINITE] + counts.all[MANY]) {
+            /* W is read for one of them: for all of them at once, whatever they are. */
+            merge(flags.of);
+            merge(counts.all);
+            merge(counts.before);
+        }
 #pragma unroll 1
         for (int kind = FINITE; kind < KINDS; kind++) {
             const auto of = [&](const auto(&kinds)[KINDS]) {
@@ -121,7 +134,7 @@ template <template <Pass> class Sums, class Sync, class Finish> __device__ void 
                     sync(); /* the tile is read, its states are written */
                 };
                 if (kind == FEW && !infinite)
-                    look_up<S>(p.product, (float *)shared, notes, first, rows, column0, thread, sync);
+                    look_up<S>(p.product, (float *)shared, notes, first, rows, places, column0, thread, sync);
                 else if constexpr (Sums<VALUES>::PLAIN) {
                     for (int part = 0; part < rows; part += PLAIN_ROWS) {
                         const int there = min(rows - part, PLAIN_ROWS);

@@ -279,8 +279,10 @@ template <int TEAM> __device__ __forceinline__ float find_infinity(
     return *place < 0 ? NAN : INFINITY;
 }
 
-/* Their number and, of the first RFI_FEW_INFINITIES that are met, the places, to `list`. */
+/* Their number and the places of those that are met first, as many as may be listed, to `list`. */
 template <int TEAM> __device__ __forceinline__ void list_infinities(const row_walk<TEAM> &walk, int *list) {
+    /* A row of short terms has no room for more; more of its values than those are not few. */
+    const int most = (int)min((int64_t)rfi_few_infinities(walk.p.rows), walk.p.depth / 2 - 1);
     __shared__ int counts[SHORT_THREADS / WARP];
     int &count = counts[threadIdx.x / TEAM];
     if (threadIdx.x % TEAM == 0) count = 0;
@@ -290,7 +292,7 @@ template <int TEAM> __device__ __forceinline__ void list_infinities(const row_wa
         for (int j = 0; j < WIDTH; j++)
             if (fabsf(v[j]) == INFINITY) {
                 const int at = atomicAdd(&count, 1);
-                if (at < RFI_FEW_INFINITIES) list[1 + at] = (int)(i + j) << 1 | (v[j] < 0);
+                if (at < most) list[1 + at] = (int)(i + j) << 1 | (v[j] < 0);
             }
     });
     wait_for_team<TEAM>(); /* all are counted */

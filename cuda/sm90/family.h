@@ -33,7 +33,7 @@ static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figure
 
 /* Three terms of x are three times as wide. */
 static int is_small(const rfi_cuda_problem *p) {
-    return p->w_terms < 3 && !in_tf32(p) && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
+    return !in_tf32(p) && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
 }
 
 static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {

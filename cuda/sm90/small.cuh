@@ -31,7 +31,7 @@ constexpr int MOST_STATES = RFI_SM90_BLOCKS; /* of a row that are merged at a ti
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
 struct Parameters {
-    CUtensorMap x[3], w[2]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows
+    CUtensorMap x[3], w[3]; /* of their terms, of W unless that is in blocks; a box of x is as high as the batch: rows
                                outside would cost as much as others */
     int32_t stages, tiles;  /* stages of a tile */
     int64_t w_panel;        /* bytes of a panel of W, if that is in blocks */
@@ -47,12 +47,15 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
                                           nobody reads the result */
     static constexpr int CLUSTER = CLUSTER_;
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
-    static constexpr int PIECES = W_TERMS == 2 || (ROWS == 64 && X_TERMS == 2 && LEVELS)
+    static constexpr int PIECES = W_TERMS >= 2 || (ROWS == 64 && X_TERMS == 2 && LEVELS)
         ? 1
-        : 2; /* boxes of a term of x side by side in a stage, which so has 16 KB of W, or 8 where there is so much of x
-              */
+        : 2; /* boxes of a term of x side by side in a stage, which so has 16 KB of W, 24 of three terms, or 8 where
+                there is so much of x */
     static constexpr int K = PIECES * BOX;
-    static constexpr int W_COLUMNS = W_TERMS == 2 ? 32 : 64, W_ROW = 2 * W_COLUMNS; /* of a box of W: of a panel */
+    static constexpr int W_COLUMNS = W_TERMS == 3 ? 16
+        : W_TERMS == 2                            ? 32
+                                                  : 64,
+                         W_ROW = 2 * W_COLUMNS; /* of a box of W: of a panel */
     static constexpr int W_BOX = FEATURES * W_ROW, X_BOX = ROWS * BOX_ROW,
                          W_BOXES = K / W_COLUMNS * W_TERMS; /* in the order of a block, the terms of a panel in turn */
     static constexpr int W_BYTES = W_BOXES * W_BOX, X_BOXES = PIECES * X_TERMS, X_BYTES = X_BOXES * X_BOX,
@@ -63,11 +66,13 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
     static constexpr int STAGES = RING_BYTES / STAGE / 2 * 2;
     static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
     static constexpr int SUMS = ROWS / 2; /* of a thread */
+    static constexpr int MIDDLE_SUMS =
+        W_TERMS == 3 ? 2 * SUMS : 1; /* of W's second term of three, with x's first two */
+    static_assert(W_TERMS < 3 || (X_TERMS == 3 && !LEVELS), "three terms on both sides, or on x's alone");
     static constexpr bool PROMOTE = X_TERMS + W_TERMS >
         2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
-    static constexpr int W_BLOCK = 2 * 64 * RFI_BLOCK_ROWS, W_BLOCKS = W_BYTES / W_BLOCK; /* as they lie in memory */
-    static_assert(W_BLOCKS * W_BLOCK == W_BYTES && FEATURES == RFI_BLOCK_ROWS && W_BOXES == W_BLOCKS * W_TERMS,
-        "a stage is whole blocks");
+    static constexpr int W_BLOCK = W_TERMS * W_BOX, W_BLOCKS = K / W_COLUMNS; /* as they lie in memory */
+    static_assert(FEATURES == RFI_BLOCK_ROWS, "a stage is whole blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
     static_assert(SHARED <= SHARED_LIMIT, "more than a block may have");
 };
@@ -214,14 +219,16 @@ template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
 }
 
-/* to += what a stage's products come to. */
-template <class C> __device__ __forceinline__ void add_stage(
-    float (&to)[C::SUMS], const float (&part)[C::X_TERMS * C::SUMS], const Parameters &p) {
+/* to += what a stage's products come to: of W's first term, and of the second of three. */
+template <class C> __device__ __forceinline__ void add_stage(float (&to)[C::SUMS],
+    const float (&part)[C::X_TERMS * C::SUMS], const float (&middle)[C::MIDDLE_SUMS], const Parameters &p) {
 #pragma unroll
     for (int i = 0; i < C::SUMS; i++) {
         const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
         float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
+        if constexpr (C::W_TERMS == 3) rest += middle[C::MIDDLE_SUMS / 2 + i];
         if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
+        if constexpr (C::W_TERMS == 3) rest += middle[i];
         to[i] = C::PROMOTE ? to[i] + (high + rest) : fmaf(high, p.fold.product.regain, to[i]);
     }
 }
@@ -256,11 +263,12 @@ __device__ __forceinline__ void add_second(float (&to)[C::SUMS], uint64_t w, uin
     wgmma_commit();
     wgmma_wait<0>();
     written(part);
-    add_stage<C>(to, part, p);
+    const float none[C::MIDDLE_SUMS] = {};
+    add_stage<C>(to, part, none, p);
 }
 
 /* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor
- * cores add the products of one stage, plain additions the stages: those of W's low term are small enough to stay in
+ * cores add the products of one stage, plain additions the stages: those of W's last term are small enough to stay in
  * the tensor cores, which truncate when they add. Both levels of x are multiplied with a stage of W while it is there.
  */
 template <class C> __device__ __forceinline__ void sum_products(
@@ -273,7 +281,7 @@ template <class C> __device__ __forceinline__ void sum_products(
     for (int k = warpgroup, at = slot + warpgroup; k < p.stages; k += 2, at += 2) {
         if (at >= C::STAGES) at -= C::STAGES, round++;
         const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
-        float part[C::X_TERMS * C::SUMS];
+        float part[C::X_TERMS * C::SUMS], middle[C::MIDDLE_SUMS] = {};
         mbarrier_wait(sh.full + 8 * at, round & 1);
         if (wide) {
             mbarrier_wait(sh.full_second + 8 * at, round & 1);
@@ -283,16 +291,20 @@ template <class C> __device__ __forceinline__ void sum_products(
 #pragma unroll
         for (int k16 = 0; k16 < C::K; k16 += 16) {
             multiply<C>(part, w + w_columns<C>(k16), x + x_columns<C>(k16), k16);
-            if constexpr (C::W_TERMS == 2)
-                multiply<C>(low, w + w_columns<C>(k16) + (C::W_BOX >> 4), x + x_columns<C>(k16), true);
+            if constexpr (C::W_TERMS == 3)
+                multiply<C>(middle, w + w_columns<C>(k16) + (C::W_BOX >> 4), x + x_columns<C>(k16), k16);
+            if constexpr (C::W_TERMS > 1)
+                multiply<C>(
+                    low, w + w_columns<C>(k16) + ((C::W_TERMS - 1) * C::W_BOX >> 4), x + x_columns<C>(k16), true);
         }
         wgmma_commit();
         wgmma_wait<0>();
         written(part);
+        if constexpr (C::W_TERMS == 3) written(middle);
         release<C>(sh, at, rank);
-        add_stage<C>(total, part, p);
+        add_stage<C>(total, part, middle, p);
     }
-    if (C::W_TERMS == 2) {
+    if (C::W_TERMS > 1) {
         written(low);
 #pragma unroll
         for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
@@ -529,7 +541,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         "it fits where the ring was");
     if (__shfl_sync(~0u, (int)*sh.irregular, 0)) {
         uint8_t *const ring = (uint8_t *)sh.tile - C::STAGES * C::STAGE;
-        if constexpr (C::ROWS <= irregular_tile::PLAIN_ROWS)
+        if constexpr (C::ROWS <= irregular_tile::PLAIN_ROWS && C::W_TERMS < 3)
             compute_irregular<C::TOTALS, Of16Rows>(f, ring, C::STAGES * C::STAGE, threadIdx.x, 1);
         else compute_irregular<C::TOTALS, Of64Rows>(f, ring, C::STAGES * C::STAGE, threadIdx.x, 1);
     }

@@ -46,8 +46,10 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
 /* By the terms that x and W are in. */
 template <int ROWS, int CLUSTER, bool ANSWERS> cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = rfi_terms_of(f.product.x), w_terms = rfi_terms_of(f.product.w);
-    if constexpr (ROWS <= 32)
+    if constexpr (ROWS <= 32) {
         if (x_terms == 3 && w_terms == 1) return launch<Config<3, 1, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
+        if (x_terms == 3 && w_terms == 3) return launch<Config<3, 3, true, ROWS, CLUSTER, ANSWERS>>(f, stream);
+    }
     if (x_terms == 3) return cudaErrorInvalidConfiguration; /* the stages do not fit */
     if (x_terms == 2 && w_terms == 2) return launch<Config<2, 2, false, ROWS, CLUSTER, ANSWERS>>(f, stream);
     if (w_terms == 2) return launch<Config<1, 2, false, ROWS, CLUSTER, ANSWERS>>(f, stream);
