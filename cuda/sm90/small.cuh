@@ -68,9 +68,13 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
     static constexpr int SUMS = ROWS / 2; /* of a thread */
     static constexpr int MIDDLE_SUMS =
         W_TERMS == 3 ? 2 * SUMS : 1; /* of W's second term of three, with x's first two */
-    static_assert(W_TERMS < 3 || (X_TERMS == 3 && !LEVELS), "three terms on both sides, or on x's alone");
+    /* Whether sums of x's second level have registers of their own, beside those of the first, of W's last term and of
+     * a stage; else they are added to those of the first stage by stage. */
+    static constexpr bool APART = (2 + (W_TERMS > 1) + X_TERMS) * SUMS <= 128;
     static constexpr bool PROMOTE = X_TERMS + W_TERMS >
         2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
+    static_assert(APART || PROMOTE, "sums that are scaled");
+    static_assert(W_TERMS < 3 || (X_TERMS == 3 && !LEVELS), "three terms on both sides, or on x's alone");
     static constexpr int W_BLOCK = W_TERMS * W_BOX, W_BLOCKS = K / W_COLUMNS; /* as they lie in memory */
     static_assert(FEATURES == RFI_BLOCK_ROWS, "a stage is whole blocks");
     static_assert(STAGES >= 4, "each warpgroup one to multiply and one to load");
@@ -219,18 +223,22 @@ template <int N> __device__ __forceinline__ void written(float (&v)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
 }
 
-/* to += what a stage's products come to: of W's first term, and of the second of three. */
+/* What a stage's products come to, of W's first term and of the second of three: sum i of a thread. */
+template <class C> __device__ __forceinline__ float sum_of_stage(
+    const float (&part)[C::X_TERMS * C::SUMS], const float (&middle)[C::MIDDLE_SUMS], int i) {
+    const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
+    float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
+    if constexpr (C::W_TERMS == 3) rest += middle[C::MIDDLE_SUMS / 2 + i];
+    if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
+    if constexpr (C::W_TERMS == 3) rest += middle[i];
+    return high + rest;
+}
+
 template <class C> __device__ __forceinline__ void add_stage(float (&to)[C::SUMS],
     const float (&part)[C::X_TERMS * C::SUMS], const float (&middle)[C::MIDDLE_SUMS], const Parameters &p) {
 #pragma unroll
-    for (int i = 0; i < C::SUMS; i++) {
-        const float high = C::PROMOTE ? rfi_unbiased(part[i]) : part[i];
-        float rest = C::X_TERMS > 1 ? part[C::SUMS * (C::X_TERMS - 1) + i] : 0;
-        if constexpr (C::W_TERMS == 3) rest += middle[C::MIDDLE_SUMS / 2 + i];
-        if (C::X_TERMS == 3) rest += part[C::SUMS * (C::X_TERMS / 2) + i];
-        if constexpr (C::W_TERMS == 3) rest += middle[i];
-        to[i] = C::PROMOTE ? to[i] + (high + rest) : fmaf(high, p.fold.product.regain, to[i]);
-    }
+    for (int i = 0; i < C::SUMS; i++)
+        to[i] = C::PROMOTE ? to[i] + sum_of_stage<C>(part, middle, i) : fmaf(part[i], p.fold.product.regain, to[i]);
 }
 
 /* Where 16 columns of a stage lie, of the first terms, from where the stage does. */
@@ -241,10 +249,21 @@ template <class C> __device__ __forceinline__ constexpr int x_columns(int k) {
     return k / BOX * C::X_TERMS * C::X_BOX + k % BOX * 2 >> 4;
 }
 
-/* The products of a stage of x's second level. That is rare enough for their low ones to have no sum of their own. */
-template <class C>
-__device__ __forceinline__ void add_second(float (&to)[C::SUMS], uint64_t w, uint64_t x, const Parameters &p) {
+/* Of the levels, for sum i of a thread. 0: a row of one level, whatever lies in the place of the second. */
+__device__ __forceinline__ float ratio_of(const Shared &sh, int i) {
+    return sh.ratio[threadIdx.x % 4 * 2 + i / 4 * 8 + i % 2];
+}
+
+/* The products of a stage of x's second level: in units of that where its sums are APART, else of the first. That level
+ * is rare enough for its low products to have no sum of their own. */
+template <class C> __device__ __forceinline__ void add_second(
+    float (&to)[C::SUMS], uint64_t w, uint64_t x, const Parameters &p, const Shared &sh) {
     float part[C::X_TERMS * C::SUMS];
+    const float none[C::MIDDLE_SUMS] = {};
+    const auto add_scaled = [&](int i, float sum) {
+        const float r = ratio_of(sh, i);
+        if (r != 0) to[i] += sum * r;
+    };
     if constexpr (C::W_TERMS == 2) {
         float low[C::SUMS];
         wgmma_fence();
@@ -255,7 +274,10 @@ __device__ __forceinline__ void add_second(float (&to)[C::SUMS], uint64_t w, uin
         wgmma_wait<0>();
         written(low);
 #pragma unroll
-        for (int i = 0; i < C::SUMS; i++) to[i] += low[i];
+        for (int i = 0; i < C::SUMS; i++) {
+            if (C::APART) to[i] += low[i];
+            else add_scaled(i, low[i]);
+        }
     }
     wgmma_fence();
 #pragma unroll
@@ -263,8 +285,11 @@ __device__ __forceinline__ void add_second(float (&to)[C::SUMS], uint64_t w, uin
     wgmma_commit();
     wgmma_wait<0>();
     written(part);
-    const float none[C::MIDDLE_SUMS] = {};
-    add_stage<C>(to, part, none, p);
+    if constexpr (C::APART) add_stage<C>(to, part, none, p);
+    else {
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) add_scaled(i, sum_of_stage<C>(part, none, i));
+    }
 }
 
 /* Sums of every other stage of a tile, from number `warpgroup` on; the tile's first stage is in `slot`. The tensor
@@ -275,9 +300,9 @@ template <class C> __device__ __forceinline__ void sum_products(
     float (&total)[C::SUMS], const Parameters &p, const Shared &sh, int warpgroup, int slot, int round, int rank) {
     const uint64_t w0 = wgmma_descriptor<C::W_ROW>(sh.ring), x0 = wgmma_descriptor<BOX_ROW>(sh.ring + C::W_BYTES);
     const bool wide = C::LEVELS && __shfl_sync(~0u, (int)*sh.wide, 0);
-    float low[C::SUMS], second[C::SUMS];
+    float low[C::SUMS], second[C::APART ? C::SUMS : 1] = {};
 #pragma unroll
-    for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = second[i] = 0;
+    for (int i = 0; i < C::SUMS; i++) total[i] = low[i] = 0;
     for (int k = warpgroup, at = slot + warpgroup; k < p.stages; k += 2, at += 2) {
         if (at >= C::STAGES) at -= C::STAGES, round++;
         const uint64_t w = w0 + at * (C::STAGE >> 4), x = x0 + at * (C::STAGE >> 4);
@@ -285,7 +310,8 @@ template <class C> __device__ __forceinline__ void sum_products(
         mbarrier_wait(sh.full + 8 * at, round & 1);
         if (wide) {
             mbarrier_wait(sh.full_second + 8 * at, round & 1);
-            add_second<C>(second, w, x + (C::X_BYTES >> 4), p);
+            if constexpr (C::APART) add_second<C>(second, w, x + (C::X_BYTES >> 4), p, sh);
+            else add_second<C>(total, w, x + (C::X_BYTES >> 4), p, sh);
         }
         wgmma_fence();
 #pragma unroll
@@ -309,12 +335,13 @@ template <class C> __device__ __forceinline__ void sum_products(
 #pragma unroll
         for (int i = 0; i < C::SUMS; i++) total[i] += low[i];
     }
-    if (!wide) return;
-    const float *ratio = sh.ratio + threadIdx.x % 4 * 2;
+    if constexpr (C::LEVELS && C::APART) {
+        if (!wide) return;
 #pragma unroll
-    for (int i = 0; i < C::SUMS; i++) {
-        const float r = ratio[i / 4 * 8 + i % 2]; /* 0: a row of one level, whatever lies in the place of the second */
-        if (r != 0) total[i] += second[i] * r;
+        for (int i = 0; i < C::SUMS; i++) {
+            const float r = ratio_of(sh, i);
+            if (r != 0) total[i] += second[i] * r;
+        }
     }
 }
 
