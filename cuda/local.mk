@@ -86,6 +86,7 @@ cuda_h = \
 	cuda/sm90/searches.cuh \
 	cuda/sm90/small.cuh \
 	cuda/sm90/small_launch.cuh \
+	cuda/sm90/small_ring.cuh \
 	cuda/sm90/states.cuh \
 	cuda/sm90/wgmma.cuh
 cuda_stub = cuda/stub.c

@@ -20,8 +20,7 @@ constexpr int ROWS_EACH = WINDOW / THREADS; /* that a thread looks at */
  * rows are side by side, and in rows. */
 constexpr int PLACE_COLUMNS = 80, PLACE_COLUMNS_OF_ROWS = 200;
 
-/* And to multiply them by plain multiply-adds with all of few rows, where W is near, in the L2, and where it is not.
- */
+/* And to multiply them by plain multiply-adds with few rows, all at once: of W that is near, in the L2, or not. */
 __device__ __forceinline__ int plain_place_columns(const rfi_cuda_product &p) {
     constexpr int64_t NEAR = 1 << 23; /* values */
     const int rows = (int)min(p.batch, (int64_t)PLAIN_ROWS);
