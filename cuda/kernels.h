@@ -271,8 +271,10 @@ typedef struct rfi_cuda_split {
                             miss what two levels leave either. NULL: that is not known */
     int32_t w_infinite;  /* W has infinities, and is not dense: no x that is not zero becomes so, and a row with an
                             infinity is irregular */
-    int32_t w_several;   /* of rows of W there may be many with several: all rows of x but those with NaN are irregular;
-                            of W itself, such a row has a term for each */
+    int32_t last_meets_first; /* of x: its last term is multiplied by W's first alone, which are finite: several
+                                 infinities of a row are what they are, there. 0: such a row is irregular */
+    int32_t w_several; /* of rows of W there may be many with several: all rows of x but those with NaN are irregular;
+                          of W itself, such a row has a term for each */
     rfi_cuda_verdicts verdicts; /* of W itself, written; a row with several infinities for which there is no room has
                                    NaN for a scale, as it has without verdicts and w_several */
     int64_t panel_rows;

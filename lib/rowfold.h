@@ -498,7 +498,7 @@ typedef struct rf_ways {
     size_t size;             /* sizeof(rf_ways) */
     int64_t rows;            /* of x */
     int64_t two_level_rows;  /* whose values are so far apart that they take terms of two levels: twice the products, for all rows of their tile */
-    int64_t irregular_rows;  /* that terms do not represent: infinities, values further apart still; all, where many rows of W have several infinities */
+    int64_t irregular_rows;  /* that terms do not represent: values further apart still; several infinities, of 16-bit x beside float32 W; all, where many rows of W have several infinities */
     int64_t tiles;           /* of rows, as the kernel has them */
     int64_t two_level_tiles; /* with a row of two levels */
     int32_t x_terms;         /* that a value of x is brought to */

@@ -88,9 +88,9 @@ def test_rows_of_two_levels(batch: int) -> None:
     _check(x, w, b)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_rows_with_several_infinities(batch: int, part: str) -> None:
-    rows = PARTS[part](batch)
+def _with_infinities(batch: int, rows: list[int]) -> tuple[Array, Array, Array]:
+    """Of which `rows` of x have several; W has zeros at some of their places, and values that a first term is too
+    coarse for at others."""
     rng = np.random.default_rng(len(rows))
     x, w, b = _tame(batch)
     w[rng.random(w.shape) < 0.1] = 0
@@ -98,17 +98,47 @@ def test_rows_with_several_infinities(batch: int, part: str) -> None:
         at = rng.choice(K, [2, 3, 8, 9, 16, K // 2][row % 6], replace=False)
         x[row, at] = rng.choice([np.inf, -np.inf] if row % 4 == 1 else [np.inf], len(at))
         w[row % N, at] = np.abs(w[row % N, at]) + 0.01  # so that one logit of many infinities is infinite
+        w[(row + 3) % N, at[:2]] = 1e-30 if row % 3 else -1e-30
     if len(rows) > 1:
         x[rows[-1]] = -np.inf
-    assert _ways(x, w).irregular_rows == len(rows)
+    return x, w, b
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_rows_with_several_infinities(batch: int, part: str) -> None:
+    x, w, b = _with_infinities(batch, PARTS[part](batch))
+    assert _ways(x, w).irregular_rows == 0
     for chain in ("linear | max", "linear", "linear | logsumexp, argmax"):
         _check(x, w, b, chain)
     first, second = (Case("linear", x, w, b).run("cuda") for _ in range(2))
     assert same_bits(first, second)
 
 
+@pytest.mark.parametrize("part", ["one", "edges", "all"])
+@pytest.mark.parametrize(
+    "types", ["float32 bfloat16", "float32 float16", "bfloat16 float32", "float16 float32", "bfloat16 float16", "wide"]
+)
+def test_rows_with_several_infinities_of_other_terms(batch: int, types: str, part: str) -> None:
+    """The last term of x meets the first of W alone, but for one of x beside two of W."""
+    rows = PARTS[part](batch)
+    x, w, b = _with_infinities(batch, rows)
+    dtype, x_dtype = ("float32", "float32") if types == "wide" else types.split()
+    if types == "wide":
+        w *= np.abs(spread(6.0, np.random.default_rng(1), *w.shape)).clip(1e-8).astype(np.float32)
+    elif dtype != "float32":
+        w[np.abs(w) < 1e-20] = 0
+    for chain in ("linear", "linear | max"):
+        case = make_case(chain, Data(x, w, b), dtype=dtype, x_dtype=x_dtype)
+        with case.model("cuda", simplify="none") as model:
+            ways = model.count_ways(case.x)
+        assert ways.weight_terms == (0 if dtype != "float32" else 3 if types == "wide" else 2)
+        assert ways.irregular_rows == (len(rows) if (ways.x_terms, ways.weight_terms) == (1, 2) else 0)
+        case.check_results(case.run("cuda", simplify="none"), "cuda", types)
+
+
 def test_as_many_infinities_as_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In rows that are long enough for it W is read at up to 15 places; it has zeros at some."""
+    """Of one term beside two of W, which is read at up to 15 places in rows that are long enough for it; it has zeros
+    at some."""
     rng = np.random.default_rng(12)
     x, w, b = _tame(140)
     x, w = np.tile(x, 6), np.tile(w, 6)
@@ -117,7 +147,7 @@ def test_as_many_infinities_as_are_looked_up(monkeypatch: pytest.MonkeyPatch) ->
         at = rng.choice(6 * K, 14 + row % 4, replace=False)
         x[row, at] = np.inf
         w[row, at] = np.abs(w[row, at]) + np.float32(0.01)  # so that one logit of all of them is infinite
-    case = make_case("linear", Data(x, w, b))
+    case = make_case("linear", Data(x, w, b), x_dtype="bfloat16")
     expected = case.expected("cuda")
     for kernel in each(monkeypatch, ["", *TERMS]):
         case.check(case.run("cuda", simplify="none"), kernel, expected)
@@ -160,13 +190,13 @@ def test_rows_of_all_kinds_in_several_groups(monkeypatch: pytest.MonkeyPatch) ->
     x[1::3, 5] = np.inf
     x[1::3, 6] = rng.choice([np.inf, -np.inf], len(x[1::3]))
     x[2500::7, :32] = -np.inf
-    for chain in ("linear | logsumexp", "linear"):
-        case = make_case(chain, Data(x, w, b))
+    for chain, x_dtype in (("linear | logsumexp", "float32"), ("linear", "bfloat16"), ("linear", "float32")):
+        case = make_case(chain, Data(x, w, b), x_dtype=x_dtype)
         expected = case.expected("cuda")
         for kernel in each(monkeypatch, [name for name in TERMS if name != "hopper_small"]):
-            case.check(case.run("cuda", simplify="none"), kernel, expected)
-            if chain == "linear" and kernel.startswith("hopper"):
-                assert _ways(x, w).irregular_rows > batch // 2
+            case.check(case.run("cuda", simplify="none"), f"{kernel} {x_dtype}", expected)
+            with case.model("cuda", simplify="none") as model:
+                assert model.count_ways(case.x).irregular_rows > batch // 4 or not kernel.startswith("hopper")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -527,7 +557,7 @@ def test_a_row_does_not_depend_on_others(batch: int) -> None:
     with Case("linear | logsumexp", x, w, b).model("cuda", batch_invariant=True) as model:
         whole = model(x)
         ways = model.count_ways(x)
-        assert ways.irregular_rows > batch // 2 or not ways.x_terms  # hopper_small promises no invariance
+        assert ways.irregular_rows > batch // 4 or not ways.x_terms  # hopper_small promises no invariance
         for first, last in ((0, 1), (1, 9), (5, 70), (64, 140)):
             assert same_bits(model(x[first:last]), whole[first:last])
         order = rng.permutation(len(x))

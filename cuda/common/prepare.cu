@@ -106,15 +106,14 @@ __device__ __forceinline__ void store_terms(const rfi_cuda_split &p, int64_t at,
     if (TERMS > 2) *(uint2 *)((uint16_t *)p.least + at) = term[TERMS > 2 ? 2 : 0];
 }
 
-/* A value of W that is not zero has a term that is not: infinity times it must not become NaN. Likewise one of x that
- * W's infinities may meet, but for rows of two levels: there the second has it, or the row is irregular. `v` is what
- * the terms leave of the scaled values. */
-template <int TERMS> __device__ __forceinline__ void keep_signs(const float (&v)[WIDTH], uint2 (&term)[TERMS]) {
-    uint16_t *last = (uint16_t *)&term[TERMS - 1];
-    const uint16_t *first = (const uint16_t *)&term[0];
+/* A value of W that is not zero has a first term that is not: infinity times it must not become NaN. Likewise one of x
+ * that W's infinities may meet, but for rows of two levels: there the second has it, or the row is irregular. `v` is
+ * what the terms leave of the scaled values: where the first is zero, so are the others. */
+__device__ __forceinline__ void keep_signs(const float (&v)[WIDTH], uint2 &term) {
+    uint16_t *first = (uint16_t *)&term;
 #pragma unroll
     for (int j = 0; j < WIDTH; j++)
-        if (v[j] != 0 && !((first[j] | last[j]) & 0x7fff)) last[j] = v[j] < 0 ? 0x8001 : 1;
+        if (v[j] != 0 && !(first[j] & 0x7fff)) first[j] = v[j] < 0 ? 0x8001 : 1;
 }
 
 /* SINGLE: scale.b is 1, as it nearly always is. `keeps`: see keep_signs. Returns how many values are poor. */
@@ -134,7 +133,7 @@ template <int TERMS, bool BF16, bool SINGLE> __device__ __forceinline__ int writ
         for (int j = 0; j < WIDTH; j++) poor += stored[j] != 0 && fabsf(v[j]) < below;
     }
     to_terms<TERMS, BF16>(v, term);
-    if (keeps && (BF16 || least < 0x1p-23f)) keep_signs<TERMS>(v, term);
+    if (keeps && (BF16 || least < 0x1p-23f)) keep_signs(v, term[0]);
     store_terms<TERMS>(p, at, term);
     return poor;
 }
@@ -197,7 +196,7 @@ __host__ __device__ inline bool is_whole(const rfi_cuda_split &p) {
     return p.dtype != RF_FLOAT64 && (uintptr_t)p.data % (item_of(p.dtype) * WIDTH) == 0 && p.ld % WIDTH == 0;
 }
 
-constexpr uint16_t ONE_BINARY16 = 0x3c00, ONE_BFLOAT16 = 0x3f80;
+constexpr uint16_t ONE_BINARY16 = 0x3c00, ONE_BFLOAT16 = 0x3f80, INFINITE_BINARY16 = 0x7c00, INFINITE_BFLOAT16 = 0x7f80;
 
 /* Of a row of W with so many infinities: writes where they are, and returns the column of its verdict, or -1 if there
  * is no room. */
@@ -249,8 +248,8 @@ template <int TEAM> __device__ __noinline__ void write_verdicts(const rfi_cuda_s
     }
 }
 
-/* A row that is not finite. Returns its scale, in *place that of what its terms say, an infinity or a verdict, or -1,
- * and in *irregular whether they do not say what the row is. */
+/* A row that is not finite. Returns its scale, finite where infinities are terms, in *place that of what its terms say,
+ * an infinity or a verdict, or -1, and in *irregular whether they do not say what the row is. */
 template <int TEAM> __device__ __forceinline__ float find_infinity(
     const row_walk<TEAM> &walk, float *scratch, int64_t row, int64_t *place, bool *irregular) {
     constexpr int WARPS = TEAM / 32;
@@ -267,10 +266,11 @@ template <int TEAM> __device__ __forceinline__ float find_infinity(
     nans = block_all<WARPS>(nans, scratch, add);
     infinities = block_all<WARPS>(infinities, scratch, add);
     at = block_all<WARPS>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
-    const bool several = infinities > 1 || walk.p.columns > 1 << 24;
-    *irregular = walk.p.irregular && nans == 0 && (several || walk.p.w_infinite);
+    const bool several = infinities > 1 || walk.p.columns > 1 << 24, as_terms = several && walk.p.last_meets_first;
+    *irregular = walk.p.irregular && nans == 0 && ((several && !as_terms) || walk.p.w_infinite);
     *place = -1;
     if (nans > 0) return NAN;
+    if (as_terms) return 1;
     if (walk.p.irregular || !several || walk.p.w_several) {
         if (!*irregular) *place = (int64_t)at;
         return INFINITY;
@@ -421,25 +421,27 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     if (!(top < INFINITY)) {
         int64_t place = -1;
         row_scale = find_infinity(walk, scratch, row, &place, &irregular);
-        const bool weights = !p.irregular && place >= 0; /* whose signs are kept */
-        const bool all = weights && p.w_several;         /* and all of whose infinities */
-        for (int64_t i = mine; i < p.depth;
-            i += STEP) { /* terms that are not used are multiplied all the same: zeros */
-            __align__(8) uint16_t value[WIDTH], second[WIDTH];
+        const bool weights = !p.irregular && place >= 0;   /* whose signs are kept */
+        const bool all = weights && p.w_several;           /* and all of whose infinities */
+        const bool as_terms = fabsf(row_scale) < INFINITY; /* the row has several, and its terms, too */
+        walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
+            /* Terms that are not used are multiplied all the same: zeros. */
+            __align__(8) uint16_t terms[TERMS][WIDTH] = {};
 #pragma unroll
             for (int j = 0; j < WIDTH; j++) {
-                bool there = i + j == place;
-                float v = 0;
-                if ((there || weights) && i + j < p.columns) v = rfi_load_as<float>(p.data, p.dtype, first + i + j);
-                if (all) there = fabsf(v) == INFINITY;
-                value[j] = (there ? BF16 ? 0x5d80 : ONE_BINARY16 : 0) | (v < 0 ? 0x8000 : 0); /* 2^60: times a subnormal
-                                                                                                 it is none */
-                second[j] = !there && v != 0 ? 0x8000 : 0;
+                const bool infinite = fabsf(v[j]) == INFINITY, there = all ? infinite : i + j == place;
+                const uint16_t sign = v[j] < 0 ? 0x8000 : 0;
+                if (there || weights)
+                    terms[0][j] = (there ? BF16 ? 0x5d80 : ONE_BINARY16 : 0) | sign; /* 2^60: times a subnormal it is
+                                                                                        none */
+                if (TERMS > 1 && weights && !there && v[j] != 0) terms[TERMS > 1][j] = 0x8000;
+                if (as_terms && infinite) terms[TERMS - 1][j] = (BF16 ? INFINITE_BFLOAT16 : INFINITE_BINARY16) | sign;
             }
-            uint2 term[TERMS] = {*(const uint2 *)value};
-            if (TERMS > 1) term[TERMS > 1] = *(const uint2 *)second;
+            uint2 term[TERMS];
+#pragma unroll
+            for (int t = 0; t < TERMS; t++) term[t] = *(const uint2 *)terms[t];
             store_terms<TERMS>(p, to + (i - mine) * apart, term);
-        }
+        });
         if (irregular) list_infinities(walk, (int *)((uint16_t *)p.high + to - mine));
     } else if (scale.b == 1)
         walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {

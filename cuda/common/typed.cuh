@@ -43,10 +43,11 @@ template <> struct rfi_typed<double> {
 /* A sum of what tensor cores summed up in pieces. They truncate when they add: measured, pieces of 32 products lose 0.6
  * (signs mixed) to 0.9 (all equal) units of a float's last place on average, always towards zero, which a sum over the
  * columns shows. An odd last place is rounded away from zero, half a unit on average; a sum short enough to have been
- * exact is even, and left alone. Finite sums only: the bits of a NaN would overflow. */
+ * exact is even, and left alone. Infinities stay, and so does NaN, of which the sum is 0x7fffffff: the least that is
+ * taken off keeps its bits from overflowing. */
 static __device__ __forceinline__ float rfi_unbiased(float sum) {
-    const uint32_t bits = __float_as_uint(sum);
-    return __uint_as_float(bits + (bits & 1));
+    const int bits = __float_as_int(sum);
+    return __int_as_float(min(bits, 0x7ffffffe) + (bits & 1));
 }
 
 /* Two values of a 16-bit type. */

@@ -59,8 +59,7 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
     /* Whether sums of x's second level have registers of their own, beside those of the first, of W's last term and of
      * a stage; else they are added to those of the first stage by stage. */
     static constexpr bool APART = (2 + (W_TERMS > 1) + X_TERMS) * SUMS <= 128;
-    static constexpr bool PROMOTE = X_TERMS + W_TERMS >
-        2; /* terms are finite, and so are their sums: see rfi_unbiased. Stored values need not be */
+    static constexpr bool PROMOTE = X_TERMS + W_TERMS > 2;
     static_assert(APART || PROMOTE, "sums that are scaled");
     static_assert(W_TERMS < 3 || (X_TERMS == 3 && !LEVELS), "three terms on both sides, or on x's alone");
     static constexpr int W_BLOCK = W_TERMS * W_BOX, W_BLOCKS = K / W_COLUMNS; /* as they lie in memory */
