@@ -168,6 +168,7 @@ typedef struct family {
     int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
                         the blocks have nothing to do */
     int beside;      /* the same along the columns */
+    int turned;      /* groups of rows as equal as can be: see rfi_turned_groups */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int last_round;  /* and of the last tiles where there are many */
     int fewer_parts; /* than there is room for, if that is expected to be faster */
@@ -281,12 +282,18 @@ static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size,
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
+static double row_tiles_of(const struct kernel *k, const rfi_cuda_problem *p) {
+    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, k->family->halves)
+                             : tiles(p->batch, k->tile_rows);
+}
+
 /* Rows that a tile of a kernel is computed with: those for few rows leave out what is beyond the batch, down to a half,
  * a quarter and so on. */
-static int computed_rows(const struct kernel *k, int64_t batch) {
+static int computed_rows(const struct kernel *k, const rfi_cuda_problem *p) {
+    if (k->family->turned) return rfi_turned_height(p->batch, (int64_t)row_tiles_of(k, p));
     const int least = k->family->least_rows ? k->family->least_rows : k->tile_rows;
     int rows = k->tile_rows;
-    while (rows / 2 >= least && rows / 2 >= batch) rows /= 2;
+    while (rows / 2 >= least && rows / 2 >= p->batch) rows /= 2;
     return rows;
 }
 
@@ -391,7 +398,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1,
               across = shared->beside == k->tile_rows ? 2 : 1;
     const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows);
-    double blocks = (along * tiles(p->batch, along * k->tile_rows) * across *
+    double blocks = ((along > 1 ? along * tiles(p->batch, along * k->tile_rows) : row_tiles_of(k, p)) * across *
                             tiles(p->out_features, across * k->tile_columns) -
                         whole_tiles) *
         splits * halves,
@@ -404,7 +411,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
             (last > 0 ? last / shared->share[last < at_once ? (int)last - 1 : shared->shares - 1] : 0);
     }
     if (whole_columns) rounds += whole_tiles / sms * depth / part; /* of parts */
-    double rows = computed_rows(k, p->batch);
+    double rows = computed_rows(k, p);
     double tile_flops = 2.0 * rows * k->tile_columns * part * products;
     const double efficiency = k->efficiency * (products == 1 && shared->single > 0 ? shared->single : 1);
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * efficiency);
@@ -433,7 +440,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         c->uses_terms ? batch * (ragged ? PREPARED_RAGGED_ROW : PREPARED_ROW)
             : copies  ? batch * COPIED_ROW
                       : 0);
-    const double row_tiles = tiles(p->batch, k->tile_rows) * tiles(p->out_features, k->tile_columns) * halves;
+    const double row_tiles = row_tiles_of(k, p) * tiles(p->out_features, k->tile_columns) * halves;
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);

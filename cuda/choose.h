@@ -19,6 +19,32 @@
 /* Values of K that tensor cores add up in the kernels of several results, of one product of 16 bits. */
 #define RFI_SM90_PART 128
 
+/* Groups of rows of sm90/turned.cuh: of so many at most, by so many features. The height that the tiles of a batch in
+ * `groups` are computed with is one that the kernel is compiled for; there are as many groups as make the fewest rows
+ * in all rounds over the multiprocessors of a whole device, `halves`: of two blocks a tile. */
+#define RFI_TURNED_ROWS 320
+#define RFI_TURNED_COLUMNS 128
+static inline int rfi_turned_height(int64_t batch, int64_t groups) {
+    static const int heights[] = {136, 160, 192, 256, 272};
+    const int64_t rows = (batch + groups - 1) / groups;
+    for (unsigned i = 0; i < sizeof heights / sizeof *heights; i++)
+        if (rows <= heights[i]) return heights[i];
+    return RFI_TURNED_ROWS;
+}
+static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int halves) {
+    enum { BLOCKS = 132, MORE = 3 };
+    const int64_t fewest = batch > RFI_TURNED_ROWS ? (batch + RFI_TURNED_ROWS - 1) / RFI_TURNED_ROWS : 1,
+                  pairs = 2 * RFI_TURNED_COLUMNS,
+                  blocks = halves ? (columns + RFI_TURNED_COLUMNS - 1) / RFI_TURNED_COLUMNS * 2
+                                  : (columns + pairs - 1) / pairs * 2; /* of a group */
+    int64_t best = fewest, least = INT64_MAX;
+    for (int64_t groups = fewest; groups <= fewest + MORE && groups <= batch; groups++) {
+        const int64_t rows = (blocks * groups + BLOCKS - 1) / BLOCKS * rfi_turned_height(batch, groups);
+        if (rows < least) best = groups, least = rows;
+    }
+    return best;
+}
+
 /* Values of K in a stage of sm90/halves.cuh. */
 #define RFI_HALVES_DEPTH 64
 

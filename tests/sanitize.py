@@ -43,11 +43,11 @@ FORMS = {
     "float16 W, float32 x": ("float16", "float32", "f32"),
     "float64": ("float64", "float64", "f32"),
 }
-# (batch, K, N). Less than a tile and a little more in each dimension, and every width of batch that the small tiles are
-# compiled for; a K that goes round every ring of stages; so many columns that a persistent block has several tiles and
-# that states are merged in two levels.
+# (batch, K, N). Less than a tile and a little more in each dimension, the widths of batch that the small tiles are
+# compiled for and some of those of larger ones; a K that goes round every ring of stages; so many columns that a
+# persistent block has several tiles and that states are merged in two levels.
 SHAPES = [(1, 33, 1), (5, 70, 67), (12, 129, 67), (19, 37, 131), (40, 65, 200), (67, 37, 131), (130, 129, 259)]
-SHAPES += [(7, 2100, 70), (3, 40, 17000)]
+SHAPES += [(7, 2100, 70), (3, 40, 17000), (200, 129, 259), (300, 70, 131)]
 # One stage of K and hundreds of tiles: what tells blocks their tiles is as busy as it can be.
 SHAPES += [(520, 8, 3000)]
 CHAINS = [

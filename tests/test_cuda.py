@@ -143,6 +143,36 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
             some.check(y.numpy()[::97], dtype, expected)
 
 
+@pytest.mark.parametrize("kernel", ["hopper_320x128", "hopper_halves_320x128"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("k", [1, 64, 200, 2100])
+def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each height of a tile, one row, boxes of unequal height, groups of which the last has fewer; a tile a block and
+    several; features that fill no tile and no pair of tiles; W in blocks and as it is lent; the same bits every time.
+    """
+    monkeypatch.setenv(FORCE, kernel)
+    columns = {1: 7, 8: 64, 9: 100, 136: 129, 137: 300, 185: 190, 256: 8000, 257: 1000, 300: 130, 320: 70, 321: 257}
+    for batch, n in {**columns, 800: 10_240, 1537: 1500}.items():
+        case = _case("linear | mul(@v) | logsumexp", batch, k, n, dtype, "kernelbench")
+        rng = np.random.default_rng(batch)
+        case = replace(case, vectors={"v": store(rng.normal(size=n), dtype)})
+        some = replace(case, x=case.x[:: 1 + batch // 50])
+        expected = some.expected("cuda")
+        first = None
+        for borrow in (False, True):
+            w, b, v = DeviceArray(case.w), DeviceArray(case.b), DeviceArray(case.vectors["v"])
+            x, y = DeviceArray(case.x), DeviceArray(np.full((batch, 1), 7, case.y_dtype))
+            with rowfold.Model(case.chain, dtype=dtype, x_dtype=dtype, y_dtype=case.y_dtype, device="cuda") as model:
+                model.load_weights(w, b, {"v": v}, borrow=borrow)
+                assert model.explain(batch, "json")["kernel"].startswith(kernel)
+                for _ in range(3):
+                    model(x, out=y)
+                    got = y.numpy()
+                    first = got if first is None else first
+                    assert same_bits(got, first), (batch, k, n, borrow)
+            some.check(np.ascontiguousarray(first[:: 1 + batch // 50]), f"{batch} {k} {n}", expected)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("chain", ["linear", "linear | mul(0.5) | clamp(-3, 3)", "linear | gelu"])
 def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +200,16 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     "kernel, columns",
-    [("small", 64), ("128x256", 256), ("128x128", 128), ("halves_128x128", 128), ("64x128", 64), ("64x64", 32)],
+    [
+        ("small", 64),
+        ("128x256", 256),
+        ("128x128", 128),
+        ("halves_128x128", 128),
+        ("320x128", 64),
+        ("halves_320x128", 64),
+        ("64x128", 64),
+        ("64x64", 32),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("chain", ["linear | logsumexp | gelu", "linear | max"])

@@ -308,16 +308,6 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
     }
 }
 
-/* By all consumers; there before any of them has passed another barrier. As memory, not as constants: of those a warp
- * reads one at a time. All but the results, which a fold does not write. */
-__device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to) {
-    const uint64_t *from = (const uint64_t *)&f;
-    asm volatile("" : "+l"(from));
-    constexpr int WORDS = offsetof(rfi_cuda_fold, visitor.num_results) / sizeof *from;
-    static_assert(offsetof(rfi_cuda_fold, visitor.num_results) % sizeof *from == 0, "whole words");
-    for (int i = threadIdx.x; i < WORDS; i += CONSUMER_THREADS) ((uint64_t *)to)[i] = from[i];
-}
-
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
@@ -325,7 +315,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0),
               feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     int slot = 0, round = 0;
-    copy_parameters(f, sh.fold);
+    copy_parameters(f, sh.fold, threadIdx.x, CONSUMER_THREADS);
     rfi_wait_for_previous();
     static_assert(C::ROWS <= CONSUMER_THREADS, "a thread a row");
     if (threadIdx.x < f.product.batch) *(is_irregular(f.product, threadIdx.x) ? sh.irregular : sh.regular) = true;

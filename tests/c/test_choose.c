@@ -208,13 +208,16 @@ static void test_few_rows(void) {
         {64, "hopper_small", "hopper_halves"},
         {65, "hopper_halves", "hopper_halves"},
         {128, "hopper_halves", "hopper_halves"},
-        {129, "hopper_halves", "hopper_128x128"},
-        {257, "hopper_halves", "hopper_128x192"},
+        {129, "hopper_halves", "hopper_halves_320x128"},
+        {192, "hopper_halves", "hopper_halves_320x128"},
+        {256, "hopper_halves", "hopper_128x128"},
+        {257, "hopper_halves", "hopper_320x128"},
+        {320, "hopper_halves", "hopper_320x128"},
         {384, "hopper_halves", "hopper_128x192"},
         {512, "hopper_128x256", "hopper_128x256"},
-        {640, "hopper_halves", "hopper_128x192"},
+        {640, "hopper_halves", "hopper_320x128"},
         {1024, "hopper_128x256", "hopper_128x256"},
-        {1025, "hopper_halves", "hopper_128x192"},
+        {1025, "hopper_halves", "hopper_320x128"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         rfi_cuda_problem p = problem_of(expected[i].batch, 8192, 8192, RF_FLOAT32, RF_FLOAT32, RF_MATH_F32);
@@ -230,8 +233,9 @@ static void test_few_rows(void) {
         p.batch_invariant = 1;
         c = choose(&p, &hopper, -1);
         CHECK(is(&c, "hopper_128x256"), "batch-invariant, batch %d: %s", expected[i].batch, c.name);
-        static const char *const others[] = {"hopper_small", "hopper_halves_128x128"};
-        for (size_t k = 0; k < 2; k++) {
+        static const char *const others[] = {
+            "hopper_small", "hopper_halves_128x128", "hopper_320x128", "hopper_halves_320x128"};
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
             c = choose(&p, &hopper, rfi_cuda_kernel_find(others[k]));
             CHECK(!is(&c, others[k]), "%s, which is not for every batch, was forced on a batch-invariant model",
                 others[k]);
@@ -339,6 +343,29 @@ static void test_merged_behind(void) {
         }
 }
 
+/* Groups of rows as equal as can be, in the fewest rows of all rounds, and none of a height that is not compiled. */
+static void test_groups_of_rows(void) {
+    static const struct {
+        int64_t batch, columns;
+        int halves, groups, height;
+    } expected[] = {{0, 8192, 0, 1, 136}, {1, 8192, 1, 1, 136}, {129, 8192, 1, 1, 136}, {257, 8192, 1, 1, 272},
+        {257, 8192, 0, 2, 136}, {320, 8192, 0, 2, 160}, {384, 8192, 0, 2, 192}, {640, 8192, 0, 2, 320},
+        {321, 128, 1, 3, 136}, {1000, 4096, 0, 4, 256}};
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        const int64_t groups = rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].halves);
+        const int height = rfi_turned_height(expected[i].batch, groups);
+        CHECK(groups == expected[i].groups && height == expected[i].height, "%lld rows of %lld columns: %lld of %d",
+            (long long)expected[i].batch, (long long)expected[i].columns, (long long)groups, height);
+    }
+    for (int64_t batch = 1; batch < 5000; batch += 7)
+        for (int64_t columns = 1; columns < 11000; columns += 501)
+            for (int halves = 0; halves < 2; halves++) {
+                const int64_t groups = rfi_turned_groups(batch, columns, halves);
+                CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
+                    (long long)batch, (long long)groups);
+            }
+}
+
 /* Where another kernel was measured to take 1.3 times as long and more. */
 static void test_measured(void) {
     static const struct {
@@ -388,8 +415,8 @@ static void test_measured(void) {
         {RF_FLOAT64, 40, 16, 5000, "few_f64_8x64"},
         {RF_FLOAT64, 7, 701, 36723, "few_f64_8x64"},
         {RF_FLOAT64, 6, 272, 16640, "few_f64_8x64"},
-        {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
-        {RF_BFLOAT16, 1536, 8192, 1024, "hopper_128x128"},
+        {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
+        {RF_BFLOAT16, 130, 28672, 8192, "hopper_halves_320x128"},
         {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x192"},
         {RF_FLOAT16, 1152, 8192, 8192, "hopper_128x192"},
     };
@@ -488,6 +515,7 @@ int main(void) {
     test_few_rows();
     test_blocks();
     test_merged_behind();
+    test_groups_of_rows();
     test_measured();
 #endif
     test_forced();

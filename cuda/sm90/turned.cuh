@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/* More than a hundred rows of 16 bits on Hopper, up to 320 in a tile.
+ *
+ * With so many rows tiles of 128 x 128 are one for each multiprocessor, and wait for what their blocks read of the L2:
+ * the more a tile multiplies of that, the better. And rows that fill no tiles of 128 are multiplied all the same, or
+ * take another round. Here, as in the kernel for few rows, W is the operand
+ * that wgmma takes 64 rows of, and the batch its other side, whose width goes by eights. A batch is cut into groups of
+ * as many rows each; a tile is such a group by 128 features, 64 of each warpgroup.
+ *
+ *   stage: W   128 rows of 64 columns     x   the rows of a group, 64 columns, in two boxes
+ *
+ * The two blocks of a cluster have the same tile, and half of K each: then either finishes 64 of its features, to which
+ * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
+ * rows of x: each loads a box, for both.
+ *
+ * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Kernels
+ * for which that counts, for they have many tiles, are others. */
+#ifndef ROWFOLD_CUDA_SM90_TURNED_CUH
+#define ROWFOLD_CUDA_SM90_TURNED_CUH
+
+#include "common/epilogue.cuh"
+#include "sm90/fold.cuh"
+
+namespace hopper {
+namespace turned {
+
+constexpr int CLUSTER = 2, CONSUMER_THREADS = 2 * 128, BLOCK_THREADS = CONSUMER_THREADS + 128;
+constexpr int FEATURES = RFI_TURNED_COLUMNS, HALF = FEATURES / 2; /* of a tile, and of a warpgroup */
+constexpr int K = 64, ROW = 2 * K; /* columns of a stage, and bytes of a row of it: the swizzle's */
+constexpr int BOXES = 2;           /* of x in a stage */
+constexpr int W_BYTES = FEATURES * ROW;
+constexpr int RING_BYTES = 210 * 1024; /* at most */
+constexpr int FOLDED =
+    5; /* rows of a lane at once: then the warps have few turns with a tile of any height, mostly two */
+constexpr int TILE_BARRIER = 1, OWN_BARRIER = 2; /* by name: of all consumers; of the warpgroup that finishes */
+
+struct Parameters {
+    CUtensorMap x[BOXES], w;    /* of the two boxes of a group's rows; of W unless that is in blocks */
+    int32_t box_rows[BOXES];    /* whole eights in the first; 0: there is none */
+    int32_t group_rows, groups; /* of the batch */
+    int32_t stages, tiles;      /* of K, of a block; of features */
+    int32_t halves;             /* the blocks of a cluster share out K */
+    int64_t w_panel;            /* bytes of a panel of W, if that is in blocks */
+    rfi_cuda_fold fold;
+};
+
+/* PARTS products of NT rows each. */
+template <bool BF16_, int NT_, int PARTS_> struct Config {
+    static constexpr bool BF16 = BF16_, TF32 = false;
+    static constexpr int NT = NT_, PARTS = PARTS_, ROWS = NT * PARTS; /* of a group at most: what lies in the place of
+                                   those that are not there is multiplied as it is, and nobody reads the result */
+    static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
+    static constexpr int SUMS = NT / 2;                          /* of a thread and a product */
+    static constexpr int SENT_BYTES = ROWS * HALF * 4;           /* to the block that finishes them */
+    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4; /* see tile_ld */
+    static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
+    static_assert(STAGES > 2 && STAGE % 1024 == 0 && NT % 8 == 0, "as the swizzle wants it");
+    static_assert(SENT_BYTES <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
+};
+
+typedef uint32_t Address; /* in shared memory */
+
+/* Barriers and stages. */
+struct Shared {
+    Address ring, full, empty, folded; /* the last: nobody of the cluster reads a tile any more in this place */
+    Address drained, arrived;          /* of what a block sends the other: there is room for it there; it is here */
+    float *tile;
+    rfi_cuda_fold *fold; /* a copy of the parameters: see copy_parameters */
+};
+
+/* The tiles of a cluster in turn: those of all groups of rows with the same features are side by side. */
+struct Walk {
+    int at, count; /* of a cluster's tiles, in all groups; those before it */
+    __device__ __forceinline__ bool is_there(const Parameters &p) const {
+        return at < (p.halves ? p.tiles : (p.tiles + 1) / CLUSTER) * p.groups;
+    }
+    __device__ __forceinline__ void advance() { at += gridDim.x / CLUSTER, count++; }
+    __device__ __forceinline__ int group(const Parameters &p) const { return at % p.groups; }
+    __device__ __forceinline__ int tile(const Parameters &p, int rank) const {
+        return p.halves ? at / p.groups : at / p.groups * CLUSTER + rank;
+    }
+};
+__device__ __forceinline__ Walk first_of() { return {(int)blockIdx.x / CLUSTER, 0}; }
+
+/* The ring as one goes round it. */
+struct Ring {
+    int slot, round;
+    template <class C> __device__ __forceinline__ void advance() {
+        if (++slot == C::STAGES) slot = 0, round++;
+    }
+};
+
+/* This block's first stage of K. Both halves have as many, of which the last of the second may be all zeros: what
+ * differs between the blocks the compiler takes for different within a warp, and does not count in uniform registers.
+ */
+__device__ __forceinline__ int first_stage(const Parameters &p, int rank) { return p.halves ? rank * p.stages : 0; }
+
+/* The threads that drive copies have no time to lose: what a stage is loaded from is counted on, not computed anew. One
+ * of them loads W: `ahead`, what the ring takes of the first tile, and then the rest. A block without features loads
+ * another's. */
+template <class C>
+__device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh, int rank, bool ahead) {
+    constexpr int BLOCKS = FEATURES / RFI_BLOCK_ROWS, BLOCK = RFI_BLOCK_ROWS * ROW;
+    const rfi_cuda_product &f = p.fold.product;
+    const uint64_t policy = policy_of(p.groups == 1);
+    const int fetched = min(p.stages, C::STAGES);
+    Ring ring = {0, 0};
+    for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
+        const int tile = min(walk.tile(p, rank), p.tiles - 1), skipped = !ahead && !walk.count ? fetched : 0,
+                  first = first_stage(p, rank) + skipped, end = first_stage(p, rank) + (ahead ? fetched : p.stages);
+        const uint32_t bytes =
+            p.w_panel ? min(BLOCKS, (int)(f.w.ld / RFI_BLOCK_ROWS) - tile * BLOCKS) * BLOCK : W_BYTES;
+        const char *from = (const char *)f.w.data + (int64_t)tile * W_BYTES + first * p.w_panel;
+        if (walk.count) mbarrier_wait(sh.folded, (walk.count - 1) & 1);
+        if (skipped) ring = {skipped % C::STAGES, skipped / C::STAGES};
+#pragma unroll 1
+        for (int k = first; k < end; k++, from += p.w_panel, ring.advance<C>()) {
+            const Address full = sh.full + 8 * ring.slot, to = sh.ring + ring.slot * C::STAGE;
+            if (ring.round) mbarrier_wait(sh.empty + 8 * ring.slot, (ring.round - 1) & 1);
+            mbarrier_arrive_expect(full, bytes);
+            if (p.w_panel) bulk_load(to, from, bytes, full, policy);
+            else tma_load(to, &p.w, full, k * K, tile * FEATURES);
+        }
+        if (ahead) return;
+    }
+}
+
+/* Another x: both boxes, or one for both blocks. */
+template <class C> __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh, int rank) {
+    const int bytes = (p.box_rows[0] + p.box_rows[1]) * ROW;
+    const int first = first_stage(p, rank);
+    Ring ring = {0, 0};
+    rfi_wait_for_previous();
+    for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
+        const int row = walk.group(p) * p.group_rows;
+        if (walk.count) mbarrier_wait(sh.folded, (walk.count - 1) & 1);
+#pragma unroll 1
+        for (int k = first; k < first + p.stages; k++, ring.advance<C>()) {
+            const Address full = sh.full + 8 * ring.slot, to = sh.ring + ring.slot * C::STAGE + W_BYTES;
+            if (ring.round) mbarrier_wait(sh.empty + 8 * ring.slot, (ring.round - 1) & 1);
+            mbarrier_arrive_expect(full, bytes);
+#pragma unroll
+            for (int i = 0; i < BOXES; i++) {
+                const int before = i ? p.box_rows[0] : 0;
+                if (!p.box_rows[i]) continue;
+                if (p.halves) tma_load(to + before * ROW, &p.x[i], full, k * K, row + before);
+                else if (i == rank)
+                    tma_load_multicast(to + before * ROW, &p.x[i], full, k * K, row + before, (1 << CLUSTER) - 1);
+            }
+        }
+    }
+}
+
+/* A warp has read a slot, to which both blocks bring x, or this one alone. */
+__device__ __forceinline__ void release(const Parameters &p, const Shared &sh, int slot, int rank) {
+    const int lane = threadIdx.x % 32;
+    if (lane < CLUSTER && (lane == rank || !p.halves)) mbarrier_arrive_remote(sh.empty + 8 * slot, lane);
+}
+
+/* The sums of a tile over this block's share of K, added by the tensor cores. */
+template <class C> __device__ __forceinline__ void sum_products(
+    float (&total)[C::PARTS][C::SUMS], const Parameters &p, const Shared &sh, Ring &ring, int rank, int warpgroup) {
+    const uint64_t w0 = wgmma_descriptor<ROW>(sh.ring + warpgroup * HALF * ROW),
+                   x0 = wgmma_descriptor<ROW>(sh.ring + W_BYTES);
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) total[part][i] = 0;
+    int previous = 0;
+    for (int k = 0; k < p.stages; k++) {
+        mbarrier_wait(sh.full + 8 * ring.slot, ring.round & 1);
+        const uint64_t at = (uint64_t)ring.slot * (C::STAGE >> 4);
+        wgmma_fence();
+#pragma unroll
+        for (int s = 0; s < K / 16; s++)
+#pragma unroll
+            for (int part = 0; part < C::PARTS; part++)
+                multiply<C>(
+                    total[part], w0 + at + s * (32 >> 4), x0 + at + s * (32 >> 4) + part * (C::NT * ROW >> 4), true);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (k) release(p, sh, previous, rank);
+        previous = ring.slot;
+        ring.advance<C>();
+    }
+    wgmma_wait<0>();
+    release(p, sh, previous, rank);
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++)
+            asm volatile("" : "+f"(total[part][i])::"memory"); /* no use before the wait */
+}
+
+/* Sum i of a thread and a product lies in row i / 4 * 8 + i % 2 of those behind the first, feature i / 2 % 2 * 8. */
+template <class C> __device__ __forceinline__ void store_sums(
+    const float (&total)[C::PARTS][C::SUMS], float *tile, int tile_ld, int first_feature) {
+    const int thread = threadIdx.x % 128, lane = thread % 32;
+    float *const to = tile + lane % 4 * 2 * tile_ld + first_feature + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++)
+            to[(part * C::NT + i / 4 * 8 + i % 2) * tile_ld + i / 2 % 2 * 8] = total[part][i];
+}
+
+/* Of a warpgroup, to the same of the other block, to where its ring was: 16 bytes of a thread behind those of the one
+ * before. */
+constexpr int SENT_STEP = 128 * 16;
+template <class C> __device__ __forceinline__ void send_sums(
+    const float (&total)[C::PARTS][C::SUMS], const Shared &sh, int rank, int turn) {
+    mbarrier_wait(sh.drained, turn);
+    const Address to = address_in(sh.ring + threadIdx.x % 128 * 16, rank ^ 1), bar = address_in(sh.arrived, rank ^ 1);
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i += 4) {
+            const float (&v)[C::SUMS] = total[part];
+            send(to + (part * C::SUMS + i) / 4 * SENT_STEP, v[i], v[i + 1], v[i + 2], v[i + 3], bar);
+        }
+}
+template <class C>
+__device__ __forceinline__ void add_sent(float (&total)[C::PARTS][C::SUMS], const Shared &sh, int turn) {
+    mbarrier_wait(sh.arrived, turn);
+    const Address from = sh.ring + threadIdx.x % 128 * 16;
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i += 4) {
+            const irregular_tile::Words v =
+                irregular_tile::words_of(irregular_tile::load_shared(from + (part * C::SUMS + i) / 4 * SENT_STEP));
+#pragma unroll
+            for (int j = 0; j < 4; j++) total[part][i + j] += __uint_as_float(v.w[j]);
+        }
+}
+
+template <class C>
+__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
+    const rfi_cuda_product &f = p.fold.product;
+    const bool halves = p.halves, sends = halves && warpgroup != rank;
+    const int features = halves ? HALF : FEATURES, tile_ld = features + 4; /* see rfi_fold_tile */
+    Ring ring = {0, 0};
+    copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    rfi_wait_for_previous();
+    for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
+        const int turn = walk.count & 1;
+        const int64_t row0 = (int64_t)walk.group(p) * p.group_rows,
+                      column0 = (int64_t)walk.tile(p, rank) * FEATURES + (halves ? rank * HALF : 0);
+        float total[C::PARTS][C::SUMS];
+        if (halves && threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::SENT_BYTES);
+        sum_products<C>(total, p, sh, ring, rank, warpgroup);
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
+        if (halves) {
+            if (threadIdx.x == 0) mbarrier_arrive_remote(sh.drained, rank ^ 1);
+            if (sends) send_sums<C>(total, sh, rank, turn);
+            else {
+                add_sent<C>(total, sh, turn);
+                barrier_sync(OWN_BARRIER, 128); /* what was sent is read */
+            }
+        }
+        if (!sends) store_sums<C>(total, sh.tile, tile_ld, halves ? 0 : warpgroup * HALF);
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
+        rfi_fold_tile<float, FOLDED>(*sh.fold, sh.tile, tile_ld, row0, (int)min(f.batch - row0, (int64_t)p.group_rows),
+            column0, features, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
+        if (threadIdx.x < CLUSTER) mbarrier_arrive_remote(sh.folded, threadIdx.x);
+    }
+}
+
+template <class C>
+__global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_constant__ Parameters p) {
+    extern __shared__ uint8_t raw[];
+    __shared__ uint64_t full[C::STAGES], empty[C::STAGES], folded, drained, arrived;
+    __shared__ rfi_cuda_fold fold;
+    const Address ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
+    const Shared sh = {ring, shared_address(full), shared_address(empty), shared_address(&folded),
+        shared_address(&drained), shared_address(&arrived), (float *)(raw + (ring - shared_address(raw))), &fold};
+    /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
+     */
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), rank = __shfl_sync(~0u, (int)cluster_rank(), 0);
+    rfi_release_next();
+    if (threadIdx.x == CONSUMER_THREADS) {
+        for (int i = 0; i < C::STAGES; i++) {
+            mbarrier_init(sh.full + 8 * i, 2); /* by two threads */
+            mbarrier_init(sh.empty + 8 * i, (p.halves ? 1 : CLUSTER) * CONSUMER_THREADS / 32);
+        }
+        mbarrier_init(sh.folded, CLUSTER);
+        mbarrier_init(sh.drained, 1);
+        mbarrier_init(sh.arrived, 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    constexpr int PRODUCER = CONSUMER_THREADS / 32;
+    if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, true);
+    __syncwarp();
+    cluster_sync(); /* the barriers of both blocks are there */
+    if (warp < PRODUCER) {
+        registers_raise<240>();
+        consume<C>(p, sh, rank, warp / 4);
+    } else {
+        registers_lower<24>();
+        if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, false);
+        if (warp == PRODUCER + 1 && elect_lane()) produce_x<C>(p, sh, rank);
+    }
+    __syncwarp();
+    cluster_sync(); /* no block leaves while the other may still write to it */
+}
+
+} // namespace turned
+} // namespace hopper
+#endif
