@@ -66,7 +66,7 @@ def _is_width(node: fx.Node) -> bool:
     """h.size(-1) or h.shape[-1]."""
     if node.op == "call_method":
         return node.target == "size" and node.args[1:] == (-1,)
-    read = node.target is getattr and node.args[1] == "shape"
+    read = node.target is getattr and bool(node.args[1] == "shape")
     return read and all(user.target is operator.getitem and user.args[1] == -1 for user in node.users)
 
 
