@@ -19,17 +19,22 @@
 /* Values of K that tensor cores add up in the kernels of several results, of one product of 16 bits. */
 #define RFI_SM90_PART 128
 
-/* Groups of rows of sm90/turned.cuh: of so many at most, by so many features. The height that the tiles of a batch in
- * `groups` are computed with is one that the kernel is compiled for; there are as many groups as make the fewest rows
- * in all rounds over the multiprocessors of a whole device, `halves`: of two blocks a tile. */
-#define RFI_TURNED_ROWS 320
+/* The heights of tiles that sm90/turned.cuh is compiled for, the lowest first: the width of a product, and how many. */
+#define RFI_TURNED_HEIGHTS(HEIGHT) \
+    HEIGHT(136, 1) HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(256, 1) HEIGHT(136, 2) HEIGHT(160, 2)
+#define RFI_TURNED_ROWS 320 /* the last */
 #define RFI_TURNED_COLUMNS 128
+
+/* The height that the tiles of a batch in so many groups of rows are computed with; and in how many groups they are the
+ * fewest rows in all rounds over the multiprocessors of a whole device, `halves`: of two blocks a tile. */
 static inline int rfi_turned_height(int64_t batch, int64_t groups) {
-    static const int heights[] = {136, 160, 192, 256, 272};
+#define RFI_HEIGHT(width, products) (width) * (products),
+    static const int heights[] = {RFI_TURNED_HEIGHTS(RFI_HEIGHT)};
+#undef RFI_HEIGHT
     const int64_t rows = (batch + groups - 1) / groups;
-    for (unsigned i = 0; i < sizeof heights / sizeof *heights; i++)
-        if (rows <= heights[i]) return heights[i];
-    return RFI_TURNED_ROWS;
+    unsigned i = 0;
+    while (heights[i] < rows && heights[i] < RFI_TURNED_ROWS) i++;
+    return heights[i];
 }
 static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int halves) {
     enum { BLOCKS = 132, MORE = 3 };

@@ -45,12 +45,11 @@ template <int NT, int PARTS> cudaError_t launch_for(const rfi_cuda_fold &f, bool
 cudaError_t launch_rows(const rfi_cuda_fold &f, bool halves, cudaStream_t stream) {
     const int64_t batch = f.product.batch;
     switch (rfi_turned_height(batch, rfi_turned_groups(batch, f.product.out_features, halves))) {
-    case 136: return launch_for<136, 1>(f, halves, stream);
-    case 160: return launch_for<160, 1>(f, halves, stream);
-    case 192: return launch_for<192, 1>(f, halves, stream);
-    case 256: return launch_for<256, 1>(f, halves, stream);
-    case 272: return launch_for<136, 2>(f, halves, stream);
-    default: return launch_for<RFI_TURNED_ROWS / 2, 2>(f, halves, stream);
+#define HEIGHT(width, products) \
+    case width *products: return launch_for<width, products>(f, halves, stream);
+        RFI_TURNED_HEIGHTS(HEIGHT)
+#undef HEIGHT
+    default: return cudaErrorInvalidConfiguration;
     }
 }
 
