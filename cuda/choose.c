@@ -520,12 +520,21 @@ int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in
     return x_dtype == RF_FLOAT32 ? w_dtype == RF_BFLOAT16 ? 3 : 2 : x_dtype == RF_FLOAT16 ? 2 : 1;
 }
 
+/* Products of term `i` of x are taken with those terms of W whose number and i are together below the larger number of
+ * terms. */
+static int products_of(int i, int x_terms, int w_terms) {
+    const int x = x_terms ? x_terms : 1, w = w_terms ? w_terms : 1;
+    return (int)least(w, (x > w ? x : w) - i);
+}
+
 int rfi_cuda_products(int x_terms, int w_terms) {
-    const int x = x_terms ? x_terms : 1, w = w_terms ? w_terms : 1, most = x > w ? x : w;
     int products = 0;
-    for (int i = 0; i < x; i++)
-        for (int j = 0; j < w; j++) products += i + j < most;
+    for (int i = 0; i < (x_terms ? x_terms : 1); i++) products += products_of(i, x_terms, w_terms);
     return products;
+}
+
+int rfi_cuda_last_meets_first(int x_terms, int w_terms) {
+    return products_of(x_terms ? x_terms - 1 : 0, x_terms, w_terms) == 1;
 }
 
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {

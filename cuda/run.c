@@ -48,7 +48,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         .w_infinite = r->p->w_infinite,
         .w_several = r->p->w_several,
         .last_meets_first =
-            terms >= (l->problem.w_terms ? l->problem.w_terms : 1) && !r->p->w_infinite && !r->p->w_several,
+            rfi_cuda_last_meets_first(terms, l->problem.w_terms) && !r->p->w_infinite && !r->p->w_several,
         .verdicts = r->p->verdicts,
         .scale = (float *)(workspace + l->scale),
         .irregular = (uint8_t *)(workspace + l->flag),

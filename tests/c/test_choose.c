@@ -67,6 +67,11 @@ static void test_terms(void) {
     CHECK(rfi_cuda_products(0, 0) == 1 && rfi_cuda_products(1, 2) == 2 && rfi_cuda_products(2, 2) == 3 &&
             rfi_cuda_products(3, 1) == 3 && rfi_cuda_products(3, 3) == 6,
         "the products of terms");
+    CHECK(rfi_cuda_last_meets_first(1, 1) && rfi_cuda_last_meets_first(2, 2) && rfi_cuda_last_meets_first(3, 3) &&
+            rfi_cuda_last_meets_first(3, 0) && rfi_cuda_last_meets_first(2, 1),
+        "the last term of x meets others than the first of W");
+    CHECK(!rfi_cuda_last_meets_first(1, 2) && !rfi_cuda_last_meets_first(1, 3) && !rfi_cuda_last_meets_first(2, 3),
+        "all that a term of x meets counts");
 }
 
 /* To the byte. */
