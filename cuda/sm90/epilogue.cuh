@@ -13,6 +13,17 @@
 
 namespace hopper {
 
+/* For rfi_fold_tile, which is not inlined, by `threads` threads; there before any of them has passed another barrier.
+ * As memory, not as constants: of those a warp reads one at a time. All but the results, which a fold does not write.
+ */
+__device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to, int thread, int threads) {
+    const uint64_t *from = (const uint64_t *)&f;
+    asm volatile("" : "+l"(from));
+    constexpr int WORDS = offsetof(rfi_cuda_fold, visitor.num_results) / sizeof *from;
+    static_assert(offsetof(rfi_cuda_fold, visitor.num_results) % sizeof *from == 0, "whole words");
+    for (int i = thread; i < WORDS; i += threads) ((uint64_t *)to)[i] = from[i];
+}
+
 /* Registers have no run-time index: a branch a chunk instead. */
 #define CHUNKS(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
 

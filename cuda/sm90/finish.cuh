@@ -8,16 +8,6 @@
 
 namespace hopper {
 
-/* For a function that is not inlined, by `threads` threads; there before any of them has passed another barrier. As
- * memory, not as constants: of those a warp reads one at a time. All but the results, which a fold does not write. */
-__device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to, int thread, int threads) {
-    const uint64_t *from = (const uint64_t *)&f;
-    asm volatile("" : "+l"(from));
-    constexpr int WORDS = offsetof(rfi_cuda_fold, visitor.num_results) / sizeof *from;
-    static_assert(offsetof(rfi_cuda_fold, visitor.num_results) % sizeof *from == 0, "whole words");
-    for (int i = thread; i < WORDS; i += threads) ((uint64_t *)to)[i] = from[i];
-}
-
 /* Draws a ticket for what one thread or several wrote before a barrier that this one has passed. True for the last of
  * `holders`; everything the others wrote before theirs is then visible to this thread, and to those that it tells. */
 __device__ __forceinline__ bool draw(unsigned *ticket, int holders) {
