@@ -31,8 +31,8 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, bool halves, cudaS
     Parameters p;
     cudaError_t error = fill(&p, f, halves);
     if (!error)
-        error = launch_blocks((const void *)turned_kernel<C>, &p, f, (int64_t)p.tiles * p.groups * (halves ? 2 : 1),
-            CLUSTER, BLOCK_THREADS, C::SHARED, stream);
+        error = launch_blocks((const void *)turned_kernel<C>, &p, f, (int64_t)cluster_tiles(p) * CLUSTER, CLUSTER,
+            BLOCK_THREADS, C::SHARED, stream);
     return error ? error : finish_apart(f, 0, (int)rfi_tiles(f.product.out_features, RFI_FOLD_COLUMNS), stream);
 }
 

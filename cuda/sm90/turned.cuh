@@ -68,12 +68,15 @@ struct Shared {
     rfi_cuda_fold *fold; /* a copy of the parameters: see copy_parameters */
 };
 
+/* Tiles of clusters, in all groups. */
+__host__ __device__ __forceinline__ int cluster_tiles(const Parameters &p) {
+    return (p.halves ? p.tiles : (p.tiles + 1) / CLUSTER) * p.groups;
+}
+
 /* The tiles of a cluster in turn: those of all groups of rows with the same features are side by side. */
 struct Walk {
-    int at, count; /* of a cluster's tiles, in all groups; those before it */
-    __device__ __forceinline__ bool is_there(const Parameters &p) const {
-        return at < (p.halves ? p.tiles : (p.tiles + 1) / CLUSTER) * p.groups;
-    }
+    int at, count; /* of cluster_tiles; tiles before it */
+    __device__ __forceinline__ bool is_there(const Parameters &p) const { return at < cluster_tiles(p); }
     __device__ __forceinline__ void advance() { at += gridDim.x / CLUSTER, count++; }
     __device__ __forceinline__ int group(const Parameters &p) const { return at % p.groups; }
     __device__ __forceinline__ int tile(const Parameters &p, int rank) const {
