@@ -166,9 +166,11 @@ static int plan_gathers(const rfi_plan *plan) {
 }
 
 /* The kernel of a pass. Weights that are not there yet: as they will be loaded, unless they are lent. */
-static void choose_kernel(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_passes *passes, int pass,
-    int64_t batch, const rfi_cuda_figures *figures, rfi_cuda_choice *choice) {
-    const int forced = p ? p->forced : -1;
+static rf_status choose_kernel(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_passes *passes,
+    int pass, int64_t batch, const rfi_cuda_figures *figures, rfi_cuda_choice *choice) {
+    int forced = p ? p->forced : -1;
+    const rf_status status = p ? RF_OK : rfi_cuda_forced(&forced);
+    if (status) return status;
     rfi_cuda_problem problem = rfi_cuda_problem_of(spec, p, &passes->at[pass], batch, spec->x_dtype);
     if (!p) {
         const rfi_cuda_problem hardest =
@@ -176,9 +178,10 @@ static void choose_kernel(const rfi_spec *spec, const rfi_cuda_prepared *p, cons
         problem.w_panel = rfi_cuda_weight_panel(&hardest, figures, forced);
     }
     rfi_cuda_choose(&problem, figures, forced, choice);
-    if (problem.out_features == spec->plan.out_features) return;
+    if (problem.out_features == spec->plan.out_features) return RF_OK;
     problem.out_features = spec->plan.out_features;
     rfi_cuda_choose(&problem, figures, (int)choice->kernel, choice);
+    return RF_OK;
 }
 
 /* Which steps on logits each pass computes as multiply-adds: nothing of rows of columns alone, or of results that are
@@ -195,7 +198,8 @@ static rf_status lower(const rfi_spec *spec, const void *prepared, int64_t batch
         const rfi_cuda_pass *pass = &passes.at[i];
         rfi_cuda_choice choice;
         rfi_steps steps;
-        choose_kernel(spec, p, &passes, i, batch, &figures, &choice);
+        status = choose_kernel(spec, p, &passes, i, batch, &figures, &choice);
+        if (status) return status;
         if (!choice.affine || pass->reduction == RF_OP_NONE) continue;
         rfi_cuda_pre_steps(&spec->plan, &spec->plan.branches[pass->like], pass, &steps);
         rfi_cuda_affine_tell(&spec->plan, &steps, log);
@@ -214,7 +218,8 @@ static rf_status estimate(const rfi_spec *spec, const void *prepared, int64_t ba
     int count = 0; /* of passes over all of W */
     int64_t columns = 0;
     for (int i = passes.count ? passes.count - 1 : 0; i >= 0; i--) {
-        choose_kernel(spec, p, &passes, i, batch, &figures, &one);
+        status = choose_kernel(spec, p, &passes, i, batch, &figures, &one);
+        if (status) return status;
         rfi_cuda_ahead ahead = {.behind = 1};
         if (i < passes.count && passes.at[i].role == RFI_CUDA_SEARCHES)
             ahead = rfi_cuda_ahead_of(&spec->plan, &passes, passes.at[i].before, &one, batch);

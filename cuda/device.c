@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
@@ -101,6 +102,16 @@ rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures) {
     if (!status) *figures = *known;
     pthread_mutex_unlock(&mutex);
     return status;
+}
+
+rf_status rfi_cuda_forced(int *forced) {
+    const char *name = getenv("ROWFOLD_CUDA_KERNEL");
+    *forced = -1;
+    if (!name || !*name) return RF_OK;
+    *forced = rfi_cuda_kernel_find(name);
+    return *forced < 0 ? rfi_error(RF_INVALID_ARGUMENT,
+                             "ROWFOLD_CUDA_KERNEL is \"%.40s\", which is no kernel of the CUDA backend", name)
+                       : RF_OK;
 }
 
 /* A pool is never destroyed. A model's own would be with the model, and cudaMemPoolDestroy beside another thread's

@@ -20,6 +20,9 @@ rf_status rfi_cuda_check_pointer(const char *name, const void *pointer, int devi
 
 rf_status rfi_cuda_get_figures(int device, rfi_cuda_figures *figures);
 
+/* Index of the kernel that ROWFOLD_CUDA_KERNEL names, -1 where it is not set; RF_INVALID_ARGUMENT if there is none. */
+rf_status rfi_cuda_forced(int *forced);
+
 /* The device's memory pool for workspaces. It keeps what is freed while anyone holds it, so that memory is had from the
  * device once; the last to let go gives it back, all but a little. */
 rf_status rfi_cuda_take_pool(int device, cudaMemPool_t *pool);

@@ -316,8 +316,9 @@ static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, c
 
 /* Without weights: for whatever form they will be kept in. */
 static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *call, size_t *most) {
-    rfi_cuda_prepared plain = {.forced = -1};
+    rfi_cuda_prepared plain = {0};
     rf_status status = rfi_cuda_get_figures(spec->device, &plain.figures);
+    if (!status) status = rfi_cuda_forced(&plain.forced);
     if (status) return status;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features),

@@ -450,16 +450,6 @@ static rf_status keep_weights(
     return p->w_terms ? keep_terms(p, spec, weights) : keep_stored(p, spec, weights);
 }
 
-static rf_status choose_kernel(rfi_cuda_prepared *p) {
-    const char *name = getenv("ROWFOLD_CUDA_KERNEL");
-    p->forced = -1;
-    if (!name || !*name) return RF_OK;
-    p->forced = rfi_cuda_kernel_find(name);
-    return p->forced < 0 ? rfi_error(RF_INVALID_ARGUMENT,
-                               "ROWFOLD_CUDA_KERNEL is \"%.40s\", which is no kernel of the CUDA backend", name)
-                         : RF_OK;
-}
-
 /* Kernels read all of it. */
 static rf_status check_pointers(const rfi_spec *spec, const rfi_weight_view *weights) {
     rf_status status = RF_OK;
@@ -497,7 +487,7 @@ rf_status rfi_cuda_prepare(const rfi_spec *spec, const rfi_weight_view *weights,
     p->device = spec->device;
     int before;
     rf_status status = rfi_cuda_fill_programs(p, &spec->plan, spec->weight_dtype);
-    if (!status) status = choose_kernel(p);
+    if (!status) status = rfi_cuda_forced(&p->forced);
     if (!status) status = rfi_cuda_enter(p->device, &before);
     if (status) {
         rfi_cuda_layouts_destroy(p->layouts);

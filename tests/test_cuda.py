@@ -541,6 +541,7 @@ def test_few_rows_by_blocks_of_weights(kind: str, monkeypatch: pytest.MonkeyPatc
     """W in blocks, as the library keeps it for other kernels, and in rows, where this kernel is forced: the same bits.
     In two terms and in three.
     """
+    monkeypatch.delenv(FORCE, raising=False)
     streamed = 0
     for batch, k, n in ((1, 2400, 300), (5, 3000, 100), (3, 2382, 697), (2, 4097, 130), (8, 6000, 65)):
         for chain in ("linear", "linear | logsumexp"):

@@ -144,6 +144,22 @@ def test_workspaces_are_large_enough_for_any_weights(types: str, shape: tuple[in
             assert model.workspace_size(batch) <= before
 
 
+def test_a_forced_kernel_before_there_are_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What explain says then is of that kernel, and an unknown name is an error of the same words everywhere."""
+    _, w, b = tame(16)
+    for kernel in each(monkeypatch, ["stream_8x64", "mma_64x64", "mma_128x128"]):
+        with rowfold.Model("linear | logsumexp", K, N, backend="cuda") as model:
+            before = model.explain(8, "json")
+            model.load_weights(w, b)
+            assert before["kernel"].split(",")[0] == model.explain(8, "json")["kernel"].split(",")[0] == kernel
+            assert model.workspace_size(8) <= before["workspace_bytes"]
+    monkeypatch.setenv(FORCE, "mma_8x8")
+    with rowfold.Model("linear | logsumexp", K, N, backend="cuda") as model:
+        for call in (lambda: model.explain(8), lambda: model.load_weights(w, b)):
+            with pytest.raises(rowfold.InvalidArgumentError, match='"mma_8x8", which is no kernel'):
+                call()
+
+
 def test_weights_of_16_bits_that_become_infinite() -> None:
     """The form follows updates there and back."""
     x, w, b = tame(40)
