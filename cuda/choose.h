@@ -21,9 +21,11 @@
 
 /* The heights of tiles that sm90/turned.cuh is compiled for, the lowest first: the width of a product, and how many. */
 #define RFI_TURNED_HEIGHTS(HEIGHT) \
-    HEIGHT(136, 1) HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(256, 1) HEIGHT(136, 2) HEIGHT(160, 2)
+    HEIGHT(136, 1)                 \
+    HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(224, 1) HEIGHT(256, 1) HEIGHT(136, 2) HEIGHT(144, 2) HEIGHT(160, 2)
 #define RFI_TURNED_ROWS 320 /* the last */
 #define RFI_TURNED_COLUMNS 128
+#define RFI_TURNED_STATES (1 << 21) /* of all rows at most, of 64 columns: 16 MiB */
 
 /* The height that the tiles of a batch in so many groups of rows are computed with; and in how many groups they are the
  * fewest rows in all rounds over the multiprocessors of a whole device, `halves`: of two blocks a tile. */

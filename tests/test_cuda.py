@@ -151,8 +151,9 @@ def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.Mon
     several; features that fill no tile and no pair of tiles; W in blocks and as it is lent; the same bits every time.
     """
     monkeypatch.setenv(FORCE, kernel)
-    columns = {1: 7, 8: 64, 9: 100, 136: 129, 137: 300, 185: 190, 256: 8000, 257: 1000, 300: 130, 320: 70, 321: 257}
-    for batch, n in {**columns, 800: 10_240, 1537: 1500}.items():
+    columns = {1: 7, 8: 64, 9: 100, 136: 129, 137: 300, 185: 190, 224: 500, 256: 8000, 257: 1000, 288: 70, 300: 130}
+    many = {144: 20_600 if k > 200 else 40_960, 210: 12_290}  # states of a row, merged by a warp in one round and more
+    for batch, n in {**columns, 320: 70, 321: 257, 800: 10_240, 1537: 1500, **many}.items():
         case = _case("linear | mul(@v) | logsumexp", batch, k, n, dtype, "kernelbench")
         rng = np.random.default_rng(batch)
         case = replace(case, vectors={"v": store(rng.normal(size=n), dtype)})
@@ -575,7 +576,7 @@ def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.Monke
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     monkeypatch.setenv(FORCE, kernel)
     rng = np.random.default_rng(0)
-    rows, k, n = 13008, 8, 10_000 if kernel.endswith("320x128") else 16592  # which merge no more states of a row
+    rows, k, n = 13008, 8, 10_000 if kernel.endswith("320x128") else 16592  # which have no more states
     data = Data(rng.normal(size=(rows, k)), rng.normal(size=(n, k)) / np.sqrt(8), rng.normal(size=n))
     case = make_case("linear | logsumexp", data, dtype="bfloat16", x_dtype="bfloat16")
     some = replace(case, x=case.x[::271])

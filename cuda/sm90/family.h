@@ -23,10 +23,10 @@ static int runs_hopper_192(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
     return runs_hopper(p, f) && p->w_terms <= 1 && p->x_terms <= 1 && !in_tf32(p) && p->reduction && !p->alike;
 }
 
-/* 16-bit values as they are stored, and so few columns that a kernel behind it merges the states of all. */
+/* 16-bit values as they are stored. A kernel behind it merges the states of all columns. */
 static int runs_hopper_turned(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper(p, f) && !p->w_terms && !p->x_terms && p->reduction && !p->batch_invariant &&
-        p->out_features <= RFI_SM90_JOINED * 64;
+        p->batch <= RFI_TURNED_STATES / ceil_div(p->out_features, STATE_COLUMNS);
 }
 
 static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -72,7 +72,7 @@ static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .
 static const family HOPPER_HALVES = {HOPPER_TILES, .halves = 1, .single = 0.945};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1, .by_rows = 1
-static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 2.2e-6};
+static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS};
 static const family HOPPER_TURNED_HALVES = {TURNED, .halves = 1};
 #undef TURNED
 static const family HOPPER_SMALL =

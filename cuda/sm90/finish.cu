@@ -12,8 +12,8 @@ namespace hopper {
 namespace {
 
 constexpr int FINISH_THREADS = 128;
-constexpr int LANES = 16;                     /* that merge the states of a row, pairs, */
-constexpr int EACH = RFI_SM90_JOINED / LANES; /* so many states at most */
+constexpr int LANES = 16, ALL_LANES = 32;     /* that merge the states of a row, pairs: of few, and of more */
+constexpr int EACH = RFI_SM90_JOINED / LANES; /* so many states at a time */
 static_assert(EACH % 2 == 0, "whole pairs");
 
 struct Finish {
@@ -43,33 +43,51 @@ template <class R> __device__ __forceinline__ State<1> join_loaded(const State<1
     return s;
 }
 
-/* LANES threads a row, whose loads are all on their way at once. */
-__global__ __launch_bounds__(FINISH_THREADS) void finish_kernel(const __grid_constant__ Finish p) {
-    const int64_t row = ((int64_t)blockIdx.x * FINISH_THREADS + threadIdx.x) / LANES;
-    const int lane = threadIdx.x % LANES;
-    rfi_release_next();
-    const int pairs = (p.slots + 1) / 2, mine = (pairs - lane + LANES - 1) / LANES; /* of this lane */
-    const int count = 2 * mine - (p.slots % 2 && mine && (mine - 1) * LANES + lane == pairs - 1);
-    const float4 *from =
-        (const float4 *)((const State<1> *)p.visitor.partials + row * p.visitor.num_partials + p.first) + lane;
-    rfi_wait_for_previous();
-    const bool there = row < p.visitor.batch && !(p.irregular && p.irregular[row]);
-    State<1> v[EACH];
+/* A lane's share of the first states of a row, as many as its lanes hold, all on their way at once; and how many. */
+template <int LANES>
+__device__ __forceinline__ int load_states(State<1> (&v)[EACH], const float4 *states, int slots, int lane, bool there) {
+    slots = min(slots, LANES * EACH);
+    const int pairs = (slots + 1) / 2, mine = (pairs - lane + LANES - 1) / LANES; /* of this lane */
+    const int count = 2 * mine - (slots % 2 && mine && (mine - 1) * LANES + lane == pairs - 1);
 #pragma unroll
     for (int i = 0; i < EACH / 2; i++) {
+        const float4 *const from = states + lane + i * LANES;
         float4 pair = {};
-        if (there && 2 * i + 1 < count) pair = __ldcg(from + i * LANES);
+        if (there && 2 * i + 1 < count) pair = __ldcg(from);
         if (there && 2 * i + 1 == count) { /* the last, whose other half nobody has written */
-            const float2 half = __ldcg((const float2 *)(from + i * LANES));
+            const float2 half = __ldcg((const float2 *)from);
             pair = {half.x, half.y, 0, 0};
         }
         v[2 * i] = {pair.x, {pair.y}}, v[2 * i + 1] = {pair.z, {pair.w}};
     }
+    return there ? count : 0;
+}
+
+/* LANES threads a row. */
+template <int LANES> __global__ __launch_bounds__(FINISH_THREADS) void finish_kernel(const __grid_constant__ Finish p) {
+    const int64_t row = ((int64_t)blockIdx.x * FINISH_THREADS + threadIdx.x) / LANES;
+    const int lane = threadIdx.x % LANES;
+    rfi_release_next();
+    const float4 *const states =
+        (const float4 *)((const State<1> *)p.visitor.partials + row * p.visitor.num_partials + p.first);
+    rfi_wait_for_previous();
+    const bool there = row < p.visitor.batch && !(p.irregular && p.irregular[row]);
+    State<1> v[EACH];
+    const int count = load_states<LANES>(v, states, p.slots, lane, there);
     float value = 0;
     bool gives = false;
     with_reduction<1>(p.visitor.chain.reduction, [&](auto of) {
         typedef decltype(of) R;
-        State<1> all[1] = {join_loaded<R>(v, there ? count : 0)};
+        State<1> all[1] = {join_loaded<R>(v, count)};
+        if constexpr (LANES == ALL_LANES) {
+#pragma unroll 1
+            for (int done = LANES * EACH; done < p.slots; done += LANES * EACH) {
+                State<1> next[EACH];
+                const int more = load_states<LANES>(next, states + done / 2, p.slots - done, lane, there);
+                const State<1> joined[1] = {join_loaded<R>(next, more)};
+                rfi_join_states<R>(all[0], joined);
+            }
+        }
         rfi_join_lanes<R, LANES>(all);
         if (there && lane == 0)
             rfi_finish_state<R>(p.visitor, row, all[0],
@@ -78,13 +96,17 @@ __global__ __launch_bounds__(FINISH_THREADS) void finish_kernel(const __grid_con
     if (gives) rfi_store_number(p.visitor, row, value);
 }
 
+template <int LANES> cudaError_t launch_finish(const Finish &p, cudaStream_t stream) {
+    return rfi_launch(finish_kernel<LANES>, &p,
+        dim3((unsigned)((p.visitor.batch * LANES + FINISH_THREADS - 1) / FINISH_THREADS)), FINISH_THREADS, 0, stream,
+        true);
+}
+
 } // namespace
 } // namespace hopper
 
 extern "C" cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots, cudaStream_t stream) {
     using namespace hopper;
     const Finish p = {fold->visitor, fold->product.irregular, first, slots};
-    return rfi_launch(finish_kernel, &p,
-        dim3((unsigned)((p.visitor.batch * LANES + FINISH_THREADS - 1) / FINISH_THREADS)), FINISH_THREADS, 0, stream,
-        true);
+    return slots <= RFI_SM90_JOINED ? launch_finish<LANES>(p, stream) : launch_finish<ALL_LANES>(p, stream);
 }

@@ -29,9 +29,7 @@ constexpr int FEATURES = RFI_TURNED_COLUMNS, HALF = FEATURES / 2; /* of a tile, 
 constexpr int K = 64, ROW = 2 * K; /* columns of a stage, and bytes of a row of it: the swizzle's */
 constexpr int BOXES = 2;           /* of x in a stage */
 constexpr int W_BYTES = FEATURES * ROW;
-constexpr int RING_BYTES = 210 * 1024; /* at most */
-constexpr int FOLDED =
-    5; /* rows of a lane at once: then the warps have few turns with a tile of any height, mostly two */
+constexpr int RING_BYTES = 210 * 1024;           /* at most */
 constexpr int TILE_BARRIER = 1, OWN_BARRIER = 2; /* by name: of all consumers; of the warpgroup that finishes */
 
 struct Parameters {
@@ -50,9 +48,11 @@ template <bool BF16_, int NT_, int PARTS_> struct Config {
     static constexpr int NT = NT_, PARTS = PARTS_, ROWS = NT * PARTS; /* of a group at most: what lies in the place of
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
-    static constexpr int SUMS = NT / 2;                          /* of a thread and a product */
-    static constexpr int SENT_BYTES = ROWS * HALF * 4;           /* to the block that finishes them */
-    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4; /* see tile_ld */
+    static constexpr int SUMS = NT / 2;                              /* of a thread and a product */
+    static constexpr int FOLDED = ROWS > 160 && ROWS <= 256 ? 4 : 5; /* rows of a lane at once: then the warps have few
+                                   turns with a tile, mostly two, and little of the last is of no row */
+    static constexpr int SENT_BYTES = ROWS * HALF * 4;               /* to the block that finishes them */
+    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4;     /* see tile_ld */
     static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
     static_assert(STAGES > 2 && STAGE % 1024 == 0 && NT % 8 == 0, "as the swizzle wants it");
     static_assert(SENT_BYTES <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
@@ -263,8 +263,9 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
         }
         if (!sends) store_sums<C>(total, sh.tile, tile_ld, halves ? 0 : warpgroup * HALF);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
-        rfi_fold_tile<float, FOLDED>(*sh.fold, sh.tile, tile_ld, row0, (int)min(f.batch - row0, (int64_t)p.group_rows),
-            column0, features, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
+        rfi_fold_tile<float, C::FOLDED>(*sh.fold, sh.tile, tile_ld, row0,
+            (int)min(f.batch - row0, (int64_t)p.group_rows), column0, features, nullptr, threadIdx.x,
+            CONSUMER_THREADS / 32);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
         if (threadIdx.x < CLUSTER) mbarrier_arrive_remote(sh.folded, threadIdx.x);
