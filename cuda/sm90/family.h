@@ -72,7 +72,7 @@ static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .
 static const family HOPPER_HALVES = {HOPPER_TILES, .halves = 1, .single = 0.945};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1, .by_rows = 1
-static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS};
+static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 4e-6};
 static const family HOPPER_TURNED_HALVES = {TURNED, .halves = 1};
 #undef TURNED
 static const family HOPPER_SMALL =

@@ -355,7 +355,8 @@ static void test_groups_of_rows(void) {
         int halves, groups, height;
     } expected[] = {{0, 8192, 0, 1, 136}, {1, 8192, 1, 1, 136}, {129, 8192, 1, 1, 136}, {257, 8192, 1, 1, 272},
         {257, 8192, 0, 2, 136}, {320, 8192, 0, 2, 160}, {384, 8192, 0, 2, 192}, {640, 8192, 0, 2, 320},
-        {321, 128, 1, 3, 136}, {1000, 4096, 0, 4, 256}};
+        {224, 8192, 1, 1, 224}, {273, 8192, 1, 1, 288}, {321, 128, 1, 3, 136}, {1000, 4096, 0, 4, 256},
+        {257, 128256, 0, 1, 272}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const int64_t groups = rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].halves);
         const int height = rfi_turned_height(expected[i].batch, groups);
@@ -363,12 +364,24 @@ static void test_groups_of_rows(void) {
             (long long)expected[i].batch, (long long)expected[i].columns, (long long)groups, height);
     }
     for (int64_t batch = 1; batch < 5000; batch += 7)
-        for (int64_t columns = 1; columns < 11000; columns += 501)
+        for (int64_t columns = 1; columns < 140000; columns = columns * 3 / 2 + 100)
             for (int halves = 0; halves < 2; halves++) {
                 const int64_t groups = rfi_turned_groups(batch, columns, halves);
                 CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
                     (long long)batch, (long long)groups);
             }
+    const int kernel = rfi_cuda_kernel_find("hopper_320x128");
+    for (int64_t columns = 64; columns < 200000; columns *= 2) {
+        rfi_cuda_problem p =
+            problem_of(RFI_TURNED_STATES / (columns / 64), 64, columns, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+        rfi_cuda_choice c = choose(&p, &hopper, kernel);
+        CHECK(is(&c, "hopper_320x128"), "%lld rows of %lld columns by %s", (long long)p.batch, (long long)columns,
+            c.name);
+        p.batch++;
+        c = choose(&p, &hopper, kernel);
+        CHECK(!is(&c, "hopper_320x128"), "%lld rows of %lld columns have too many states", (long long)p.batch,
+            (long long)columns);
+    }
 }
 
 /* Where another kernel was measured to take 1.3 times as long and more. */
@@ -420,7 +433,12 @@ static void test_measured(void) {
         {RF_FLOAT64, 40, 16, 5000, "few_f64_8x64"},
         {RF_FLOAT64, 7, 701, 36723, "few_f64_8x64"},
         {RF_FLOAT64, 6, 272, 16640, "few_f64_8x64"},
+        {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
+        {RF_BFLOAT16, 1536, 8192, 1024, "hopper_halves_320x128"},
         {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
+        {RF_BFLOAT16, 257, 4096, 14336, "hopper_320x128"},
+        {RF_BFLOAT16, 257, 8192, 28672, "hopper_320x128"},
+        {RF_BFLOAT16, 129, 4096, 128256, "hopper_320x128"},
         {RF_BFLOAT16, 130, 28672, 8192, "hopper_halves_320x128"},
         {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x192"},
         {RF_FLOAT16, 1152, 8192, 8192, "hopper_128x192"},
