@@ -13,8 +13,8 @@
  * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
  * rows of x: each loads a box, for both.
  *
- * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Kernels
- * for which that counts, for they have many tiles, are others. */
+ * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Where there
+ * are many tiles that counts, and is worth it for rows that would leave much of other tiles empty. */
 #ifndef ROWFOLD_CUDA_SM90_TURNED_CUH
 #define ROWFOLD_CUDA_SM90_TURNED_CUH
 
