@@ -445,7 +445,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
     const double states = c->apart ? 0 : tiles(p->out_features, STATE_COLUMNS);
-    const double folded_rows = shared->turned ? rows : merged_rows; /* what lies there is exchanged and stored as well */
+    const double folded_rows =
+        shared->turned ? rows : merged_rows; /* what lies there is exchanged and stored as well */
     const double fold = k->fold * 1e-6 * (shared->by_rows ? 0.2 + 0.8 * folded_rows / k->tile_rows : 1);
     const double turns = shared->shares == 1 && row_tiles > sms
         ? ceil(row_tiles / sms)
