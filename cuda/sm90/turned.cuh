@@ -3,9 +3,9 @@
  *
  * With so many rows tiles of 128 x 128 are one for each multiprocessor, and wait for what their blocks read of the L2:
  * the more a tile multiplies of that, the better. And rows that fill no tiles of 128 are multiplied all the same, or
- * take another round. Here, as in the kernel for few rows, W is the operand
- * that wgmma takes 64 rows of, and the batch its other side, whose width goes by eights. A batch is cut into groups of
- * as many rows each; a tile is such a group by 128 features, 64 of each warpgroup.
+ * take another round. Here, as in the kernel for few rows, W is the operand that wgmma takes 64 rows of, and the batch
+ * its other side, whose width goes by eights. A batch is cut into groups of as many rows each; a tile is such a group
+ * by 128 features, 64 of each warpgroup.
  *
  *   stage: W   128 rows of 64 columns     x   the rows of a group, 64 columns, in two boxes
  *
@@ -13,8 +13,8 @@
  * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
  * rows of x: each loads a box, for both.
  *
- * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Where there
- * are many tiles that counts, and is worth it for rows that would leave much of other tiles empty. */
+ * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Where
+ * there are many tiles that counts, and is worth it for rows that would leave much of other tiles empty. */
 #ifndef ROWFOLD_CUDA_SM90_TURNED_CUH
 #define ROWFOLD_CUDA_SM90_TURNED_CUH
 
