@@ -48,11 +48,10 @@ template <bool BF16_, int NT_, int PARTS_> struct Config {
     static constexpr int NT = NT_, PARTS = PARTS_, ROWS = NT * PARTS; /* of a group at most: what lies in the place of
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
-    static constexpr int SUMS = NT / 2;                              /* of a thread and a product */
-    static constexpr int FOLDED = ROWS > 160 && ROWS <= 256 ? 4 : 5; /* rows of a lane at once: then the warps have few
-                                   turns with a tile, mostly two, and little of the last is of no row */
-    static constexpr int SENT_BYTES = ROWS * HALF * 4;               /* to the block that finishes them */
-    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4;     /* see tile_ld */
+    static constexpr int SUMS = NT / 2; /* of a thread and a product */
+    static constexpr int FOLDED = 5;    /* rows of a lane at once: then the warps have few turns with a tile */
+    static constexpr int SENT_BYTES = ROWS * HALF * 4;           /* to the block that finishes them */
+    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4; /* see tile_ld */
     static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
     static_assert(STAGES > 2 && STAGE % 1024 == 0 && NT % 8 == 0, "as the swizzle wants it");
     static_assert(SENT_BYTES <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
@@ -267,8 +266,9 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
             (int)min(f.batch - row0, (int64_t)p.group_rows), column0, features, nullptr, threadIdx.x,
             CONSUMER_THREADS / 32);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
+        mbarrier_arrive(sh.folded); /* each by itself: racecheck follows no named barrier to the copies behind this */
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
-        if (threadIdx.x < CLUSTER) mbarrier_arrive_remote(sh.folded, threadIdx.x);
+        if (threadIdx.x == 0) mbarrier_arrive_remote(sh.folded, rank ^ 1);
     }
 }
 
@@ -289,7 +289,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
             mbarrier_init(sh.full + 8 * i, 2); /* by two threads */
             mbarrier_init(sh.empty + 8 * i, (p.halves ? 1 : CLUSTER) * CONSUMER_THREADS / 32);
         }
-        mbarrier_init(sh.folded, CLUSTER);
+        mbarrier_init(sh.folded, CONSUMER_THREADS + CLUSTER - 1);
         mbarrier_init(sh.drained, 1);
         mbarrier_init(sh.arrived, 1);
         mbarrier_init_fence();
