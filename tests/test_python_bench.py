@@ -190,11 +190,14 @@ def test_sigma5_data_has_logits_of_deviation_5():
 
 
 def test_memory_growth_sees_what_an_action_touches():
-    grown = memory.growth(lambda: np.ones(16_000_000))  # the kernel counts pages by thread, and is some megabytes late
+    count, wrong = 16_000_000, max(5_000_000, memory.uncertainty())
+    if wrong > 4 * count:
+        pytest.skip("so many processors that the system cannot tell")
+    grown = memory.growth(lambda: np.ones(count))
     if grown is None:
         pytest.skip("this system does not tell")
-    assert 120e6 < grown < 160e6
-    assert memory.growth(lambda: None) < 5e6
+    assert 8 * count - wrong < grown < 8 * count + max(32_000_000, wrong)
+    assert memory.growth(lambda: None) < wrong
 
 
 def test_workers_measure_and_agree():

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from pathlib import Path
 from typing import Callable
 
@@ -20,10 +22,17 @@ def _field(name: str) -> int | None:
     return None
 
 
+def uncertainty() -> int:
+    """Bytes that Linux may count late: each processor keeps up to a batch of pages to itself (percpu_counter_batch)."""
+    processors = os.cpu_count() or 1
+    return processors * max(32, 2 * processors) * mmap.PAGESIZE
+
+
 def growth(action: Callable[[], object]) -> int | None:
     """How far the resident memory rose at its highest while the action ran; None where that cannot be measured.
 
-    Counts what the action touches for the first time, so thread stacks and code pages too.
+    Counts what the action touches for the first time, so thread stacks and code pages too, and is as wrong as
+    `uncertainty` says where threads move from one processor to another.
     """
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from now
