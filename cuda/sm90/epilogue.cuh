@@ -24,6 +24,24 @@ __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda
     for (int i = thread; i < WORDS; i += threads) ((uint64_t *)to)[i] = from[i];
 }
 
+/* Instructions that nobody has run come from far, a few at a time, and a fold is a thousand of them, which a block with
+ * one tile runs once while all of it waits. So whole warps, while they have nothing else to do, go the same way before,
+ * with a row that is not there. Steps may read inputs of row 0: wait for the kernel in front first. */
+struct Rehearsal { /* in shared memory */
+    float logits[RFI_FOLD_COLUMNS];
+    int row;
+    /* By `threads` threads; barrier behind. */
+    __device__ __forceinline__ void prepare(int thread, int threads) {
+        for (int i = thread; i < RFI_FOLD_COLUMNS; i += threads) logits[i] = 0;
+        if (thread == 0) row = -1;
+    }
+};
+template <int AT_ONCE, class Put>
+__device__ __forceinline__ void rehearse_fold(const rfi_cuda_fold &f, const Rehearsal &of, int64_t column0, Put put) {
+    rfi_fold_tile<float, AT_ONCE, Put>(
+        f, of.logits, 0, 0, 1, column0, RFI_FOLD_COLUMNS, &of.row, threadIdx.x % 32, 1, put);
+}
+
 /* Registers have no run-time index: a branch a chunk instead. */
 #define CHUNKS(CASE) CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
 

@@ -16,6 +16,8 @@ constexpr int LANES = 16, ALL_LANES = 32;     /* that merge the states of a row,
 constexpr int EACH = RFI_SM90_JOINED / LANES; /* so many states at a time */
 static_assert(EACH % 2 == 0, "whole pairs");
 
+constexpr int REHEARSED_ROWS = 64; /* at most: what is fetched for a rehearsal holds up a kernel with more work */
+
 struct Finish {
     rfi_cuda_visitor visitor;
     const uint8_t *irregular; /* of each row: 1 for one that the fold kernel finishes itself; NULL: none is */
@@ -70,29 +72,34 @@ template <int LANES> __global__ __launch_bounds__(FINISH_THREADS) void finish_ke
     rfi_release_next();
     const float4 *const states =
         (const float4 *)((const State<1> *)p.visitor.partials + row * p.visitor.num_partials + p.first);
-    rfi_wait_for_previous();
-    const bool there = row < p.visitor.batch && !(p.irregular && p.irregular[row]);
-    State<1> v[EACH];
-    const int count = load_states<LANES>(v, states, p.slots, lane, there);
     float value = 0;
     bool gives = false;
-    with_reduction<1>(p.visitor.chain.reduction, [&](auto of) {
-        typedef decltype(of) R;
-        State<1> all[1] = {join_loaded<R>(v, count)};
-        if constexpr (LANES == ALL_LANES) {
+    /* First without rows, while there are none to be had: then the instructions are near. */
 #pragma unroll 1
-            for (int done = LANES * EACH; done < p.slots; done += LANES * EACH) {
-                State<1> next[EACH];
-                const int more = load_states<LANES>(next, states + done / 2, p.slots - done, lane, there);
-                const State<1> joined[1] = {join_loaded<R>(next, more)};
-                rfi_join_states<R>(all[0], joined);
+    for (int turn = p.visitor.batch > REHEARSED_ROWS; turn < 2; turn++) {
+        if (turn) rfi_wait_for_previous();
+        const bool there = turn && row < p.visitor.batch && !(p.irregular && p.irregular[row]);
+        State<1> v[EACH];
+        const int count = load_states<LANES>(v, states, p.slots, lane, there);
+        with_reduction<1>(p.visitor.chain.reduction, [&](auto of) {
+            typedef decltype(of) R;
+            State<1> all[1] = {join_loaded<R>(v, count)};
+            if constexpr (LANES == ALL_LANES) {
+#pragma unroll 1
+                for (int done = LANES * EACH; done < p.slots; done += LANES * EACH) {
+                    State<1> next[EACH];
+                    const int more = load_states<LANES>(next, states + done / 2, p.slots - done, lane, there);
+                    const State<1> joined[1] = {join_loaded<R>(next, more)};
+                    rfi_join_states<R>(all[0], joined);
+                }
             }
-        }
-        rfi_join_lanes<R, LANES>(all);
-        if (there && lane == 0)
-            rfi_finish_state<R>(p.visitor, row, all[0],
-                [&](const rfi_cuda_visitor &, int64_t, float number) { value = number, gives = true; });
-    });
+            rfi_join_lanes<R, LANES>(all);
+            if (lane == 0 &&
+                (there || (row < p.visitor.batch && !(R::FLAGS & RFI_RF_INDEX)))) /* which are stored at once */
+                rfi_finish_state<R>(p.visitor, row, all[0],
+                    [&](const rfi_cuda_visitor &, int64_t, float number) { value = number, gives = there; });
+        });
+    }
     if (gives) rfi_store_number(p.visitor, row, value);
 }
 

@@ -17,7 +17,9 @@
 namespace hopper {
 namespace small {
 
-constexpr int BLOCK_THREADS = CONSUMER_THREADS + 32;
+constexpr int BLOCK_THREADS = CONSUMER_THREADS + 2 * 32; /* a warp that loads, and one that rehearses */
+constexpr int COPIED_BARRIER = 2; /* by name: of the consumers, 1 is, and of the warp that waits for their copy of the
+                                     parameters */
 constexpr int MOST_STATES = RFI_SM90_BLOCKS; /* of a row that are merged at a time */
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
@@ -316,6 +318,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
               feature = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     int slot = 0, round = 0;
     copy_parameters(f, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
     rfi_wait_for_previous();
     static_assert(C::ROWS <= CONSUMER_THREADS, "a thread a row");
     if (threadIdx.x < f.product.batch) *(is_irregular(f.product, threadIdx.x) ? sh.irregular : sh.regular) = true;
@@ -351,7 +354,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f.product, sh, total, warpgroup, w_scale);
-        rfi_fold_tile<float, (C::ROWS > 32 ? 2 : 1), Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
+        rfi_fold_tile<float, C::FOLDED, Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
             (int)f.product.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
             {(State<C::TOTALS> *)sh.states, is_single(p, gridDim.x)});
         barrier_sync(1, CONSUMER_THREADS); /* the tile is read, its states are written */
@@ -381,13 +384,15 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     __shared__ uint64_t theirs, known;
     __shared__ bool last, irregular, regular, wide;
     __shared__ rfi_cuda_fold fold;
+    __shared__ Rehearsal rehearsal;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const Shared sh = {ring, shared_address(full), shared_address(full_second), shared_address(empty), x_scale, ratio,
         shared_address(&known), &wide, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last,
         &irregular, &regular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
-    const bool produces = __shfl_sync(~0u, (int)threadIdx.x / 32, 0) ==
-        CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
+    const bool produces =
+        warp == CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
         irregular = regular = wide = false;
@@ -405,8 +410,14 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     if (produces && elect_lane()) load_ahead<C>(p, sh, rank);
     __syncwarp();
     if (C::CLUSTER > 1) cluster_sync(); /* the barriers of all blocks are there */
-    if (!produces) consume<C>(p, sh, rank);
-    else if (elect_lane()) produce<C>(p, sh, rank);
+    if (warp < CONSUMER_THREADS / 32) consume<C>(p, sh, rank);
+    else if (!produces) {
+        rehearsal.prepare(threadIdx.x % 32, 32);
+        rfi_wait_for_previous();
+        barrier_sync(COPIED_BARRIER, CONSUMER_THREADS + 32);
+        rehearse_fold<C::FOLDED>(*sh.fold, rehearsal, (int64_t)blockIdx.x * FEATURES,
+            Put<C::TOTALS>{(State<C::TOTALS> *)sh.states, is_single(p, gridDim.x)});
+    } else if (elect_lane()) produce<C>(p, sh, rank);
     __syncwarp();
     if (C::CLUSTER > 1) cluster_sync(); /* no block leaves while another may still write to it */
 }

@@ -53,7 +53,8 @@ template <int X_TERMS_, int W_TERMS_, bool BF16_, int ROWS_, int CLUSTER_, bool 
      * tells apart two rounds, not three. */
     static constexpr int STAGES = RING_BYTES / STAGE / 2 * 2;
     static constexpr int SHARED = 1024 + STAGES * STAGE + ROWS * TILE_LD * 4;
-    static constexpr int SUMS = ROWS / 2; /* of a thread */
+    static constexpr int SUMS = ROWS / 2;            /* of a thread */
+    static constexpr int FOLDED = ROWS > 32 ? 2 : 1; /* rows of a lane at once */
     static constexpr int MIDDLE_SUMS =
         W_TERMS == 3 ? 2 * SUMS : 1; /* of W's second term of three, with x's first two */
     /* Whether sums of x's second level have registers of their own, beside those of the first, of W's last term and of
