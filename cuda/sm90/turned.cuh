@@ -29,8 +29,8 @@ constexpr int FEATURES = RFI_TURNED_COLUMNS, HALF = FEATURES / 2; /* of a tile, 
 constexpr int K = 64, ROW = 2 * K; /* columns of a stage, and bytes of a row of it: the swizzle's */
 constexpr int BOXES = 2;           /* of x in a stage */
 constexpr int W_BYTES = FEATURES * ROW;
-constexpr int RING_BYTES = 210 * 1024;           /* at most */
-constexpr int TILE_BARRIER = 1, OWN_BARRIER = 2; /* by name: of all consumers; of the warpgroup that finishes */
+constexpr int RING_BYTES = 210 * 1024; /* at most */
+constexpr int TILE_BARRIER = 1;        /* by name, of all consumers */
 
 struct Parameters {
     CUtensorMap x[BOXES], w;    /* of the two boxes of a group's rows; of W unless that is in blocks */
@@ -255,10 +255,8 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
         if (halves) {
             if (threadIdx.x == 0) mbarrier_arrive_remote(sh.drained, rank ^ 1);
             if (sends) send_sums<C>(total, sh, rank, turn);
-            else {
-                add_sent<C>(total, sh, turn);
-                barrier_sync(OWN_BARRIER, 128); /* what was sent is read */
-            }
+            else add_sent<C>(total, sh, turn);
+            barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* what was sent is read */
         }
         if (!sends) store_sums<C>(total, sh.tile, tile_ld, halves ? 0 : warpgroup * HALF);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
