@@ -119,13 +119,12 @@ def test_a_process_that_fails_or_is_late_ends_all(files, shard):
         pytest.importorskip("torch")
     more = ["--shard", shard, "--shard-timeout", "4"]
     right, wrong = rowfold(*RUN, *more), rowfold(*RUN, *more, "--weight", "nothing")
-    start = time.monotonic()
     status, _, error = call(files, [MPIRUN, "-n", "1", *right, ":", "-n", "1", *wrong, ":", "-n", "2", *right])
     assert status != 0 and "nothing" in error and "Traceback" not in error, error
-    late = ["sh", "-c", "sleep 100; exec " + shlex.join(right)]
+    # Later than `call` waits: where many processes share the processors, half a minute passes before all have begun.
+    late = ["sh", "-c", "sleep 600; exec " + shlex.join(right)]
     status, _, error = call(files, [MPIRUN, "-n", "1", *right, ":", "-n", "1", *late])
     assert status != 0 and "within 4 seconds (--shard-timeout)" in error, error
-    assert time.monotonic() - start < 90
     assert not (files / "y.npz").exists()
 
 
