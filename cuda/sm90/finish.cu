@@ -74,7 +74,8 @@ template <int LANES> __global__ __launch_bounds__(FINISH_THREADS) void finish_ke
         (const float4 *)((const State<1> *)p.visitor.partials + row * p.visitor.num_partials + p.first);
     float value = 0;
     bool gives = false;
-    /* First without rows, while there are none to be had: then the instructions are near. */
+    /* First without rows, while there are none to be had: then the instructions are near. Nothing is read from memory
+     * then: of what is written since, the first-level cache would keep what was there before. */
 #pragma unroll 1
     for (int turn = p.visitor.batch > REHEARSED_ROWS; turn < 2; turn++) {
         if (turn) rfi_wait_for_previous();
