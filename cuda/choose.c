@@ -46,8 +46,9 @@ static const double LEAST_SHARE = 0.4;
  * on 9.0. */
 static const double PREPARED_ROW = 1.9e-9, PREPARED_RAGGED_ROW = 3.3e-9, COPIED_ROW = 1e-9;
 
-/* What a row takes in the kernel behind a fold that merges states, likewise. */
-static const double MERGED_ROW = 0.5e-9;
+/* What a row takes in the kernel behind a fold that merges states, likewise; and how much later that begins where each
+ * multiprocessor has a block of large tiles to the end, beside which there are no registers for it to wait with. */
+static const double MERGED_ROW = 0.5e-9, CROWDED_SECONDS = 4e-6;
 
 /* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where a kernel loads them one
  * by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
@@ -454,7 +455,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const double folds = turns * fold +
         (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
     c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
-        launches * LAUNCH_SECONDS + (c->apart ? batch * MERGED_ROW : 0) + shared->start +
+        launches * LAUNCH_SECONDS + (c->apart ? batch * MERGED_ROW : 0) +
+        (c->apart && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
         (by_value && !p->w_terms ? shared->by_value : 0) +
         (splits == 1            ? 0
                 : whole_columns ? LAST_ROUND_SECONDS
