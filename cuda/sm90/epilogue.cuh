@@ -25,15 +25,16 @@ __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda
 }
 
 /* Instructions that nobody has run come from far, a few at a time, and a fold is a thousand of them, which a block with
- * one tile runs once while all of it waits. So whole warps, while they have nothing else to do, go the same way before,
- * with a row that is not there. Steps may read inputs of row 0: wait for the kernel in front first. */
+ * one tile runs once while all of it waits. So a warp that has nothing else to do goes the same way before, with a row
+ * that is not there. Steps may read inputs of row 0: wait for the kernel in front first. */
 struct Rehearsal { /* in shared memory */
     float logits[RFI_FOLD_COLUMNS];
     int row;
-    /* By `threads` threads; barrier behind. */
-    __device__ __forceinline__ void prepare(int thread, int threads) {
-        for (int i = thread; i < RFI_FOLD_COLUMNS; i += threads) logits[i] = 0;
-        if (thread == 0) row = -1;
+    /* By that warp; barrier behind. */
+    __device__ __forceinline__ void prepare() {
+        const int lane = threadIdx.x % 32;
+        for (int i = lane; i < RFI_FOLD_COLUMNS; i += 32) logits[i] = 0;
+        if (lane == 0) row = -1;
     }
 };
 template <int AT_ONCE, class Put>

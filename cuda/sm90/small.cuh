@@ -18,8 +18,7 @@ namespace hopper {
 namespace small {
 
 constexpr int BLOCK_THREADS = CONSUMER_THREADS + 2 * 32; /* a warp that loads, and one that rehearses */
-constexpr int COPIED_BARRIER = 2; /* by name: of the consumers, 1 is, and of the warp that waits for their copy of the
-                                     parameters */
+constexpr int COPIED_BARRIER = 2; /* by name: the consumers, whose own is 1, have copied the parameters for the other */
 constexpr int MOST_STATES = RFI_SM90_BLOCKS; /* of a row that are merged at a time */
 constexpr int STATES_LD = MOST_STATES + 4; /* of those of a row in shared memory: so the banks of eight rows' differ */
 
@@ -390,9 +389,9 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
         shared_address(&known), &wide, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last,
         &irregular, &regular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
+    /* By shuffle, so that the compiler sees that it is the same for a warp. */
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
-    const bool produces =
-        warp == CONSUMER_THREADS / 32; /* by shuffle, so that the compiler sees that it is the same for a warp */
+    const bool produces = warp == CONSUMER_THREADS / 32;
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
         irregular = regular = wide = false;
@@ -412,7 +411,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     if (C::CLUSTER > 1) cluster_sync(); /* the barriers of all blocks are there */
     if (warp < CONSUMER_THREADS / 32) consume<C>(p, sh, rank);
     else if (!produces) {
-        rehearsal.prepare(threadIdx.x % 32, 32);
+        rehearsal.prepare();
         rfi_wait_for_previous();
         barrier_sync(COPIED_BARRIER, CONSUMER_THREADS + 32);
         rehearse_fold<C::FOLDED>(*sh.fold, rehearsal, (int64_t)blockIdx.x * FEATURES,

@@ -256,7 +256,8 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
             if (threadIdx.x == 0) mbarrier_arrive_remote(sh.drained, rank ^ 1);
             if (sends) send_sums<C>(total, sh, rank, turn);
             else add_sent<C>(total, sh, turn);
-            barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* what was sent is read */
+            /* What was sent is read. One warpgroup could do it, but then racecheck loses count of the barriers. */
+            barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
         }
         if (!sends) store_sums<C>(total, sh.tile, tile_ld, halves ? 0 : warpgroup * HALF);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
