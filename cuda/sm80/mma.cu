@@ -89,25 +89,26 @@ template <class S> struct pipeline {
     int end;             /* stages of a level */
     int64_t back;        /* bytes from the second level of x to the first; 0: there is no level to come */
     int64_t w_step;      /* bytes from a stage of W to the next */
+    uint32_t there;      /* of the thread's rows of x, a bit for each that the level has */
 };
 
 template <class S> __device__ __forceinline__ int behind(int offset) {
     return offset + S::stage_bytes == S::stages * S::stage_bytes ? 0 : offset + S::stage_bytes;
 }
 
-/* Starts the copy of an operand's part of the next stage, and moves on by `step` bytes. */
-template <class S, int ROWS, int TERMS>
-__device__ __forceinline__ void copy_operand(const pipeline<S> &pipe, source<S> &from, uint32_t to, int64_t step) {
+/* Starts the copy of an operand's part of the next stage, of the rows in `there`, and moves on by `step` bytes. */
+template <class S, int ROWS, int TERMS> __device__ __forceinline__ void copy_operand(
+    const pipeline<S> &pipe, source<S> &from, uint32_t to, int64_t step, uint32_t there = UINT32_MAX) {
     const int bytes = pipe.next < pipe.whole ? 16 : pipe.next == pipe.whole ? pipe.last_bytes : 0;
 #pragma unroll
     for (int t = 0; t < TERMS; t++) {
-        copy_tile<S, ROWS>(to + t * ROWS * S::row_bytes, from.term[t], from.stride, from.rows, bytes);
+        copy_tile<S, ROWS>(to + t * ROWS * S::row_bytes, from.term[t], from.stride, from.rows, bytes, there);
         from.term[t] += step;
     }
 }
 
 template <class S> __device__ __forceinline__ void copy_x(pipeline<S> &pipe) {
-    copy_operand<S, S::rows, S::x_terms>(pipe, pipe.x, pipe.mine + pipe.write, S::row_bytes);
+    copy_operand<S, S::rows, S::x_terms>(pipe, pipe.x, pipe.mine + pipe.write, S::row_bytes, pipe.there);
 }
 
 /* Completes the stage. */
@@ -124,6 +125,7 @@ template <class S> __device__ __forceinline__ void copy_w(pipeline<S> &pipe) {
     for (int t = 0; t < S::w_terms; t++) pipe.w.term[t] -= pipe.end * step;
     pipe.next = 0;
     pipe.back = 0;
+    pipe.there = UINT32_MAX;
 }
 
 /* Fragments, 16 of K at a time. `tile` is the address of the lane's row and piece in the warp's part of a tile at k = 0
@@ -356,6 +358,7 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
         .whole = (int)(depth / S::depth),
         .last_bytes = max(0, min(16, ((int)(depth % S::depth) - (int)threadIdx.x % S::pieces * 8) * 2)),
         .w_step = S::row_bytes,
+        .there = UINT32_MAX,
     };
     pipe.end = pipe.whole + (depth % S::depth > 0);
     if (S::small) {
@@ -376,6 +379,9 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
         pipe.back = p.product.x.level * S::item;
 #pragma unroll
         for (int t = 0; t < S::x_terms; t++) pipe.x.term[t] += pipe.back;
+        pipe.there = 0; /* nobody has written what lies in the place of a level that a row has not */
+        for (int i = 0; i * source<S>::step < min(S::rows, pipe.x.rows); i++)
+            pipe.there |= (uint32_t)p.product.levels.wide[row0 + threadIdx.x / S::pieces + i * source<S>::step] << i;
     }
     const int stages = wide ? 2 * pipe.end : pipe.end, change_at = wide ? pipe.end : -1;
     const auto change = [&](sums<S> &sum) { change_level<S>(p.product, sum, row0 + warp_row); };

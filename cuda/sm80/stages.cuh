@@ -32,17 +32,19 @@ __device__ __forceinline__ source<S> source_of(const rfi_cuda_rows &rows, int64_
 }
 
 /* Starts the copy of one term of a tile of ROWS rows, SIZE bytes of each piece; `bytes` of them lie within K, the rest
- * becomes zero. Rows that do not exist are left out: what lies in their place adds to sums that nobody reads. */
-template <class S, int ROWS, int SIZE = 16>
-__device__ __forceinline__ void copy_tile(uint32_t to, const char *from, int64_t stride, int rows, int bytes) {
+ * becomes zero, as do rows of the thread whose bit in `there` is not set. Rows that do not exist are left out: what
+ * lies in their place adds to sums that nobody reads. */
+template <class S, int ROWS, int SIZE = 16> __device__ __forceinline__ void copy_tile(
+    uint32_t to, const char *from, int64_t stride, int rows, int bytes, uint32_t there = UINT32_MAX) {
     constexpr int step = source<S>::step;
-    static_assert(ROWS % step == 0, "the threads take whole rows of pieces");
+    static_assert(ROWS % step == 0 && ROWS / step <= 32, "the threads take whole rows of pieces, with a bit each");
 #pragma unroll
     for (int i = 0; i < ROWS / step; i++) {
         if (i * step < rows) {
             const uint32_t piece = to + i * step * S::row_bytes;
-            if (SIZE == 8) rfi_copy_async_8(piece, from, bytes);
-            else rfi_copy_async_16(piece, from, bytes);
+            const int valid = there >> i & 1 ? bytes : 0;
+            if (SIZE == 8) rfi_copy_async_8(piece, from, valid);
+            else rfi_copy_async_16(piece, from, valid);
         }
         from += stride;
     }
