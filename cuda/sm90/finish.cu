@@ -95,8 +95,7 @@ template <int LANES> __global__ __launch_bounds__(FINISH_THREADS) void finish_ke
                 }
             }
             rfi_join_lanes<R, LANES>(all);
-            if (lane == 0 &&
-                (there || (row < p.visitor.batch && !(R::FLAGS & RFI_RF_INDEX)))) /* which are stored at once */
+            if (lane == 0 && row < p.visitor.batch)
                 rfi_finish_state<R>(p.visitor, row, all[0],
                     [&](const rfi_cuda_visitor &, int64_t, float number) { value = number, gives = there; });
         });
