@@ -54,6 +54,9 @@ static const double MERGED_ROW = 0.5e-9, CROWDED_SECONDS = 4e-6;
  * by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
 static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.18e-9};
 
+/* The clock of the device that rfi_turned_time_of was fitted on. */
+static const double TURNED_CLOCK = 1.98e9;
+
 typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 
 /* Bytes of shared memory that the stages of sm80/mma.cu take, and a little for what else a block keeps there. */
@@ -169,7 +172,7 @@ typedef struct family {
     int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
                         the blocks have nothing to do */
     int beside;      /* the same along the columns */
-    int turned;      /* groups of rows as equal as can be: see rfi_turned_groups */
+    int turned;      /* groups of rows as equal as can be, and what they take: see rfi_turned_time_of */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int last_round;  /* and of the last tiles where there are many */
     int fewer_parts; /* than there is room for, if that is expected to be faster */
@@ -187,6 +190,8 @@ typedef struct family {
     double single; /* of one product it reaches so many times `efficiency`, for power leaves the clock higher; 0: as of
                       several */
     double start;  /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
+    double single_start; /* and more with one product */
+    double single_fold;  /* in place of `fold` with one product, of all rows of a tile; 0: as of several */
 } family;
 
 #ifdef RFI_BUILD_SM90
@@ -284,7 +289,7 @@ static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size,
 static double larger(double a, double b) { return a > b ? a : b; }
 
 static double row_tiles_of(const struct kernel *k, const rfi_cuda_problem *p) {
-    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, k->family->halves)
+    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, p->in_features, k->family->halves)
                              : tiles(p->batch, k->tile_rows);
 }
 
@@ -446,18 +451,26 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
     const double states = c->apart ? 0 : tiles(p->out_features, STATE_COLUMNS);
-    const double folded_rows =
-        shared->turned ? rows : merged_rows; /* what lies there is exchanged and stored as well */
-    const double fold = k->fold * 1e-6 * (shared->by_rows ? 0.2 + 0.8 * folded_rows / k->tile_rows : 1);
+    const int single_fold = products == 1 && shared->single_fold > 0;
+    const double fold = 1e-6 * (single_fold ? shared->single_fold : k->fold) *
+        (shared->by_rows || single_fold ? 0.2 + 0.8 * merged_rows / k->tile_rows : 1);
     const double turns = shared->shares == 1 && row_tiles > sms
         ? ceil(row_tiles / sms)
         : larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1);
-    const double folds = turns * fold +
+    double folds = turns * fold +
         (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
-    c->seconds = larger(arithmetic, c->bytes / (0.9 * c->bytes_per_second)) + preparation + merge + folds +
-        launches * LAUNCH_SECONDS + (c->apart ? batch * MERGED_ROW : 0) +
+    if (shared->turned) {
+        const rfi_turned_time time =
+            rfi_turned_time_of(p->batch, p->out_features, p->in_features, shared->halves, (int64_t)row_tiles_of(k, p));
+        const double slower = TURNED_CLOCK / f->clock_hz;
+        arithmetic = slower * time.products, folds = slower * time.ends;
+    }
+    /* What is fetched before x is there hides some of it. */
+    const double memory = c->bytes / ((shared->turned ? 1.2 : 0.9) * c->bytes_per_second);
+    c->seconds = larger(arithmetic, memory) + preparation + merge + folds + launches * LAUNCH_SECONDS +
+        (c->apart ? batch * MERGED_ROW : 0) +
         (c->apart && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
-        (by_value && !p->w_terms ? shared->by_value : 0) +
+        (products == 1 ? shared->single_start : 0) + (by_value && !p->w_terms ? shared->by_value : 0) +
         (splits == 1            ? 0
                 : whole_columns ? LAST_ROUND_SECONDS
                                 : SPLIT_SECONDS);

@@ -67,15 +67,22 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 #define HOPPER_TILES .unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1
 static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
 static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64};
-static const family HOPPER_192 = {HOPPER_TILES, .beside = 128};
+static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
 static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .halves = 1, .single = 0.945};
 #undef HOPPER_TILES
-#define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1, .by_rows = 1
-static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 4e-6};
-static const family HOPPER_TURNED_HALVES = {TURNED, .halves = 1};
+#define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1
+static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
+static const family HOPPER_TURNED_HALVES = {TURNED, .halves = 1, .start = 1.5e-6};
 #undef TURNED
-static const family HOPPER_SMALL =
-    {.unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .start = 2e-6};
+static const family HOPPER_SMALL = {.unit = WARPGROUP16,
+    .terms = 1,
+    .irregular = 1,
+    .promotes = 1,
+    .least_rows = 8,
+    .shares = 1,
+    .start = 2e-6,
+    .single_start = -2.5e-6,
+    .single_fold = 5};
 
 #endif

@@ -10,9 +10,10 @@ namespace {
 cudaError_t fill(Parameters *p, const rfi_cuda_fold &f, bool halves) {
     memset(p, 0, sizeof *p);
     p->fold = f;
-    p->groups = (int32_t)rfi_turned_groups(f.product.batch, f.product.out_features, halves);
+    p->groups = (int32_t)rfi_turned_groups(f.product.batch, f.product.out_features, f.product.depth, halves);
     p->group_rows = (int32_t)((f.product.batch + p->groups - 1) / p->groups);
-    p->box_rows[0] = min((p->group_rows + 15) / 16 * 8, p->group_rows);
+    /* One, where a block loads all rows: the thread that asks for them has no time to lose. */
+    p->box_rows[0] = min(halves ? MOST_BOX_ROWS : (p->group_rows + 15) / 16 * 8, p->group_rows);
     p->box_rows[1] = p->group_rows - p->box_rows[0];
     p->stages = (int32_t)((f.product.depth + (halves ? 2 : 1) * K - 1) / ((halves ? 2 : 1) * K));
     p->tiles = (int32_t)rfi_tiles(f.product.out_features, FEATURES);
@@ -43,8 +44,8 @@ template <int NT, int PARTS> cudaError_t launch_for(const rfi_cuda_fold &f, bool
 
 /* By the height of a tile. */
 cudaError_t launch_rows(const rfi_cuda_fold &f, bool halves, cudaStream_t stream) {
-    const int64_t batch = f.product.batch;
-    switch (rfi_turned_height(batch, rfi_turned_groups(batch, f.product.out_features, halves))) {
+    const rfi_cuda_product &of = f.product;
+    switch (rfi_turned_height(of.batch, rfi_turned_groups(of.batch, of.out_features, of.depth, halves))) {
 #define HEIGHT(width, products) \
     case width *products: return launch_for<width, products>(f, halves, stream);
         RFI_TURNED_HEIGHTS(HEIGHT)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* More than a hundred rows of 16 bits on Hopper, up to 320 in a tile.
+/* Rows of 16 bits on Hopper, some tens of them and more, up to 320 in a tile.
  *
- * With so many rows tiles of 128 x 128 are one for each multiprocessor, and wait for what their blocks read of the L2:
- * the more a tile multiplies of that, the better. And rows that fill no tiles of 128 are multiplied all the same, or
- * take another round. Here, as in the kernel for few rows, W is the operand that wgmma takes 64 rows of, and the batch
- * its other side, whose width goes by eights. A batch is cut into groups of as many rows each; a tile is such a group
- * by 128 features, 64 of each warpgroup.
+ * With a hundred rows and more tiles of 128 x 128 are one for each multiprocessor, and wait for what their blocks read
+ * of the L2: the more a tile multiplies of that, the better. And rows that fill no tiles of 128 are multiplied all the
+ * same, or take another round. Here, as in the kernel for few rows, W is the operand that wgmma takes 64 rows of, and
+ * the batch its other side, whose width goes by eights. A batch is cut into groups of as many rows each; a tile is such
+ * a group by 128 features, 64 of each warpgroup.
  *
- *   stage: W   128 rows of 64 columns     x   the rows of a group, 64 columns, in two boxes
+ *   stage: W   128 rows of 64 columns     x   the rows of a group, 64 columns, in two boxes at most
  *
  * The two blocks of a cluster have the same tile, and half of K each: then either finishes 64 of its features, to which
  * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
@@ -27,14 +27,15 @@ namespace turned {
 constexpr int CLUSTER = 2, CONSUMER_THREADS = 2 * 128, BLOCK_THREADS = CONSUMER_THREADS + 128;
 constexpr int FEATURES = RFI_TURNED_COLUMNS, HALF = FEATURES / 2; /* of a tile, and of a warpgroup */
 constexpr int K = 64, ROW = 2 * K; /* columns of a stage, and bytes of a row of it: the swizzle's */
-constexpr int BOXES = 2;           /* of x in a stage */
+constexpr int BOXES = 2;           /* of x in a stage, and rows of one at most */
+constexpr int MOST_BOX_ROWS = 256;
 constexpr int W_BYTES = FEATURES * ROW;
 constexpr int RING_BYTES = 210 * 1024; /* at most */
 constexpr int TILE_BARRIER = 1;        /* by name, of all consumers */
 
 struct Parameters {
-    CUtensorMap x[BOXES], w;    /* of the two boxes of a group's rows; of W unless that is in blocks */
-    int32_t box_rows[BOXES];    /* whole eights in the first; 0: there is none */
+    CUtensorMap x[BOXES], w;    /* of the boxes of a group's rows; of W unless that is in blocks */
+    int32_t box_rows[BOXES];    /* whole eights in the first of two; 0: there is none */
     int32_t group_rows, groups; /* of the batch */
     int32_t stages, tiles;      /* of K, of a block; of features */
     int32_t halves;             /* the blocks of a cluster share out K */
@@ -49,7 +50,11 @@ template <bool BF16_, int NT_, int PARTS_> struct Config {
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
     static constexpr int SUMS = NT / 2; /* of a thread and a product */
-    static constexpr int FOLDED = 5;    /* rows of a lane at once: then the warps have few turns with a tile */
+    static constexpr int FOLDED =       /* rows of a lane at once: then the warps have few turns with a tile */
+        ROWS <= 64    ? 2
+        : ROWS <= 96  ? 3
+        : ROWS <= 128 ? 4
+                      : 5;
     static constexpr int SENT_BYTES = ROWS * HALF * 4;           /* to the block that finishes them */
     static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4; /* see tile_ld */
     static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
@@ -127,27 +132,29 @@ __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh,
     }
 }
 
-/* Another x: both boxes, or one for both blocks. */
-template <class C> __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh, int rank) {
-    const int bytes = (p.box_rows[0] + p.box_rows[1]) * ROW;
-    const int first = first_stage(p, rank);
+/* Another x: all of a group's rows, or SHARED, this block's box for both. */
+template <class C, bool SHARED>
+__device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh, int rank) {
+    const int bytes = (p.box_rows[0] + p.box_rows[1]) * ROW, box = SHARED ? rank : 0, before = box * p.box_rows[0],
+              second = SHARED ? 0 : p.box_rows[1], first = first_stage(p, rank) * K, end = first + p.stages * K;
+    const Address to = sh.ring + W_BYTES + before * ROW;
+    const bool loads = p.box_rows[box];
     Ring ring = {0, 0};
     rfi_wait_for_previous();
     for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
-        const int row = walk.group(p) * p.group_rows;
+        const int row = walk.group(p) * p.group_rows + before;
         if (walk.count) mbarrier_wait(sh.folded, (walk.count - 1) & 1);
 #pragma unroll 1
-        for (int k = first; k < first + p.stages; k++, ring.advance<C>()) {
-            const Address full = sh.full + 8 * ring.slot, to = sh.ring + ring.slot * C::STAGE + W_BYTES;
+        for (int column = first; column < end; column += K, ring.advance<C>()) {
+            const Address full = sh.full + 8 * ring.slot, at = to + ring.slot * C::STAGE;
             if (ring.round) mbarrier_wait(sh.empty + 8 * ring.slot, (ring.round - 1) & 1);
             mbarrier_arrive_expect(full, bytes);
-#pragma unroll
-            for (int i = 0; i < BOXES; i++) {
-                const int before = i ? p.box_rows[0] : 0;
-                if (!p.box_rows[i]) continue;
-                if (p.halves) tma_load(to + before * ROW, &p.x[i], full, k * K, row + before);
-                else if (i == rank)
-                    tma_load_multicast(to + before * ROW, &p.x[i], full, k * K, row + before, (1 << CLUSTER) - 1);
+            if (SHARED) {
+                if (loads) tma_load_multicast(at, &p.x[box], full, column, row, (1 << CLUSTER) - 1);
+            } else {
+                tma_load(at, &p.x[0], full, column, row);
+                if (C::ROWS > MOST_BOX_ROWS && second)
+                    tma_load(at + MOST_BOX_ROWS * ROW, &p.x[1], full, column, row + MOST_BOX_ROWS);
             }
         }
     }
@@ -304,7 +311,10 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     } else {
         registers_lower<24>();
         if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, false);
-        if (warp == PRODUCER + 1 && elect_lane()) produce_x<C>(p, sh, rank);
+        if (warp == PRODUCER + 1 && elect_lane()) {
+            if (p.halves) produce_x<C, false>(p, sh, rank);
+            else produce_x<C, true>(p, sh, rank);
+        }
     }
     __syncwarp();
     cluster_sync(); /* no block leaves while the other may still write to it */

@@ -210,14 +210,14 @@ static void test_few_rows(void) {
         {4, "hopper_small", "hopper_small"},
         {8, "hopper_small", "hopper_small"},
         {32, "hopper_small", "hopper_small"},
-        {64, "hopper_small", "hopper_halves"},
-        {65, "hopper_halves", "hopper_halves"},
-        {128, "hopper_halves", "hopper_halves"},
+        {64, "hopper_small", "hopper_halves_320x128"},
+        {65, "hopper_halves", "hopper_halves_320x128"},
+        {128, "hopper_halves", "hopper_halves_320x128"},
         {129, "hopper_halves", "hopper_halves_320x128"},
         {192, "hopper_halves", "hopper_halves_320x128"},
         {256, "hopper_halves", "hopper_128x128"},
-        {257, "hopper_halves", "hopper_320x128"},
-        {320, "hopper_halves", "hopper_320x128"},
+        {257, "hopper_halves", "hopper_halves_320x128"},
+        {320, "hopper_halves", "hopper_halves_320x128"},
         {384, "hopper_halves", "hopper_128x192"},
         {512, "hopper_128x256", "hopper_128x256"},
         {640, "hopper_halves", "hopper_320x128"},
@@ -348,17 +348,19 @@ static void test_merged_behind(void) {
         }
 }
 
-/* Groups of rows as equal as can be, in the fewest rows of all rounds, and none of a height that is not compiled. */
+/* Groups of rows as equal as can be, as many as take the least time, and none of a height that is not compiled. */
 static void test_groups_of_rows(void) {
     static const struct {
-        int64_t batch, columns;
+        int64_t batch, columns, depth;
         int halves, groups, height;
-    } expected[] = {{0, 8192, 0, 1, 136}, {1, 8192, 1, 1, 136}, {129, 8192, 1, 1, 136}, {257, 8192, 1, 1, 272},
-        {257, 8192, 0, 2, 136}, {320, 8192, 0, 2, 160}, {384, 8192, 0, 2, 192}, {640, 8192, 0, 2, 320},
-        {224, 8192, 1, 1, 224}, {273, 8192, 1, 1, 288}, {321, 128, 1, 3, 136}, {1000, 4096, 0, 4, 256},
-        {257, 128256, 0, 1, 272}};
+    } expected[] = {{0, 8192, 8192, 0, 1, 48}, {1, 8192, 8192, 1, 1, 48}, {129, 8192, 8192, 1, 1, 136},
+        {257, 8192, 8192, 1, 1, 272}, {257, 8192, 8192, 0, 2, 136}, {320, 8192, 8192, 0, 2, 160},
+        {384, 8192, 8192, 0, 2, 192}, {640, 8192, 8192, 0, 2, 320}, {224, 8192, 8192, 1, 1, 224},
+        {273, 8192, 8192, 1, 1, 288}, {1000, 4096, 4096, 0, 4, 256}, {257, 128256, 4096, 0, 1, 272},
+        {128, 1024, 4096, 1, 3, 48}, {256, 2048, 2048, 1, 3, 96}, {160, 4096, 4096, 1, 2, 80}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        const int64_t groups = rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].halves);
+        const int64_t groups =
+            rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].depth, expected[i].halves);
         const int height = rfi_turned_height(expected[i].batch, groups);
         CHECK(groups == expected[i].groups && height == expected[i].height, "%lld rows of %lld columns: %lld of %d",
             (long long)expected[i].batch, (long long)expected[i].columns, (long long)groups, height);
@@ -366,7 +368,7 @@ static void test_groups_of_rows(void) {
     for (int64_t batch = 1; batch < 5000; batch += 7)
         for (int64_t columns = 1; columns < 140000; columns = columns * 3 / 2 + 100)
             for (int halves = 0; halves < 2; halves++) {
-                const int64_t groups = rfi_turned_groups(batch, columns, halves);
+                const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, halves);
                 CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
                     (long long)batch, (long long)groups);
             }
@@ -435,7 +437,11 @@ static void test_measured(void) {
         {RF_FLOAT64, 6, 272, 16640, "few_f64_8x64"},
         {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
         {RF_BFLOAT16, 1536, 8192, 1024, "hopper_halves_320x128"},
-        {RF_BFLOAT16, 288, 2048, 8192, "hopper_320x128"}, /* 132 blocks of 128 x 192 would be slower */
+        {RF_BFLOAT16, 288, 2048, 8192, "hopper_halves_320x128"}, /* 132 blocks of 128 x 192 would be slower */
+        {RF_BFLOAT16, 40, 8192, 2048, "hopper_halves_320x128"},
+        {RF_BFLOAT16, 128, 4096, 1024, "hopper_halves_320x128"},
+        {RF_BFLOAT16, 8, 4096, 4096, "hopper_small"},
+        {RF_BFLOAT16, 128, 4096, 32000, "hopper_320x128"},
         {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
         {RF_BFLOAT16, 257, 4096, 14336, "hopper_320x128"},
         {RF_BFLOAT16, 257, 8192, 28672, "hopper_320x128"},
