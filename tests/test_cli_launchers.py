@@ -117,11 +117,13 @@ def test_a_process_that_fails_or_is_late_ends_all(files, shard):
     """mpirun ends the others as soon as one has failed, so only that one is sure to say why."""
     if shard == "columns":
         pytest.importorskip("torch")
-    more = ["--shard", shard, "--shard-timeout", "4"]
+    # Where many processes share the processors, half a minute passes before all have begun: one that fails waits for
+    # the others to begin, and one that is late is later than `call` waits.
+    more = ["--shard", shard, "--shard-timeout", "200"]
     right, wrong = rowfold(*RUN, *more), rowfold(*RUN, *more, "--weight", "nothing")
     status, _, error = call(files, [MPIRUN, "-n", "1", *right, ":", "-n", "1", *wrong, ":", "-n", "2", *right])
     assert status != 0 and "nothing" in error and "Traceback" not in error, error
-    # Later than `call` waits: where many processes share the processors, half a minute passes before all have begun.
+    right = rowfold(*RUN, "--shard", shard, "--shard-timeout", "4")
     late = ["sh", "-c", "sleep 600; exec " + shlex.join(right)]
     status, _, error = call(files, [MPIRUN, "-n", "1", *right, ":", "-n", "1", *late])
     assert status != 0 and "within 4 seconds (--shard-timeout)" in error, error
