@@ -296,7 +296,6 @@ static double row_tiles_of(const struct kernel *k, const rfi_cuda_problem *p) {
 /* Rows that a tile of a kernel is computed with: those for few rows leave out what is beyond the batch, down to a half,
  * a quarter and so on. */
 static int computed_rows(const struct kernel *k, const rfi_cuda_problem *p) {
-    if (k->family->turned) return rfi_turned_height(p->batch, (int64_t)row_tiles_of(k, p));
     const int least = k->family->least_rows ? k->family->least_rows : k->tile_rows;
     int rows = k->tile_rows;
     while (rows / 2 >= least && rows / 2 >= p->batch) rows /= 2;
@@ -403,8 +402,8 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
     const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1,
               across = shared->beside == k->tile_rows ? 2 : 1;
-    const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows);
-    double blocks = ((along > 1 ? along * tiles(p->batch, along * k->tile_rows) : row_tiles_of(k, p)) * across *
+    const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows), down = row_tiles_of(k, p);
+    double blocks = ((along > 1 ? along * tiles(p->batch, along * k->tile_rows) : down) * across *
                             tiles(p->out_features, across * k->tile_columns) -
                         whole_tiles) *
         splits * halves,
@@ -446,7 +445,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         c->uses_terms ? batch * (ragged ? PREPARED_RAGGED_ROW : PREPARED_ROW)
             : copies  ? batch * COPIED_ROW
                       : 0);
-    const double row_tiles = row_tiles_of(k, p) * tiles(p->out_features, k->tile_columns) * halves;
+    const double row_tiles = down * tiles(p->out_features, k->tile_columns) * halves;
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
@@ -459,9 +458,9 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1);
     double folds = turns * fold +
         (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
-    if (shared->turned) {
+    if (shared->turned) { /* in place of what tiles of one height would take */
         const rfi_turned_time time =
-            rfi_turned_time_of(p->batch, p->out_features, p->in_features, shared->halves, (int64_t)row_tiles_of(k, p));
+            rfi_turned_time_of(p->batch, p->out_features, p->in_features, shared->halves, (int64_t)down);
         const double slower = TURNED_CLOCK / f->clock_hz;
         arithmetic = slower * time.products, folds = slower * time.ends;
     }
