@@ -356,8 +356,9 @@ static void test_groups_of_rows(void) {
     } expected[] = {{0, 8192, 8192, 0, 1, 48}, {1, 8192, 8192, 1, 1, 48}, {129, 8192, 8192, 1, 1, 136},
         {257, 8192, 8192, 1, 1, 272}, {257, 8192, 8192, 0, 2, 136}, {320, 8192, 8192, 0, 2, 160},
         {384, 8192, 8192, 0, 2, 192}, {640, 8192, 8192, 0, 2, 320}, {224, 8192, 8192, 1, 1, 224},
-        {273, 8192, 8192, 1, 1, 288}, {1000, 4096, 4096, 0, 4, 256}, {257, 128256, 4096, 0, 1, 272},
-        {128, 1024, 4096, 1, 3, 48}, {256, 2048, 2048, 1, 3, 96}, {160, 4096, 4096, 1, 2, 80}};
+        {273, 8192, 8192, 1, 1, 288}, {321, 128, 512, 1, 7, 48}, {1000, 4096, 4096, 0, 4, 256},
+        {257, 128256, 4096, 0, 1, 272}, {128, 1024, 4096, 1, 3, 48}, {256, 2048, 2048, 1, 3, 96},
+        {160, 4096, 4096, 1, 2, 80}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const int64_t groups =
             rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].depth, expected[i].halves);
@@ -372,6 +373,14 @@ static void test_groups_of_rows(void) {
                 CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
                     (long long)batch, (long long)groups);
             }
+    /* The GPU tests take each height by as many columns (test_groups_of_rows). */
+#define RFI_HEIGHT(width, products)                                                                          \
+    for (int halves = 0; halves < 2; halves++)                                                               \
+        for (int64_t depth = 64; depth <= 200; depth += 136)                                                 \
+            CHECK(rfi_turned_groups((width) * (products), 33000 + (width) * (products), depth, halves) == 1, \
+                "%d rows are in several groups", (width) * (products));
+    RFI_TURNED_HEIGHTS(RFI_HEIGHT)
+#undef RFI_HEIGHT
     const int kernel = rfi_cuda_kernel_find("hopper_320x128");
     for (int64_t columns = 64; columns < 200000; columns *= 2) {
         rfi_cuda_problem p =
