@@ -168,7 +168,7 @@ typedef struct family {
     int groups;      /* merges the states of a row a group at a time */
     int affine;      /* computes steps on logits as rfi_cuda_affine where all of them are such */
     int promotes;    /* what tensor cores sum up is added in float32 before long, whatever the states */
-    int halves;      /* two blocks share out K of a tile */
+    int of_cluster;  /* so many blocks share out K of a tile; 0: one has all */
     int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
                         the blocks have nothing to do */
     int beside;      /* the same along the columns */
@@ -288,8 +288,10 @@ static double tiles(int64_t size, int tile) { return (double)most(ceil_div(size,
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
+static int parts_of(const family *f) { return f->of_cluster > 1 ? f->of_cluster : 1; }
+
 static double row_tiles_of(const struct kernel *k, const rfi_cuda_problem *p) {
-    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, p->in_features, k->family->halves)
+    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, p->in_features, parts_of(k->family))
                              : tiles(p->batch, k->tile_rows);
 }
 
@@ -400,7 +402,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
-    const int halves = shared->halves ? 2 : 1, along = shared->paired == k->tile_rows ? 2 : 1,
+    const int halves = parts_of(shared), along = shared->paired == k->tile_rows ? 2 : 1,
               across = shared->beside == k->tile_rows ? 2 : 1;
     const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows), down = row_tiles_of(k, p);
     double blocks = ((along > 1 ? along * tiles(p->batch, along * k->tile_rows) : down) * across *
@@ -460,7 +462,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
     if (shared->turned) { /* in place of what tiles of one height would take */
         const rfi_turned_time time =
-            rfi_turned_time_of(p->batch, p->out_features, p->in_features, shared->halves, (int64_t)down);
+            rfi_turned_time_of(p->batch, p->out_features, p->in_features, parts_of(shared), (int64_t)down);
         const double slower = TURNED_CLOCK / f->clock_hz;
         arithmetic = slower * time.products, folds = slower * time.ends;
     }

@@ -20,21 +20,18 @@
 #define RFI_SM90_PART 128
 
 /* The heights of tiles that sm90/turned.cuh is compiled for, the lowest first: the width of a product, and how many. */
-#define RFI_TURNED_HEIGHTS(HEIGHT) \
-    HEIGHT(48, 1)                  \
-    HEIGHT(80, 1)                  \
-    HEIGHT(96, 1)                  \
-    HEIGHT(112, 1)                 \
-    HEIGHT(136, 1)                 \
+#define RFI_TURNED_LOW(HEIGHT) HEIGHT(48, 1) HEIGHT(80, 1) HEIGHT(96, 1) HEIGHT(112, 1) HEIGHT(136, 1)
+#define RFI_TURNED_HIGH(HEIGHT) \
     HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(224, 1) HEIGHT(256, 1) HEIGHT(136, 2) HEIGHT(144, 2) HEIGHT(160, 2)
-#define RFI_TURNED_ROWS 320 /* the last */
+#define RFI_TURNED_LOW_ROWS 136 /* the last of the low, which alone take K in quarters */
+#define RFI_TURNED_ROWS 320     /* the last of all */
 #define RFI_TURNED_COLUMNS 128
 #define RFI_TURNED_STATES (1 << 21) /* of all rows at most, of 64 columns: 16 MiB */
 
 /* The height that the tiles of a batch in so many groups of rows are computed with. */
 static inline int rfi_turned_height(int64_t batch, int64_t groups) {
 #define RFI_HEIGHT(width, products) (width) * (products),
-    static const int heights[] = {RFI_TURNED_HEIGHTS(RFI_HEIGHT)};
+    static const int heights[] = {RFI_TURNED_LOW(RFI_HEIGHT) RFI_TURNED_HIGH(RFI_HEIGHT)};
 #undef RFI_HEIGHT
     const int64_t rows = (batch + groups - 1) / groups;
     unsigned i = 0;
@@ -43,31 +40,34 @@ static inline int rfi_turned_height(int64_t batch, int64_t groups) {
 }
 
 /* Seconds that their tiles take in all rounds over the multiprocessors of a whole device: products, and what follows
- * these. `halves`: of two blocks a tile. A stage takes as long as what is slowest: the tensor cores; shared memory,
- * through which each row goes several times; the second-level cache, which all blocks read; memory, which those of one
- * group read. Fitted to times of bfloat16 on 9.0 at 1.98 GHz: see few-rows.md 52. */
+ * these. `parts`: of so many blocks a tile, which share out K, or 1. A stage takes as long as what is slowest: the
+ * tensor cores; shared memory, through which each row goes several times; the second-level cache, which all blocks
+ * read; memory, which those of one group read. Fitted to times of bfloat16 on 9.0 at 1.98 GHz: see few-rows.md 52. */
 typedef struct rfi_turned_time {
     double products, ends;
 } rfi_turned_time;
 static inline rfi_turned_time rfi_turned_time_of(
-    int64_t batch, int64_t columns, int64_t depth, int halves, int64_t groups) {
-    enum { BLOCKS = 132, STAGE = 64, CLUSTER = 2 };
+    int64_t batch, int64_t columns, int64_t depth, int parts, int64_t groups) {
+    enum { STAGE = 64, BESIDE = 2 };
     static const struct rfi_turned_figures {
         double row, stage, stage_row, read, memory; /* nanoseconds of a stage */
         double block;                               /* and for each block that runs, but of memory */
         double end, end_row;                        /* of a tile */
     } beside = {2.3, 115, 0.848, 0.0121, 3.7, 0.766, 2206, 30},
-      by_halves = {2.24, 130, 0.802, 0.0134, 3.55, 0.116, 1866, 25};
-    const struct rfi_turned_figures *const f = halves ? &by_halves : &beside;
-    const int64_t wide = halves ? RFI_TURNED_COLUMNS : CLUSTER * RFI_TURNED_COLUMNS, /* columns of a cluster */
-        of_group = (columns + wide - 1) / wide * CLUSTER, blocks = of_group * groups,
-                  rounds = (blocks + BLOCKS - 1) / BLOCKS;
+      halves = {2.24, 130, 0.802, 0.0134, 3.55, 0.116, 1866, 25},
+      quarters = {1.95, 138, 0.809, 0.008, 2.68, 1.08, 2417, 48};
+    const struct rfi_turned_figures *const f = parts == 4 ? &quarters : parts == 2 ? &halves : &beside;
+    const int64_t most = parts == 4 ? 120 : 132, /* blocks at a time: not every four multiprocessors make a cluster */
+        cluster = parts > 1 ? parts : BESIDE,
+                  wide = (parts > 1 ? 1 : BESIDE) * RFI_TURNED_COLUMNS, /* columns of a cluster */
+        of_group = (columns + wide - 1) / wide * cluster, blocks = of_group * groups,
+                  rounds = (blocks + most - 1) / most;
     const double height = rfi_turned_height(batch, groups), rows = (double)((batch + groups - 1) / groups),
-                 at_once = (double)(blocks < BLOCKS ? blocks : BLOCKS),
-                 stages = (double)((depth + STAGE - 1) / STAGE) / (halves ? CLUSTER : 1);
-    const double memory = f->memory * (double)(of_group < BLOCKS ? of_group : BLOCKS),
+                 at_once = (double)(blocks < most ? blocks : most),
+                 stages = (double)((depth + STAGE - 1) / STAGE) / parts;
+    const double memory = f->memory * (double)(of_group < most ? of_group : most),
                  takes[] = {f->row * height, f->stage + f->stage_row * height,
-                     f->read * at_once * (RFI_TURNED_COLUMNS + (halves ? rows : rows / CLUSTER))};
+                     f->read * at_once * (RFI_TURNED_COLUMNS + (parts > 1 ? rows : rows / BESIDE))};
     double stage = 0;
     for (unsigned i = 0; i < sizeof takes / sizeof *takes; i++)
         if (takes[i] > stage) stage = takes[i];
@@ -78,13 +78,14 @@ static inline rfi_turned_time rfi_turned_time_of(
 }
 
 /* In how many groups of rows that is least. */
-static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int64_t depth, int halves) {
+static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int64_t depth, int parts) {
     enum { MORE = 5 };
-    const int64_t fewest = batch > RFI_TURNED_ROWS ? (batch + RFI_TURNED_ROWS - 1) / RFI_TURNED_ROWS : 1;
+    const int64_t most = parts == 4 ? RFI_TURNED_LOW_ROWS : RFI_TURNED_ROWS,
+                  fewest = batch > most ? (batch + most - 1) / most : 1;
     int64_t best = fewest;
     double least = 0;
     for (int64_t groups = fewest; groups <= fewest + MORE && (groups == fewest || groups <= batch); groups++) {
-        const rfi_turned_time time = rfi_turned_time_of(batch, columns, depth, halves, groups);
+        const rfi_turned_time time = rfi_turned_time_of(batch, columns, depth, parts, groups);
         const double seconds = time.products + time.ends;
         if (groups == fewest || seconds < least) best = groups, least = seconds;
     }

@@ -41,6 +41,7 @@ cuda_sm90_cu = \
 	cuda/sm90/searches_64x128.cu \
 	cuda/sm90/stores.cu \
 	cuda/sm90/small.cu \
+	cuda/sm90/quarters.cu \
 	cuda/sm90/turned.cu
 cuda_h = \
 	cuda/affine.h \
@@ -90,6 +91,7 @@ cuda_h = \
 	cuda/sm90/small_ring.cuh \
 	cuda/sm90/states.cuh \
 	cuda/sm90/turned.cuh \
+	cuda/sm90/turned_launch.cuh \
 	cuda/sm90/wgmma.cuh
 cuda_stub = cuda/stub.c
 

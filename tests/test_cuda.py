@@ -143,9 +143,12 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
             some.check(y.numpy()[::97], dtype, expected)
 
 
-@pytest.mark.parametrize("kernel", ["hopper_320x128", "hopper_halves_320x128"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("k", [1, 64, 200, 2100])
+@pytest.mark.parametrize(
+    "kernel, k",
+    [(f"hopper_{name}", k) for name in ("320x128", "halves_320x128") for k in (1, 64, 200, 2100)]
+    + [("hopper_quarters_136x128", k) for k in (129, 200, 2040)],
+)
 def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each height of a tile, one row, boxes of unequal height, groups of which the last has fewer; a tile a block and
     several; features that fill no tile and no pair of tiles; W in blocks and as it is lent; the same bits every time.
@@ -211,6 +214,7 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
         ("halves_128x128", 128),
         ("320x128", 64),
         ("halves_320x128", 64),
+        ("quarters_136x128", 64),
         ("64x128", 64),
         ("64x64", 32),
     ],
@@ -223,7 +227,8 @@ def test_states_that_a_kernel_behind_the_fold_merges(
     """Up to 160 of a row; one more, and the fold merges them itself. Odd numbers, one alone, a ragged last one."""
     monkeypatch.setenv(FORCE, f"hopper_{kernel}")
     for states, less in ((1, 0), (2, 1), (17, 5), (159, 0), (160, 0), (160, 3), (161, 1)):
-        case = _case(chain, 33 if kernel == "small" else 70, 24, columns * states - less, dtype)
+        rows, k = 33 if kernel == "small" else 70, 200 if kernel.startswith("quarters") else 24
+        case = _case(chain, rows, k, columns * states - less, dtype)
         case.check(case.run("cuda", simplify="none"), f"{kernel} with {states} states")
 
 
@@ -579,7 +584,8 @@ def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.Monke
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     monkeypatch.setenv(FORCE, kernel)
     rng = np.random.default_rng(0)
-    rows, k, n = 13008, 8, 10_000 if kernel.endswith("320x128") else 16592  # which have no more states
+    rows, k = 13008, 200 if kernel.startswith("hopper_quarters") else 8  # a stage of each part
+    n = 10_000 if kernel.endswith(("320x128", "136x128")) else 16592  # which have no more states
     data = Data(rng.normal(size=(rows, k)), rng.normal(size=(n, k)) / np.sqrt(8), rng.normal(size=n))
     case = make_case("linear | logsumexp", data, dtype="bfloat16", x_dtype="bfloat16")
     some = replace(case, x=case.x[::271])

@@ -29,6 +29,11 @@ static int runs_hopper_turned(const rfi_cuda_problem *p, const rfi_cuda_figures 
         p->batch <= RFI_TURNED_STATES / ceil_div(p->out_features, STATE_COLUMNS);
 }
 
+/* W in blocks has stages of zeros behind K for the last of four parts as well. */
+static int runs_hopper_quarters(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned(p, f) && (ceil_div(p->in_features, 64) + 1) / 2 % 2 == 0;
+}
+
 static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
 }
@@ -69,11 +74,12 @@ static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single
 static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64};
 static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
 static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
-static const family HOPPER_HALVES = {HOPPER_TILES, .halves = 1, .single = 0.945};
+static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1
 static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
-static const family HOPPER_TURNED_HALVES = {TURNED, .halves = 1, .start = 1.5e-6};
+static const family HOPPER_TURNED_HALVES = {TURNED, .of_cluster = 2, .start = 1.5e-6};
+static const family HOPPER_TURNED_QUARTERS = {TURNED, .of_cluster = 4, .start = -1e-6};
 #undef TURNED
 static const family HOPPER_SMALL = {.unit = WARPGROUP16,
     .terms = 1,

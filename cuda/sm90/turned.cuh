@@ -11,7 +11,8 @@
  *
  * The two blocks of a cluster have the same tile, and half of K each: then either finishes 64 of its features, to which
  * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
- * rows of x: each loads a box, for both.
+ * rows of x: each loads a box, for both. Or, where there are few, four blocks have a fourth of K each; a state is of 64
+ * features, so that each of these finishes a fourth of the rows instead.
  *
  * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Where
  * there are many tiles that counts, and is worth it for rows that would leave much of other tiles empty. */
@@ -24,14 +25,15 @@
 namespace hopper {
 namespace turned {
 
-constexpr int CLUSTER = 2, CONSUMER_THREADS = 2 * 128, BLOCK_THREADS = CONSUMER_THREADS + 128;
+constexpr int CONSUMER_THREADS = 2 * 128, BLOCK_THREADS = CONSUMER_THREADS + 128;
 constexpr int FEATURES = RFI_TURNED_COLUMNS, HALF = FEATURES / 2; /* of a tile, and of a warpgroup */
 constexpr int K = 64, ROW = 2 * K; /* columns of a stage, and bytes of a row of it: the swizzle's */
 constexpr int BOXES = 2;           /* of x in a stage, and rows of one at most */
 constexpr int MOST_BOX_ROWS = 256;
 constexpr int W_BYTES = FEATURES * ROW;
-constexpr int RING_BYTES = 210 * 1024; /* at most */
-constexpr int TILE_BARRIER = 1;        /* by name, of all consumers */
+constexpr int RING_BYTES = 210 * 1024;        /* at most */
+constexpr int TILE_BARRIER = 1;               /* by name, of all consumers */
+constexpr int EIGHT_BYTES = 8 * FEATURES * 4; /* of the sums of eight rows */
 
 struct Parameters {
     CUtensorMap x[BOXES], w;    /* of the boxes of a group's rows; of W unless that is in blocks */
@@ -43,9 +45,10 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-/* PARTS products of NT rows each. */
-template <bool BF16_, int NT_, int PARTS_> struct Config {
-    static constexpr bool BF16 = BF16_, TF32 = false;
+/* PARTS products of NT rows each. QUARTERS: of K, else p.halves says. */
+template <bool BF16_, int NT_, int PARTS_, bool QUARTERS_> struct Config {
+    static constexpr bool BF16 = BF16_, TF32 = false, QUARTERS = QUARTERS_;
+    static constexpr int CLUSTER = QUARTERS ? 4 : 2;
     static constexpr int NT = NT_, PARTS = PARTS_, ROWS = NT * PARTS; /* of a group at most: what lies in the place of
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
@@ -55,8 +58,10 @@ template <bool BF16_, int NT_, int PARTS_> struct Config {
         : ROWS <= 96  ? 3
         : ROWS <= 128 ? 4
                       : 5;
-    static constexpr int SENT_BYTES = ROWS * HALF * 4;           /* to the block that finishes them */
-    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4; /* see tile_ld */
+    static constexpr int EIGHTS = ROWS / 8; /* of rows: a thread has four sums of each */
+    static constexpr int SENT_BYTES = QUARTERS ? 3 * ((EIGHTS + 3) / 4) * EIGHT_BYTES
+                                               : ROWS * HALF * 4; /* to the block that finishes them, at most */
+    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4;  /* see tile_ld */
     static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
     static_assert(STAGES > 2 && STAGE % 1024 == 0 && NT % 8 == 0, "as the swizzle wants it");
     static_assert(SENT_BYTES <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
@@ -73,21 +78,23 @@ struct Shared {
 };
 
 /* Tiles of clusters, in all groups. */
-__host__ __device__ __forceinline__ int cluster_tiles(const Parameters &p) {
-    return (p.halves ? p.tiles : (p.tiles + 1) / CLUSTER) * p.groups;
+template <class C> __host__ __device__ __forceinline__ int cluster_tiles(const Parameters &p) {
+    return (C::QUARTERS || p.halves ? p.tiles : (p.tiles + 1) / C::CLUSTER) * p.groups;
 }
 
 /* The tiles of a cluster in turn: those of all groups of rows with the same features are side by side. */
 struct Walk {
     int at, count; /* of cluster_tiles; tiles before it */
-    __device__ __forceinline__ bool is_there(const Parameters &p) const { return at < cluster_tiles(p); }
-    __device__ __forceinline__ void advance() { at += gridDim.x / CLUSTER, count++; }
+    template <class C> __device__ __forceinline__ bool is_there(const Parameters &p) const {
+        return at < cluster_tiles<C>(p);
+    }
+    template <class C> __device__ __forceinline__ void advance() { at += gridDim.x / C::CLUSTER, count++; }
     __device__ __forceinline__ int group(const Parameters &p) const { return at % p.groups; }
-    __device__ __forceinline__ int tile(const Parameters &p, int rank) const {
-        return p.halves ? at / p.groups : at / p.groups * CLUSTER + rank;
+    template <class C> __device__ __forceinline__ int tile(const Parameters &p, int rank) const {
+        return C::QUARTERS || p.halves ? at / p.groups : at / p.groups * C::CLUSTER + rank;
     }
 };
-__device__ __forceinline__ Walk first_of() { return {(int)blockIdx.x / CLUSTER, 0}; }
+template <class C> __device__ __forceinline__ Walk first_of() { return {(int)blockIdx.x / C::CLUSTER, 0}; }
 
 /* The ring as one goes round it. */
 struct Ring {
@@ -100,7 +107,9 @@ struct Ring {
 /* This block's first stage of K. Both halves have as many, of which the last of the second may be all zeros: what
  * differs between the blocks the compiler takes for different within a warp, and does not count in uniform registers.
  */
-__device__ __forceinline__ int first_stage(const Parameters &p, int rank) { return p.halves ? rank * p.stages : 0; }
+template <class C> __device__ __forceinline__ int first_stage(const Parameters &p, int rank) {
+    return C::QUARTERS || p.halves ? rank * p.stages : 0;
+}
 
 /* The threads that drive copies have no time to lose: what a stage is loaded from is counted on, not computed anew. One
  * of them loads W: `ahead`, what the ring takes of the first tile, and then the rest. A block without features loads
@@ -112,9 +121,10 @@ __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh,
     const uint64_t policy = policy_of(p.groups == 1);
     const int fetched = min(p.stages, C::STAGES);
     Ring ring = {0, 0};
-    for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
-        const int tile = min(walk.tile(p, rank), p.tiles - 1), skipped = !ahead && !walk.count ? fetched : 0,
-                  first = first_stage(p, rank) + skipped, end = first_stage(p, rank) + (ahead ? fetched : p.stages);
+    for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
+        const int tile = min(walk.template tile<C>(p, rank), p.tiles - 1),
+                  skipped = !ahead && !walk.count ? fetched : 0, first = first_stage<C>(p, rank) + skipped,
+                  end = first_stage<C>(p, rank) + (ahead ? fetched : p.stages);
         const uint32_t bytes =
             p.w_panel ? min(BLOCKS, (int)(f.w.ld / RFI_BLOCK_ROWS) - tile * BLOCKS) * BLOCK : W_BYTES;
         const char *from = (const char *)f.w.data + (int64_t)tile * W_BYTES + first * p.w_panel;
@@ -136,12 +146,12 @@ __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh,
 template <class C, bool SHARED>
 __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh, int rank) {
     const int bytes = (p.box_rows[0] + p.box_rows[1]) * ROW, box = SHARED ? rank : 0, before = box * p.box_rows[0],
-              second = SHARED ? 0 : p.box_rows[1], first = first_stage(p, rank) * K, end = first + p.stages * K;
+              second = SHARED ? 0 : p.box_rows[1], first = first_stage<C>(p, rank) * K, end = first + p.stages * K;
     const Address to = sh.ring + W_BYTES + before * ROW;
     const bool loads = p.box_rows[box];
     Ring ring = {0, 0};
     rfi_wait_for_previous();
-    for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
+    for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int row = walk.group(p) * p.group_rows + before;
         if (walk.count) mbarrier_wait(sh.folded, (walk.count - 1) & 1);
 #pragma unroll 1
@@ -150,7 +160,7 @@ __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh,
             if (ring.round) mbarrier_wait(sh.empty + 8 * ring.slot, (ring.round - 1) & 1);
             mbarrier_arrive_expect(full, bytes);
             if (SHARED) {
-                if (loads) tma_load_multicast(at, &p.x[box], full, column, row, (1 << CLUSTER) - 1);
+                if (loads) tma_load_multicast(at, &p.x[box], full, column, row, (1 << C::CLUSTER) - 1);
             } else {
                 tma_load(at, &p.x[0], full, column, row);
                 if (C::ROWS > MOST_BOX_ROWS && second)
@@ -161,9 +171,10 @@ __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh,
 }
 
 /* A warp has read a slot, to which both blocks bring x, or this one alone. */
-__device__ __forceinline__ void release(const Parameters &p, const Shared &sh, int slot, int rank) {
+template <class C> __device__ __forceinline__ void release(const Parameters &p, const Shared &sh, int slot, int rank) {
     const int lane = threadIdx.x % 32;
-    if (lane < CLUSTER && (lane == rank || !p.halves)) mbarrier_arrive_remote(sh.empty + 8 * slot, lane);
+    if (lane < C::CLUSTER && (lane == rank || !(C::QUARTERS || p.halves)))
+        mbarrier_arrive_remote(sh.empty + 8 * slot, lane);
 }
 
 /* The sums of a tile over this block's share of K, added by the tensor cores. */
@@ -188,12 +199,12 @@ template <class C> __device__ __forceinline__ void sum_products(
                     total[part], w0 + at + s * (32 >> 4), x0 + at + s * (32 >> 4) + part * (C::NT * ROW >> 4), true);
         wgmma_commit();
         wgmma_wait<1>();
-        if (k) release(p, sh, previous, rank);
+        if (k) release<C>(p, sh, previous, rank);
         previous = ring.slot;
         ring.advance<C>();
     }
     wgmma_wait<0>();
-    release(p, sh, previous, rank);
+    release<C>(p, sh, previous, rank);
 #pragma unroll
     for (int part = 0; part < C::PARTS; part++)
 #pragma unroll
@@ -243,6 +254,127 @@ __device__ __forceinline__ void add_sent(float (&total)[C::PARTS][C::SUMS], cons
         }
 }
 
+/* Four blocks a tile. */
+namespace quarters {
+
+constexpr int BLOCKS = 4, TILE_LD = FEATURES + 4; /* see rfi_fold_tile */
+
+/* The rows of a group that a block finishes, by eights: from `first` on, `count`; all but the last have `each`. */
+struct Share {
+    int each, first, count;
+};
+__device__ __forceinline__ Share share_of(const Parameters &p, int rank) {
+    const int all = (p.group_rows + 7) / 8, each = (all + BLOCKS - 1) / BLOCKS, first = rank * each;
+    return {each, first, max(0, min(each, all - first))};
+}
+/* Whether it is for that block to finish eight `i` of all. */
+__device__ __forceinline__ bool is_of(const Share &share, int i) {
+    return (unsigned)(i - share.first) < (unsigned)share.count;
+}
+
+/* To the tile. Sum i of a thread and a product lies in row i / 4 * 8 + i % 2 of those behind the first, feature i / 2 %
+ * 2 * 8. */
+template <class C> __device__ __forceinline__ void store_sums(
+    const float (&total)[C::PARTS][C::SUMS], float *tile, const Share &share, int warpgroup) {
+    const int thread = threadIdx.x % 128, lane = thread % 32;
+    float *const to =
+        tile + (lane % 4 * 2 - share.first * 8) * TILE_LD + warpgroup * HALF + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i += 4) {
+            const int eight = (part * C::SUMS + i) / 4;
+            if (!is_of(share, eight)) continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++) to[(eight * 8 + j % 2) * TILE_LD + j / 2 * 8] = total[part][i + j];
+        }
+}
+
+/* Of the rows that other blocks finish, to these, to where their ring was: for each block that sends, in turn, the
+ * eights, 16 bytes of a thread behind those of the one before. */
+template <class C> __device__ __forceinline__ void send_sums(
+    const float (&total)[C::PARTS][C::SUMS], const Parameters &p, const Shared &sh, int rank, int turn) {
+    mbarrier_wait(sh.drained, turn);
+#pragma unroll 1
+    for (int by = 1; by < BLOCKS; by++) {
+        const int to = (rank + by) % BLOCKS, place = rank - (rank > to);
+        const Share share = share_of(p, to);
+        /* Offsets behind the mapping, not in front of it: what lies before the first row lies before shared memory. */
+        const Address there =
+            address_in(sh.ring, to) + (place * share.each - share.first) * EIGHT_BYTES + threadIdx.x * 16;
+        const Address arrived = address_in(sh.arrived, to);
+#pragma unroll
+        for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+            for (int i = 0; i < C::SUMS; i += 4) {
+                const int eight = (part * C::SUMS + i) / 4;
+                const float (&v)[C::SUMS] = total[part];
+                if (is_of(share, eight)) send(there + eight * EIGHT_BYTES, v[i], v[i + 1], v[i + 2], v[i + 3], arrived);
+            }
+    }
+}
+
+/* What came, in the order of the parts, for equal columns are to have equal sums. */
+template <class C> __device__ __forceinline__ void add_sent(
+    float (&total)[C::PARTS][C::SUMS], const Shared &sh, const Share &share, int rank) {
+    const Address from = sh.ring + threadIdx.x * 16 - share.first * EIGHT_BYTES;
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++)
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i += 4) {
+            const int eight = (part * C::SUMS + i) / 4;
+            if (!is_of(share, eight)) continue;
+            irregular_tile::Words sent[BLOCKS]; /* without a loop over them, so that all are on their way at once */
+#pragma unroll
+            for (int k = 0; k < BLOCKS - 1; k++)
+                sent[k] = irregular_tile::words_of(
+                    irregular_tile::load_shared(from + (k * share.each + eight) * EIGHT_BYTES));
+            sent[BLOCKS - 1] = sent[BLOCKS - 2];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float own = total[part][i + j];
+                float sum = rank == 0 ? own : __uint_as_float(sent[0].w[j]);
+#pragma unroll
+                for (int k = 1; k < BLOCKS; k++)
+                    sum += k == rank ? own : __uint_as_float((k > rank ? sent[k - 1] : sent[k]).w[j]);
+                total[part][i + j] = sum;
+            }
+        }
+}
+
+template <class C>
+__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
+    const rfi_cuda_product &f = p.fold.product;
+    const Share share = share_of(p, rank);
+    Ring ring = {0, 0};
+    copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    rfi_wait_for_previous();
+    for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
+        const int turn = walk.count & 1;
+        const int64_t group_row = (int64_t)walk.group(p) * p.group_rows, row0 = group_row + share.first * 8,
+                      end = min(f.batch, min(group_row + p.group_rows, row0 + share.count * 8));
+        float total[C::PARTS][C::SUMS];
+        if (threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, (BLOCKS - 1) * share.count * EIGHT_BYTES);
+        sum_products<C>(total, p, sh, ring, rank, warpgroup);
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
+        if (threadIdx.x < BLOCKS && threadIdx.x != rank) mbarrier_arrive_remote(sh.drained, threadIdx.x);
+        send_sums<C>(total, p, sh, rank, turn);
+        mbarrier_wait(sh.arrived, turn);
+        add_sent<C>(total, sh, share, rank);
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* what was sent is read */
+        store_sums<C>(total, sh.tile, share, warpgroup);
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
+        rfi_fold_tile<float, C::FOLDED>(*sh.fold, sh.tile, TILE_LD, row0, (int)max(end - row0, (int64_t)0),
+            (int64_t)walk.template tile<C>(p, rank) * FEATURES, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
+        mbarrier_arrive(sh.folded); /* each by itself: racecheck follows no named barrier to the copies behind this */
+        barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
+        if (threadIdx.x < BLOCKS && threadIdx.x != rank) mbarrier_arrive_remote(sh.folded, threadIdx.x);
+    }
+}
+
+} // namespace quarters
+
 template <class C>
 __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
     const rfi_cuda_product &f = p.fold.product;
@@ -251,10 +383,10 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
     Ring ring = {0, 0};
     copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
     rfi_wait_for_previous();
-    for (Walk walk = first_of(); walk.is_there(p); walk.advance()) {
+    for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int turn = walk.count & 1;
         const int64_t row0 = (int64_t)walk.group(p) * p.group_rows,
-                      column0 = (int64_t)walk.tile(p, rank) * FEATURES + (halves ? rank * HALF : 0);
+                      column0 = (int64_t)walk.template tile<C>(p, rank) * FEATURES + (halves ? rank * HALF : 0);
         float total[C::PARTS][C::SUMS];
         if (halves && threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::SENT_BYTES);
         sum_products<C>(total, p, sh, ring, rank, warpgroup);
@@ -293,10 +425,10 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     if (threadIdx.x == CONSUMER_THREADS) {
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 2); /* by two threads */
-            mbarrier_init(sh.empty + 8 * i, (p.halves ? 1 : CLUSTER) * CONSUMER_THREADS / 32);
+            mbarrier_init(sh.empty + 8 * i, (C::QUARTERS || p.halves ? 1 : C::CLUSTER) * CONSUMER_THREADS / 32);
         }
-        mbarrier_init(sh.folded, CONSUMER_THREADS + CLUSTER - 1);
-        mbarrier_init(sh.drained, 1);
+        mbarrier_init(sh.folded, CONSUMER_THREADS + C::CLUSTER - 1);
+        mbarrier_init(sh.drained, C::QUARTERS ? C::CLUSTER - 1 : 1);
         mbarrier_init(sh.arrived, 1);
         mbarrier_init_fence();
     }
@@ -307,12 +439,13 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     cluster_sync(); /* the barriers of both blocks are there */
     if (warp < PRODUCER) {
         registers_raise<240>();
-        consume<C>(p, sh, rank, warp / 4);
+        if constexpr (C::QUARTERS) quarters::consume<C>(p, sh, rank, warp / 4);
+        else consume<C>(p, sh, rank, warp / 4);
     } else {
         registers_lower<24>();
         if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, false);
         if (warp == PRODUCER + 1 && elect_lane()) {
-            if (p.halves) produce_x<C, false>(p, sh, rank);
+            if (C::QUARTERS || p.halves) produce_x<C, false>(p, sh, rank);
             else produce_x<C, true>(p, sh, rank);
         }
     }

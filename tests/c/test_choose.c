@@ -352,35 +352,40 @@ static void test_merged_behind(void) {
 static void test_groups_of_rows(void) {
     static const struct {
         int64_t batch, columns, depth;
-        int halves, groups, height;
-    } expected[] = {{0, 8192, 8192, 0, 1, 48}, {1, 8192, 8192, 1, 1, 48}, {129, 8192, 8192, 1, 1, 136},
-        {257, 8192, 8192, 1, 1, 272}, {257, 8192, 8192, 0, 2, 136}, {320, 8192, 8192, 0, 2, 160},
-        {384, 8192, 8192, 0, 2, 192}, {640, 8192, 8192, 0, 2, 320}, {224, 8192, 8192, 1, 1, 224},
-        {273, 8192, 8192, 1, 1, 288}, {321, 128, 512, 1, 7, 48}, {1000, 4096, 4096, 0, 4, 256},
-        {257, 128256, 4096, 0, 1, 272}, {128, 1024, 4096, 1, 3, 48}, {256, 2048, 2048, 1, 3, 96},
-        {160, 4096, 4096, 1, 2, 80}};
+        int parts, groups, height;
+    } expected[] = {{0, 8192, 8192, 1, 1, 48}, {1, 8192, 8192, 2, 1, 48}, {129, 8192, 8192, 2, 1, 136},
+        {257, 8192, 8192, 2, 1, 272}, {257, 8192, 8192, 1, 2, 136}, {320, 8192, 8192, 1, 2, 160},
+        {384, 8192, 8192, 1, 2, 192}, {640, 8192, 8192, 1, 2, 320}, {224, 8192, 8192, 2, 1, 224},
+        {273, 8192, 8192, 2, 1, 288}, {321, 128, 512, 2, 7, 48}, {1000, 4096, 4096, 1, 4, 256},
+        {257, 128256, 4096, 1, 1, 272}, {128, 1024, 4096, 2, 3, 48}, {256, 2048, 2048, 2, 3, 96},
+        {160, 4096, 4096, 2, 2, 80}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const int64_t groups =
-            rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].depth, expected[i].halves);
+            rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].depth, expected[i].parts);
         const int height = rfi_turned_height(expected[i].batch, groups);
         CHECK(groups == expected[i].groups && height == expected[i].height, "%lld rows of %lld columns: %lld of %d",
             (long long)expected[i].batch, (long long)expected[i].columns, (long long)groups, height);
     }
     for (int64_t batch = 1; batch < 5000; batch += 7)
         for (int64_t columns = 1; columns < 140000; columns = columns * 3 / 2 + 100)
-            for (int halves = 0; halves < 2; halves++) {
-                const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, halves);
+            for (int parts = 1; parts <= 4; parts *= 2) {
+                const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, parts);
                 CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
                     (long long)batch, (long long)groups);
             }
     /* The GPU tests take each height by as many columns (test_groups_of_rows). */
-#define RFI_HEIGHT(width, products)                                                                          \
-    for (int halves = 0; halves < 2; halves++)                                                               \
-        for (int64_t depth = 64; depth <= 200; depth += 136)                                                 \
-            CHECK(rfi_turned_groups((width) * (products), 33000 + (width) * (products), depth, halves) == 1, \
-                "%d rows are in several groups", (width) * (products));
-    RFI_TURNED_HEIGHTS(RFI_HEIGHT)
-#undef RFI_HEIGHT
+#define RFI_ALONE(height, most)                                                   \
+    for (int parts = 1; parts <= (most); parts *= 2)                              \
+        for (int64_t depth = 64; depth <= 200; depth += 136)                      \
+            CHECK(rfi_turned_groups(height, 33000 + (height), depth, parts) == 1, \
+                "%d rows are in several groups of %d parts", height, parts);
+#define RFI_LOW(width, products) RFI_ALONE((width) * (products), 4)
+#define RFI_HIGH(width, products) RFI_ALONE((width) * (products), 2)
+    RFI_TURNED_LOW(RFI_LOW)
+    RFI_TURNED_HIGH(RFI_HIGH)
+#undef RFI_ALONE
+#undef RFI_LOW
+#undef RFI_HIGH
     const int kernel = rfi_cuda_kernel_find("hopper_320x128");
     for (int64_t columns = 64; columns < 200000; columns *= 2) {
         rfi_cuda_problem p =
@@ -447,8 +452,8 @@ static void test_measured(void) {
         {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
         {RF_BFLOAT16, 1536, 8192, 1024, "hopper_halves_320x128"},
         {RF_BFLOAT16, 288, 2048, 8192, "hopper_halves_320x128"}, /* 132 blocks of 128 x 192 would be slower */
-        {RF_BFLOAT16, 40, 8192, 2048, "hopper_halves_320x128"},
-        {RF_BFLOAT16, 128, 4096, 1024, "hopper_halves_320x128"},
+        {RF_BFLOAT16, 40, 8192, 2048, "hopper_quarters_136x128"},
+        {RF_BFLOAT16, 128, 4096, 1024, "hopper_quarters_136x128"},
         {RF_BFLOAT16, 8, 4096, 4096, "hopper_small"},
         {RF_BFLOAT16, 128, 4096, 32000, "hopper_320x128"},
         {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
