@@ -118,7 +118,7 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
     compute_asked(const __grid_constant__ rfi_cuda_asked a) {
     typedef Asked<BF16> C;
     extern __shared__ uint8_t raw[];
-    __shared__ float table[C::COLUMN_ROWS * C::BN];
+    __shared__ __align__(16) float table[C::COLUMN_ROWS * C::BN]; /* read two at a time */
     __shared__ int64_t asked[ROWS];
     const uint32_t stages = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const rfi_cuda_product &f = a.fold.product;

@@ -27,8 +27,8 @@ __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda
 /* Instructions that nobody has run come from far, a few at a time, and a fold is a thousand of them, which a block with
  * one tile runs once while all of it waits. So a warp that has nothing else to do goes the same way before, with a row
  * that is not there. Steps may read inputs of row 0: wait for the kernel in front first. */
-struct Rehearsal { /* in shared memory */
-    float logits[RFI_FOLD_COLUMNS];
+struct Rehearsal {                                /* in shared memory */
+    __align__(16) float logits[RFI_FOLD_COLUMNS]; /* read four at a time */
     int row;
     /* By that warp; barrier behind. */
     __device__ __forceinline__ void prepare() {

@@ -379,7 +379,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], full_second[C::STAGES], empty[C::STAGES];
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
-    __shared__ State<C::TOTALS> states[2 * C::ROWS];
+    __shared__ __align__(16) State<C::TOTALS> states[2 * C::ROWS]; /* read in words of 8 bytes */
     __shared__ uint64_t theirs, known;
     __shared__ bool last, irregular, regular, wide;
     __shared__ rfi_cuda_fold fold;
