@@ -277,8 +277,15 @@ rf_status rfi_cuda_forward(const rfi_spec *spec, const void *prepared, const rfi
     return status;
 }
 
-/* Brings a piece of x to terms and adds up what its rows are flagged with; `flags` has room for two of each row. */
-static rf_status count_piece(const rfi_cuda_running *r, const rfi_cuda_piece *piece, uint8_t *flags, rf_ways *ways) {
+/* What is read back of rows that were brought to terms: (rows) each. */
+typedef struct rfi_cuda_told {
+    rfi_cuda_lone *lone;
+    uint8_t *irregular, *wide;
+} rfi_cuda_told;
+
+/* Brings a piece of x to terms and adds up what its rows are flagged with. */
+static rf_status count_piece(
+    const rfi_cuda_running *r, const rfi_cuda_piece *piece, const rfi_cuda_told *told, rf_ways *ways) {
     const rfi_cuda_clear clear = {.w_in_flight = 1};
     const int tile_rows = r->l->passes[0].choice.tile_rows;
     const size_t rows = (size_t)piece->rows;
@@ -286,18 +293,24 @@ static rf_status count_piece(const rfi_cuda_running *r, const rfi_cuda_piece *pi
     rfi_cuda_fold fold = {.product = {.x = {.data = piece->x, .ld = piece->ldx, .dtype = r->call->x_dtype}}};
     rf_status status = rfi_cuda_bring_to_terms(r, 0, piece, &clear, &fold);
     if (!status)
-        status = rfi_cuda_status(cudaMemcpyAsync(flags, fold.product.irregular, rows, cudaMemcpyDeviceToHost, stream),
+        status = rfi_cuda_status(
+            cudaMemcpyAsync(told->irregular, fold.product.irregular, rows, cudaMemcpyDeviceToHost, stream),
             "reading the rows' flags");
     if (!status && fold.product.levels.wide)
+        status =
+            rfi_cuda_status(cudaMemcpyAsync(told->wide, fold.product.levels.wide, rows, cudaMemcpyDeviceToHost, stream),
+                "reading the rows' levels");
+    if (!status && fold.product.lone)
         status = rfi_cuda_status(
-            cudaMemcpyAsync(flags + rows, fold.product.levels.wide, rows, cudaMemcpyDeviceToHost, stream),
-            "reading the rows' levels");
+            cudaMemcpyAsync(told->lone, fold.product.lone, rows * sizeof *told->lone, cudaMemcpyDeviceToHost, stream),
+            "reading which values outweigh all others");
     rf_status drained = rfi_cuda_status(cudaStreamSynchronize(stream), "preparing x");
     if (status || drained) return status ? status : drained;
     int64_t last = -1;
     for (int64_t i = 0; i < piece->rows; i++) {
-        ways->irregular_rows += flags[i];
-        if (!fold.product.levels.wide || !flags[piece->rows + i]) continue;
+        ways->irregular_rows += told->irregular[i];
+        ways->lone_rows += fold.product.lone && told->lone[i].column >= 0;
+        if (!fold.product.levels.wide || !told->wide[i]) continue;
         ways->two_level_rows++;
         if (i / tile_rows != last) ways->two_level_tiles++;
         last = i / tile_rows;
@@ -310,8 +323,10 @@ static rf_status count_piece(const rfi_cuda_running *r, const rfi_cuda_piece *pi
 static rf_status count_rows(const rfi_cuda_running *r, rf_ways *ways) {
     const rfi_forward *call = r->call;
     const rfi_cuda_stage s = rfi_cuda_lay_out_stage(r->spec, call, r->l->rows);
-    uint8_t *flags = malloc(2 * (size_t)s.rows);
-    if (!flags) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the flags of %lld rows", (long long)s.rows);
+    rfi_cuda_lone *lone = malloc((size_t)s.rows * (sizeof *lone + 2));
+    if (!lone) return rfi_error(RF_OUT_OF_MEMORY, "no memory for the flags of %lld rows", (long long)s.rows);
+    uint8_t *flags = (uint8_t *)(lone + s.rows);
+    const rfi_cuda_told told = {lone, flags, flags + s.rows};
     void *own = NULL, *staging = NULL;
     rf_status status = RF_OK;
     if (!call->workspace) status = allocate(r->p, r->l->total, call, "memory for a workspace", &own);
@@ -326,11 +341,11 @@ static rf_status count_rows(const rfi_cuda_running *r, rf_ways *ways) {
             .ldx = call->ldx,
         };
         if (call->x_memory == RF_MEMORY_HOST) status = bring_x(&there, (char *)staging + s.x, &piece);
-        if (!status) status = count_piece(&there, &piece, flags, ways);
+        if (!status) status = count_piece(&there, &piece, &told, ways);
     }
     release(staging, call, &status);
     release(own, call, &status);
-    free(flags);
+    free(lone);
     return status;
 }
 

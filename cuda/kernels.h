@@ -74,6 +74,10 @@ typedef struct rfi_cuda_chain {
 typedef struct rfi_cuda_rows {
     const void *data, *low, *least;
     const float *scale;
+    const uint8_t *rest; /* of float32 W in two terms, a bit for each value: 1 where it is half of a last place of its
+                            second term more. A byte has eight columns, from its lowest bit on, and the next is the next
+                            row's; NULL: that is not known */
+    int64_t rest_ld;     /* bytes from eight columns to the next */
     int64_t ld; /* values from a row to the next; of blocks, the rows of a panel: what is behind the last row and column
                    is zeros */
     int32_t dtype; /* rf_dtype */
@@ -106,6 +110,13 @@ __host__ __device__
     const int64_t stage = panel == 16 ? 64 : 2 * panel;
     return (depth + stage - 1) / stage * stage;
 }
+
+/* A value of a row of x that is 2^20 times all others or more, so that float32 rounds a logit's largest product alone:
+ * its terms are zero, and its products, with W as it was before it was brought to terms, are added to the logits. */
+typedef struct rfi_cuda_lone {
+    int32_t column; /* -1: there is none */
+    float value;
+} rfi_cuda_lone;
 
 /* Which rows of x have a second level: what a binary16 term or two leave of the values far below the row's largest, in
  * terms and a scale of their own. A kernel sums the products of the second level first, multiplies the sum of each row
@@ -176,10 +187,11 @@ typedef struct rfi_cuda_product {
     rfi_cuda_verdicts verdicts;
     float regain; /* what a sum of RFI_SM90_PART products of 16-bit values as they are stored is multiplied by, for
                      tensor cores cut off a part of it: see doc/kernels/accuracy.md. 1: sums may be exact */
-    rfi_cuda_levels levels;   /* of x */
-    const uint8_t *irregular; /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
-    rfi_cuda_rows x_stored;   /* x as it came, from which flagged rows are computed: a kernel of sm_90a does so itself
-                                 once it has computed the others */
+    rfi_cuda_levels levels;    /* of x */
+    const rfi_cuda_lone *lone; /* of each row of x; NULL: none has such a value */
+    const uint8_t *irregular;  /* a flag for each row: the kernel leaves out those with 1. NULL: it computes all */
+    rfi_cuda_rows x_stored;    /* x as it came, from which flagged rows are computed: a kernel of sm_90a does so itself
+                                  once it has computed the others */
 } rfi_cuda_product;
 
 /* What becomes of a tile of sums: the bias, the steps, and results or the states of rows. */
@@ -281,10 +293,13 @@ typedef struct rfi_cuda_split {
     float *scale;
     rfi_cuda_levels levels; /* where the second levels are told of, which lie `depth` values behind the first; ratio
                                NULL: a row has one level, whatever that loses */
-    uint8_t *irregular;     /* of each row: 1 for those that terms do not represent, which another way computes from the
-                               stored values; NULL: nobody asks. Such a row with infinities has in place of its terms
-                               their number and, if these are no more than rfi_few_infinities, the places as ints, twice
-                               the column and 1 for one below zero */
+    uint8_t *rest;          /* as in rfi_cuda_rows, written; NULL: nobody asks */
+    int64_t rest_ld;
+    rfi_cuda_lone *lone; /* of each row, likewise */
+    uint8_t *irregular;  /* of each row: 1 for those that terms do not represent, which another way computes from the
+                            stored values; NULL: nobody asks. Such a row with infinities has in place of its terms
+                            their number and, if these are no more than rfi_few_infinities, the places as ints, twice
+                            the column and 1 for one below zero */
     rfi_cuda_clear clear;
 } rfi_cuda_split;
 

@@ -53,8 +53,8 @@ static int in_fixed_shares(const rfi_cuda_choice *c, int64_t batch, int64_t n) {
 }
 
 /* What a fold kernel needs. */
-static void lay_out_fold(
-    const rfi_spec *spec, const rfi_cuda_pass *pass, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
+static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_pass *pass,
+    const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_choice *c = &l->choice;
     int64_t n = spec->plan.out_features, batch = shape->batch;
     l->depth = round_up(l->problem.in_features, DEPTH_ALIGN);
@@ -95,6 +95,7 @@ static void lay_out_fold(
             l->wide = take(&l->total, round_up(batch, RFI_LEVEL_ROWS), 1);
             l->ratio = take(&l->total, batch, sizeof(float));
         }
+        if (rfi_cuda_finds_lone(p, spec, &l->problem)) l->lone = take(&l->total, batch, sizeof(rfi_cuda_lone));
         const int64_t item = l->problem.term_dtype == RF_FLOAT32 ? 4 : 2;
         for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * item);
     }
@@ -109,7 +110,7 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_
     *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
     if (shape->states) l->problem.alike = 1; /* as those of shards are */
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
-    if (!p->collapsed || shape->states) lay_out_fold(spec, pass, shape, l);
+    if (!p->collapsed || shape->states) lay_out_fold(spec, p, pass, shape, l);
     if (shape->states) l->unread = take(&l->total, shape->batch, sizeof(double));
     if (pass->column >= 0) l->picked = take(&l->total, shape->batch, (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
@@ -180,6 +181,7 @@ static void lay_out_ahead(const rfi_spec *spec, const rfi_cuda_prepared *p, rfi_
     place->w =
         take(total, round_up(ahead.chunk, RFI_BLOCK_ROWS), round_up(rfi_cuda_depth(p, spec), DEPTH_ALIGN) * w_item);
     place->scale = take(total, ahead.chunk, sizeof(float));
+    place->rest = take(total, ahead.chunk, rfi_cuda_rest_bytes(p, spec));
     place->bias = take(total, ahead.chunk, item);
     place->vectors = take(total, ahead.chunk, vectors * item);
     place->columns = take(total, ahead.chunk, sizeof(int64_t));

@@ -24,7 +24,7 @@ typedef struct rfi_cuda_layout {
     int32_t groups;                           /* as in rfi_cuda_fold */
     int levels;                               /* of x */
     int64_t split_tickets, irregular_tickets; /* behind the others; no kernel has both */
-    size_t tickets, flag, wide, scale, ratio, terms[3], copy, partials, split_sums, total;
+    size_t tickets, flag, wide, scale, ratio, lone, terms[3], copy, partials, split_sums, total;
     size_t picked;
     size_t unread; /* where a kernel that merges the states of its rows leaves results that nobody wants */
 } rfi_cuda_layout;
@@ -44,7 +44,7 @@ typedef struct rfi_cuda_spread_place {
 /* And of a pass that knows ahead: rfi_cuda_diagonal. */
 typedef struct rfi_cuda_ahead_place {
     rfi_cuda_ahead ahead;
-    size_t w, scale, bias, vectors, columns, picked, sample_vectors, stored, wanted;
+    size_t w, scale, rest, bias, vectors, columns, picked, sample_vectors, stored, wanted;
 } rfi_cuda_ahead_place;
 
 /* A whole call: its passes one behind the other in the same place, and behind that what all of them see. */

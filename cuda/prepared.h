@@ -50,6 +50,21 @@ static inline int64_t rfi_cuda_depth(const rfi_cuda_prepared *prepared, const rf
     return spec->plan.in_features + (prepared ? prepared->verdicts.columns : 0);
 }
 
+/* Bytes of what two terms leave of a row of float32 W, which is kept for rows of x of which one value is nearly all; 0:
+ * it is not. */
+static inline int64_t rfi_cuda_rest_bytes(const rfi_cuda_prepared *p, const rfi_spec *spec) {
+    const int kept =
+        p->w_terms == 2 && !p->w_infinite && spec->weight_dtype == RF_FLOAT32 && spec->plan.in_features < INT32_MAX;
+    return kept ? (spec->plan.in_features + 7) / 8 : 0;
+}
+
+/* Whether the rows of x may have lone values: of several terms, with W's values at hand. */
+static inline int rfi_cuda_finds_lone(
+    const rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_cuda_problem *problem) {
+    return problem->term_dtype == RF_FLOAT16 &&
+        (rfi_cuda_rest_bytes(p, spec) > 0 || (!p->w_terms && problem->x_terms > 1));
+}
+
 /* Rows of W that have verdicts, at most. */
 int64_t rfi_cuda_most_verdicts(int64_t in_features);
 

@@ -51,6 +51,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
             rfi_cuda_last_meets_first(terms, l->problem.w_terms) && !r->p->w_infinite && !r->p->w_several,
         .verdicts = r->p->verdicts,
         .scale = (float *)(workspace + l->scale),
+        .lone = rfi_cuda_finds_lone(r->p, r->spec, &l->problem) ? (rfi_cuda_lone *)(workspace + l->lone) : NULL,
         .irregular = (uint8_t *)(workspace + l->flag),
         .clear = *clear,
     };
@@ -58,6 +59,7 @@ rf_status rfi_cuda_bring_to_terms(const rfi_cuda_running *r, int pass, const rfi
         split.levels = (rfi_cuda_levels){(uint8_t *)(workspace + l->wide), (float *)(workspace + l->ratio)};
     fold->product.irregular = split.irregular;
     fold->product.levels = split.levels;
+    fold->product.lone = split.lone;
     fold->product.x_stored = fold->product.x;
     fold->product.x = (rfi_cuda_rows){.data = split.high,
         .low = split.low,

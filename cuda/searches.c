@@ -134,6 +134,8 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
             .low = w->low ? place + apart : NULL,
             .least = w->least ? place + 2 * apart : NULL,
             .scale = w->scale ? (float *)(r->workspace + at->scale) : NULL,
+            .rest = w->rest ? (const uint8_t *)(r->workspace + at->rest) : NULL,
+            .rest_ld = part->rows,
             .ld = w->panel ? (part->rows + RFI_BLOCK_ROWS - 1) / RFI_BLOCK_ROWS * RFI_BLOCK_ROWS : depth,
             .dtype = w->dtype,
             .panel = w->panel},

@@ -179,9 +179,10 @@ static rf_status take_place(
     rfi_cuda_verdicts *const verdicts = &p->verdicts;
     const size_t term = (size_t)(depth * rows * 2), total = term * (size_t)terms,
                  scales = scaled ? (size_t)round_up(plan->out_features * (int64_t)sizeof(float), ALIGN) : 0,
-                 used = verdicts->columns ? ALIGN : 0;
+                 used = verdicts->columns ? ALIGN : 0,
+                 rest = (size_t)(plan->out_features * rfi_cuda_rest_bytes(p, spec));
     int fresh;
-    rf_status status = own_place(p, total + scales + used + verdicts->room * sizeof *verdicts->at, &fresh);
+    rf_status status = own_place(p, total + scales + used + verdicts->room * sizeof *verdicts->at + rest, &fresh);
     if (status) return status;
     if (used) {
         verdicts->used = (unsigned long long *)((char *)p->weight + total + scales);
@@ -193,6 +194,8 @@ static rf_status take_place(
         .low = terms > 1 ? (char *)p->weight + apart : NULL,
         .least = terms > 2 ? (char *)p->weight + 2 * apart : NULL,
         .scale = scaled ? (const float *)((char *)p->weight + total) : NULL,
+        .rest = rest ? (const uint8_t *)p->weight + total + scales : NULL, /* and then there are no verdicts */
+        .rest_ld = plan->out_features,
         .ld = panel ? rows : depth,
         .dtype = dtype,
         .panel = panel,
@@ -300,6 +303,8 @@ static rf_status split_slices(
             .w_several = p->w_several,
             .verdicts = p->verdicts,
             .scale = (float *)p->w.scale + first,
+            .rest = p->w.rest ? (uint8_t *)p->w.rest + first : NULL,
+            .rest_ld = p->w.rest_ld,
         };
         if (!status) status = rfi_cuda_status(rfi_cuda_launch_split(&split, weights->stream), "preparing the weights");
     }

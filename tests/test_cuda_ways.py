@@ -35,7 +35,7 @@ def batch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 def test_tame_values_take_no_wider_way(batch: int) -> None:
     x, w, b = tame(batch)
     tiles = ways_of(x, w).tiles
-    assert ways_of(x, w) == rowfold.Ways(batch, 0, 0, tiles, 0, 2, 2)
+    assert ways_of(x, w) == rowfold.Ways(batch, 0, 0, tiles, 0, 2, 2, 0)
     assert tiles in (1, 2, 3, 9)
     x[3, 5] = np.inf
     x[4, 6] = np.nan
@@ -51,6 +51,91 @@ def test_rows_of_two_levels(batch: int) -> None:
     assert (ways.two_level_rows, ways.irregular_rows, ways.x_terms, ways.weight_terms) == (3, 0, 2, 2)
     assert ways.two_level_tiles == (1 if ways.tiles == 1 else 2)
     check_chain(x, w, b)
+
+
+def _lone(batch: int) -> tuple[Array, Array, Array]:
+    """Rows of one value, of an outlier, of one just large enough, and of two outliers; columns everywhere in x."""
+    rng = np.random.default_rng(4)
+    x, w, b = tame(batch)
+    for row in range(batch):
+        at = rng.integers(K) if row % 7 else K - 1
+        kind = row % 5
+        if kind == 0:
+            x[row] = 0
+            x[row, at] = rng.choice([1, -1, 3e-30, 0.7])
+        elif kind == 1:
+            x[row, at] = rng.choice([1e20, -1e20, 1e36])
+        elif kind == 2:
+            x[row, at] = 2**20 * np.abs(np.delete(x[row], at)).max()
+        elif kind == 3:
+            x[row, [at, (at + 1) % K]] = 1e20
+    return x, w, b
+
+
+def test_rows_with_a_value_that_outweighs_all_others(batch: int) -> None:
+    """Its products are those of float32, rounded once: W with all of its 24 bits."""
+    x, w, b = _lone(batch)
+    lone = np.isin(np.arange(batch) % 5, (0, 1, 2))
+    ways = ways_of(x, w)
+    assert (ways.lone_rows, ways.irregular_rows) == (lone.sum(), 0)
+    for chain in ("linear", "linear | logsumexp", "linear | silu | max"):
+        check_chain(x, w, b, chain)
+    y = Case("linear", x, w, np.zeros_like(b)).run("cuda").reshape(batch, N)
+    rows = np.arange(batch) % 5 < 2  # of others the rest may be the larger in a logit
+    exact = x[rows].astype(np.float64) @ w.T.astype(np.float64)
+    assert (np.abs(y[rows] - exact) <= 0.5001 * np.spacing(np.abs(y[rows])).astype(np.float64)).all()
+    single = np.arange(batch) % 5 == 0
+    at = np.abs(x[single]).argmax(axis=1)
+    assert same_bits(y[single], (x[single, at][:, None] * w.T[at]).astype(np.float32)), "the products themselves"
+
+
+def test_a_row_that_is_irregular_without_its_largest_value(batch: int) -> None:
+    """Such a row goes its way whole, and one with NaN has no such value."""
+    x, w, b = tame(batch)
+    w[(np.arange(N)[:, None] + np.arange(K)) % 3 == 0] = 0
+    x[5] = spread(40.0, np.random.default_rng(1), 1, K).astype(np.float32).clip(-1e9, 1e9)
+    x[5, 7] = 1e20
+    x[9, 8], x[9, 9] = 1e20, np.nan
+    x[11, 8], x[11, 9] = 1e20, np.inf
+    ways = ways_of(x, w)
+    assert ways.lone_rows == 0 and ways.irregular_rows == 1
+    for chain in ("linear", "linear | logsumexp"):
+        check_chain(x, w, b, chain)
+
+
+@pytest.mark.parametrize("x_dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("k", [1, 2, 9, 333, 1056, 2056, 9000, 20_001])
+def test_one_value_a_row_of_any_length(k: int, x_dtype: str) -> None:
+    """However rows lie in registers, shared memory or neither, and whether they are whole pieces."""
+    rng = np.random.default_rng(k)
+    for batch in (1, 5, 70, 200):
+        w, b = rng.normal(size=(130, k)).astype(np.float32), np.zeros(130, np.float32)
+        w[np.abs(w) < 1e-3] = 0.125
+        x, at = np.zeros((batch, k), np.float32), rng.integers(k, size=batch)
+        at[0] = k - 1
+        x[np.arange(batch), at] = rng.choice([1, -0.5, 96], size=batch)
+        case = make_case("linear", Data(x, w, b), dtype="float32", x_dtype=x_dtype)
+        with case.model("cuda") as model:
+            y, in_terms = model(case.x).reshape(batch, 130), model.count_ways(case.x).x_terms > 0
+        products = (x[np.arange(batch), at][:, None] * w.T[at]).astype(np.float32)
+        # Plain multiply-adds read two terms of W, 2^-23 of a value at most away from it, and both products are rounded.
+        assert same_bits(y, products) if in_terms else (np.abs(y - products) <= 2.0**-22 * np.abs(products)).all()
+
+
+def test_a_lone_value_and_an_update_that_keeps_the_form() -> None:
+    """What W leaves is that of the new values; a row of W that became infinite is NaN and leaves the others alone."""
+    x, w, b = _lone(140)
+    infinite = np.roll(w, 1, axis=0)
+    infinite[3, 7], infinite[70, 8], infinite[90, 9] = np.inf, -np.inf, np.nan
+    with rowfold.Model("linear", dtype="float32", backend="cuda").load_weights(w, b) as model:
+        for values in (infinite, w):
+            model.update_weights(values, b, keep_form=True)
+            y, finite = model(x), np.isfinite(values).all(axis=1)
+            case = make_case("linear", Data(x, values[finite], b[finite]))
+            case.check(np.ascontiguousarray(y[:, finite]), "kept", case.expected("cuda"))
+            assert not np.isfinite(y[:, ~finite]).any()
+            with rowfold.Model("linear", dtype="float32", backend="cuda").load_weights(values, b) as fresh:
+                assert not finite.all() or same_bits(y, fresh(x))
 
 
 def _with_infinities(batch: int, rows: list[int]) -> tuple[Array, Array, Array]:

@@ -543,7 +543,7 @@ def test_ways_on_a_cpu():
     m = rowfold.Model("linear | max", K, N, device="cpu").load_weights(w)
     x = np.ones((5, 3, K), np.float32)
     x[0] = np.inf
-    assert m.count_ways(x) == rowfold.Ways(15, 0, 0, 0, 0, 0, 0)
+    assert m.count_ways(x) == rowfold.Ways(15, 0, 0, 0, 0, 0, 0, 0)
     assert m.count_ways(x[:0]).rows == 0
     with pytest.raises(ValueError, match="x has shape"):
         m.count_ways(x[..., :1])

@@ -193,6 +193,8 @@ template <class T> __global__ void __launch_bounds__(THREADS)
                           b = d.from.panel ? rfi_place(d.from.panel, d.to.ld, row, i) : row * d.to.ld + i;
             *(uint4 *)((char *)places[t] + b * item) = *(const uint4 *)((const char *)terms[t] + a * item);
         }
+    for (int64_t i = threadIdx.x; d.from.rest && i < (d.depth + 7) / 8; i += THREADS)
+        ((uint8_t *)d.to.rest)[i * d.to.rest_ld + row] = d.from.rest[i * d.from.rest_ld + from];
     if (threadIdx.x) return;
     d.columns[row] = there ? row : -1;
     if (d.from.scale) ((float *)d.to.scale)[row] = d.from.scale[from];

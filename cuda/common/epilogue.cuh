@@ -13,6 +13,37 @@ static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) {
     return (a < b) != (fmaxf(a, b) == INFINITY) ? v * a * b : v * b * a;
 }
 
+/* What values of x that outweigh all others of their row come to, added to a tile of sums in units of x and W, in
+ * shared memory: by warps, some rows each, whose lookups are on their way at once. Barrier behind. */
+template <int COLUMNS> static __device__ __forceinline__ void rfi_add_lone_to_tile(
+    const rfi_cuda_product &f, float *tile, int tile_ld, int64_t row0, int rows, int64_t column0, int warp, int warps) {
+    constexpr int AT_ONCE = 4;
+    for (int first = warp; first < rows; first += AT_ONCE * warps) {
+        rfi_cuda_lone lone[AT_ONCE];
+        bool any = false;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            lone[i] = f.lone[row0 + min(first + i * warps, rows - 1)];
+            if (first + i * warps >= rows) lone[i].column = -1;
+            any |= lone[i].column >= 0;
+        }
+        if (!any) continue;
+#pragma unroll 2
+        for (int c = threadIdx.x % 32; c < COLUMNS; c += 32) {
+            const int64_t column = min(column0 + c, f.out_features - 1);
+            const float scale = f.w.scale ? f.w.scale[column] : 1;
+            float w[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) w[i] = rfi_unscaled(f.w, column, max(lone[i].column, 0)) * scale;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                float *const logit = tile + (first + i * warps) * tile_ld + c;
+                if (lone[i].column >= 0) *logit = fmaf(lone[i].value, w[i], *logit);
+            }
+        }
+    }
+}
+
 /* A step whose parameter is a row input, on values of that row: one of those that take a vector, too. */
 template <class T, int COUNT>
 static __device__ __forceinline__ void rfi_apply_row_step(const rfi_cuda_step &step, T (&v)[COUNT], T a) {

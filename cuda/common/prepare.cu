@@ -39,6 +39,9 @@ template <int TEAM> __device__ __forceinline__ int64_t row_of_team() {
 template <int TEAM> __device__ __forceinline__ bool any_of_team(bool v) {
     return TEAM == WARP ? __any_sync(~0u, v) : __syncthreads_or(v);
 }
+template <int TEAM> __device__ __forceinline__ int count_of_team(bool v) {
+    return TEAM == WARP ? __popc(__ballot_sync(~0u, v)) : __syncthreads_count(v);
+}
 template <int TEAM> __device__ __forceinline__ void wait_for_team() {
     if (TEAM == WARP) __syncwarp();
     else __syncthreads();
@@ -74,6 +77,15 @@ __device__ __forceinline__ float largest_of(const float (&v)[WIDTH], float large
 #pragma unroll
     for (int j = 0; j < WIDTH; j++) largest = rfi_maxn_f32(largest, fabsf(v[j]));
     return largest;
+}
+
+/* The two largest magnitudes; NaN for the first if there is one. */
+__device__ __forceinline__ void largest_two(const float (&v)[WIDTH], float &largest, float &second) {
+#pragma unroll
+    for (int j = 0; j < WIDTH; j++) {
+        second = fmaxf(second, fminf(largest, fabsf(v[j])));
+        largest = rfi_maxn_f32(largest, fabsf(v[j]));
+    }
 }
 
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
@@ -161,6 +173,7 @@ template <int TEAM> struct row_walk {
     int copied;    /* how many from there on are in shared memory */
     int dtype;
     bool whole;
+    int64_t without = -1; /* of what neither registers nor shared memory keep, a column that is taken for zero */
     /* use(i, v) gets columns [i, i + WIDTH), zeros behind the last of p's, from thread to thread, up to column `end`.
      */
     template <class Use> __device__ __forceinline__ void each(int64_t end, Use use) const {
@@ -182,6 +195,9 @@ template <int TEAM> struct row_walk {
 #pragma unroll 1
         for (int64_t j = i; j < end; j += STEP) {
             load_values(p, first, j, dtype, whole, v);
+#pragma unroll
+            for (int c = 0; c < WIDTH; c++)
+                if (j + c == without) v[c] = 0;
             use(j, v);
         }
     }
@@ -299,6 +315,31 @@ template <int TEAM> __device__ __forceinline__ void list_infinities(const row_wa
     if (threadIdx.x % TEAM == 0) list[0] = count;
 }
 
+/* The value of a row that outweighs all others, of which `top` is the largest magnitude and `own` and `second` are
+ * this thread's two largest; of the others *top. */
+template <int TEAM> __device__ __forceinline__ rfi_cuda_lone find_lone(
+    const row_walk<TEAM> &walk, float *scratch, float own, float second, float *top) {
+    __shared__ rfi_cuda_lone found[SHORT_THREADS / WARP];
+    const float others = *top * 0x1p-20f;
+    const bool mine = own > others;
+    /* The same for all threads of a row; zero is no such value. */
+    if (count_of_team<TEAM>(mine) != 1 || !(*top < INFINITY)) return {-1, 0};
+    rfi_cuda_lone &lone = found[threadIdx.x / TEAM];
+    if (mine) {
+        lone = {-1, 0};
+        if (second <= others)
+            walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+#pragma unroll
+                for (int j = 0; j < WIDTH; j++)
+                    if (fabsf(v[j]) > others) lone = {(int32_t)(i + j), v[j]};
+            });
+    }
+    wait_for_team<TEAM>(); /* that is told */
+    if (lone.column >= 0)
+        *top = block_all<TEAM / 32>(mine ? second : own, scratch, [](float x, float y) { return fmaxf(x, y); });
+    return lone;
+}
+
 /* Whether no logit misses what two levels of a row leave: one of its largest values meets none of W that is far below
  * the largest there. */
 template <int TEAM> __device__ __forceinline__ bool outweighs_rest(const row_walk<TEAM> &walk, power scale) {
@@ -377,7 +418,7 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     const int copied =
         by_value || (!IN_REGISTERS && whole) ? (int)min(p.columns, (int64_t)KEPT_BYTES / item) / WIDTH * WIDTH : 0;
     float pieces[IN_REGISTERS ? PIECES<TEAM> : 1][WIDTH];
-    const row_walk<TEAM> walk = {p, kept, pieces, first, copied, dtype, whole};
+    row_walk<TEAM> walk = {p, kept, pieces, first, copied, dtype, whole};
     rfi_begin(p.clear);
     if (row >= p.rows) {
         rfi_clear_words(p.clear);
@@ -409,9 +450,25 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
             if (i < copied) load_whole(kept, i, RF_FLOAT32, pieces[IN_REGISTERS ? g : 0]);
             else load_values(p, first, i, dtype, false, pieces[IN_REGISTERS ? g : 0]);
         }
-    float top = 0;
-    walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { top = largest_of(v, top); });
-    top = block_all<WARPS>(top, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    float own = 0, second = 0;
+    walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { largest_two(v, own, second); });
+    float top = block_all<WARPS>(own, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    rfi_cuda_lone lone = {-1, 0};
+    if (!BF16 && p.lone) lone = find_lone(walk, scratch, own, second, &top);
+    if (lone.column >= 0) { /* the thread that reads it takes it away */
+        const int column = lone.column;
+#pragma unroll
+        for (int g = 0; g < PIECES<TEAM>; g++)
+#pragma unroll
+            for (int j = 0; j < WIDTH; j++)
+                if (mine + g * STEP + j == column) pieces[IN_REGISTERS ? g : 0][j] = 0;
+        if (!IN_REGISTERS && column < copied) {
+            if (column / WIDTH % TEAM == thread) {
+                if (item == 4) ((float *)kept)[column] = 0;
+                else ((uint16_t *)kept)[column] = 0;
+            }
+        } else walk.without = column;
+    }
     const int exponent = top < INFINITY ? scale_exponent<BF16>(top, dtype) : 0;
     const power scale(exponent);
     float row_scale = scalbnf(1.0f, -exponent), ratio = 0;
@@ -472,9 +529,14 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
         for (int64_t i = p.rows + thread; i < (p.rows + RFI_LEVEL_ROWS - 1) / RFI_LEVEL_ROWS * RFI_LEVEL_ROWS;
             i += TEAM)
             p.levels.wide[i] = 0;
+    if (irregular && lone.column >= 0) { /* it is computed from x as it came, by the scale of that */
+        row_scale = scalbnf(1.0f, -scale_exponent<BF16>(fabsf(lone.value), dtype));
+        lone.column = -1;
+    }
     if (thread == 0) {
         p.scale[row] = row_scale;
         if (p.irregular) p.irregular[row] = irregular;
+        if (p.lone) p.lone[row] = lone;
         if (p.levels.ratio) {
             if (irregular) ratio = 0; /* nobody wants the product */
             p.levels.ratio[row] = ratio;
@@ -482,6 +544,31 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
         }
     }
     if (p.irregular && p.verdicts.columns) write_verdicts<TEAM>(p, BF16 ? ONE_BFLOAT16 : ONE_BINARY16);
+}
+
+/* What two terms of binary16 leave of rows of W, a block a row: an odd last place of a value, if anything, where the
+ * second term is normal. That is halfway between two second terms, of which the one nearer to zero is kept, so that a
+ * bit says that more is there: see rfi_rest_of. */
+__global__ void __launch_bounds__(THREADS) keep_rest(const __grid_constant__ rfi_cuda_split p) {
+    const int64_t row = blockIdx.x;
+    const double up = 1 / (double)p.scale[row];
+    for (int64_t i = threadIdx.x * 8; i < p.columns; i += THREADS * 8) {
+        const int64_t at = p.panel ? rfi_place(p.panel, p.panel_rows, row, i) : row * p.ld_terms + i;
+        uint16_t *const second = (uint16_t *)p.low + at;
+        unsigned bits = 0;
+#pragma unroll
+        for (int j = 0; j < 8 && i + j < p.columns; j++) {
+            const float first = __half2float(((const __half *)p.high)[at + j]),
+                        term = __half2float(__ushort_as_half(second[j])),
+                        left = (float)(((const float *)p.data)[row * p.ld + i + j] * up - first - term);
+            const uint16_t nearer = second[j] - ((left < 0) != (term < 0));
+            const float kept = __half2float(__ushort_as_half(nearer));
+            if (left == 0 || left + (term - kept) != rfi_rest_of(kept)) continue; /* of a subnormal: not one bit */
+            second[j] = nearer;
+            bits |= 1u << j;
+        }
+        p.rest[i / 8 * p.rest_ld + row] = (uint8_t)bits;
+    }
 }
 
 /* Rounded to 10 bits behind the point, ties away from zero; what is finite stays so. */
@@ -546,6 +633,8 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
         : bf16                            ? split_kernel<2, true>(team, plain)
         : split->terms == 2               ? split_kernel<2, false>(team, plain)
                                           : split_kernel<1, false>(team, plain);
-    return rfi_launch(kernel, split, dim3((unsigned)((split->rows + rows - 1) / rows)),
+    const cudaError_t error = rfi_launch(kernel, split, dim3((unsigned)((split->rows + rows - 1) / rows)),
         team == WARP ? SHORT_THREADS : team, (size_t)kept, stream, split->clear.overlaps);
+    return error || !split->rest ? error
+                                 : rfi_launch(keep_rest, split, dim3((unsigned)split->rows), THREADS, 0, stream);
 }

@@ -69,6 +69,11 @@ template <class T> static __device__ __forceinline__ T rfi_load_as(const void *d
     }
 }
 
+/* What a bit of rfi_cuda_rows.rest stands for, beside that second term. */
+static __device__ __forceinline__ float rfi_rest_of(float second) {
+    return __uint_as_float(__float_as_uint(second) & 0xff800000u) * 0x1p-11f;
+}
+
 /* How many places of infinities the verdicts have. */
 static __device__ __forceinline__ int rfi_verdict_places(const rfi_cuda_verdicts &verdicts) {
     return (int)min(verdicts.used[1], (unsigned long long)verdicts.room);
@@ -97,6 +102,16 @@ static __device__ __forceinline__ T rfi_load_rows(const rfi_cuda_rows &rows, int
     if (rows.least) v += rfi_load_as<T>(rows.least, rows.dtype, at);
     if (rows.scale) v *= (T)rows.scale[row];
     return v;
+}
+
+/* The value that W, in up to two terms of binary16, has in column k of a row, but for the row's scale. */
+static __device__ __forceinline__ float rfi_unscaled(const rfi_cuda_rows &w, int64_t row, int64_t k) {
+    const int64_t at = w.panel ? rfi_place(w.panel, w.ld, row, k) : row * w.ld + k;
+    const float first = __half2float(((const __half *)w.data)[at]);
+    if (!w.low) return first;
+    const float second = __half2float(((const __half *)w.low)[at]);
+    const bool more = w.rest && w.rest[k / 8 * w.rest_ld + row] >> k % 8 & 1;
+    return first + (more ? second + rfi_rest_of(second) : second);
 }
 
 /* Rounds once, whatever the types. */

@@ -417,6 +417,11 @@ template <class S> __global__ void __launch_bounds__(S::threads, S::blocks)
                 if (!rfi_add_splits<S::rows, S::columns, S::threads>(p.schedule, tile, S::tile_ld, rows)) return;
                 scale_tile<S>(p.product, tile, row0, rows, column0);
             }
+        if (!S::single && p.product.lone) {
+            rfi_add_lone_to_tile<S::columns>(p.product, tile, S::tile_ld, row0 + first, min(S::tile_rows, rows - first),
+                column0, warp, S::threads / 32);
+            __syncthreads(); /* all are added */
+        }
         rfi_fold_tile(
             p, (const float *)tile, S::tile_ld, row0 + first, min(S::tile_rows, rows - first), column0, S::columns);
     }

@@ -59,6 +59,18 @@ __device__ __forceinline__ void take_chunk(const float (&total)[N], int c, float
     switch (c) { CHUNKS(TAKE) }
 #undef TAKE
 }
+
+/* And back. */
+template <int N, int SIZE> __device__ __forceinline__ void put_chunk(float (&total)[N], int c, const float (&v)[SIZE]) {
+#define PUT(i)                                                                                   \
+    case i:                                                                                      \
+        if constexpr ((i) * SIZE < N) {                                                          \
+            _Pragma("unroll") for (int j = 0; j < SIZE; j++) total[((i) * SIZE + j) % N] = v[j]; \
+        }                                                                                        \
+        break;
+    switch (c) { CHUNKS(PUT) }
+#undef PUT
+}
 #undef CHUNKS
 
 /* Values of this thread's columns of chunk c, two in eight; `table` begins at its first column of the tile. */
@@ -94,6 +106,46 @@ template <class C, int N> __device__ __forceinline__ void scale_and_shift(
 #pragma unroll
             for (int r = 0; r < 2; r++) v[4 * g + 2 * r] += bias.x, v[4 * g + 2 * r + 1] += bias.y;
         }
+    }
+}
+
+/* Whether rows of this warp's have a value that outweighs all others. By shuffle, so that the compiler sees that it is
+ * the same for a warp: a branch that might divide it would cost the next tile's loop over products its uniform
+ * registers. */
+template <class C> __device__ __forceinline__ bool have_lone(const rfi_cuda_product &f, int64_t row) {
+    if (C::PRODUCTS == 1 || C::BF16 || !f.lone) return false;
+    const int32_t first = f.lone[min(row, f.batch - 1)].column, second = f.lone[min(row + 8, f.batch - 1)].column;
+    return __shfl_sync(~0u, __any_sync(~0u, max(first, second) >= 0), 0);
+}
+
+/* What those come to, added to logits of columns from `column` on, the scales of which begin at `scale`. Rows of x
+ * without such a value compute something that is not taken. */
+template <class C, int N> __device__ __forceinline__ void add_lone(
+    const rfi_cuda_product &f, float (&v)[N], int64_t row, int64_t column, const float *scale) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const rfi_cuda_lone lone = f.lone[min(row + 8 * r, f.batch - 1)];
+        const int64_t k = max(lone.column, 0);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            float &logit = v[j / 2 * 4 + 2 * r + j % 2];
+            const int at = j / 2 * 8 + j % 2;
+            const float w = rfi_unscaled(f.w, min(column + at, f.out_features - 1), k) * scale[at];
+            logit = lone.column < 0 ? logit : fmaf(lone.value, w, logit);
+        }
+    }
+}
+
+/* To all accumulators, a chunk at a time: in one piece the code would be larger than all else. */
+template <class C, int N> __device__ __forceinline__ void add_lone_to_all(
+    const rfi_cuda_product &f, float (&total)[N], int64_t row, int64_t column, const float *scale) {
+    constexpr int SIZE = N < CHUNK ? N : CHUNK;
+#pragma unroll 1
+    for (int c = 0; c < N / SIZE; c++) {
+        float v[SIZE];
+        take_chunk(total, c, v);
+        add_lone<C>(f, v, row, column + c * SIZE * 2, scale + c * SIZE * 2);
+        put_chunk(total, c, v);
     }
 }
 
@@ -363,7 +415,7 @@ template <class T, int SIZE> __device__ __forceinline__ void store_pieces(
 
 /* Sums of products to logits, through the steps, and to y. `table` begins at this thread's first column. */
 template <class C, int N> __device__ __forceinline__ void store_sums(const rfi_cuda_fold &f, float (&total)[N],
-    int64_t row, int64_t column, const float *table, const float (&row_scale)[2]) {
+    int64_t row, int64_t column, const float *table, const float (&row_scale)[2], bool lone) {
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int dtype = f.visitor.y_dtype;
     const bool pieces = (dtype == RF_FLOAT16 || dtype == RF_BFLOAT16) && (uintptr_t)f.visitor.y % 16 == 0 &&
@@ -375,6 +427,7 @@ template <class C, int N> __device__ __forceinline__ void store_sums(const rfi_c
     /* Without steps all registers at once. */
     if (pieces && !f.visitor.chain.num_pre) {
         scale_and_shift<C>(f.product, total, 0, table, row_scale);
+        if (lone) add_lone_to_all<C>(f.product, total, row, column, table);
         if (dtype == RF_FLOAT16) store_pieces<__half>(f, total, row, first, stored);
         else store_pieces<__nv_bfloat16>(f, total, row, first, stored);
         return;
@@ -384,6 +437,7 @@ template <class C, int N> __device__ __forceinline__ void store_sums(const rfi_c
         float v[SIZE];
         take_chunk(total, c, v);
         scale_and_shift<C>(f.product, v, c, table, row_scale);
+        if (lone) add_lone<C>(f.product, v, row, column + c * SIZE * 2, table + c * SIZE * 2);
         apply_steps<C>(f.visitor, v, c, row, table);
         if (!pieces) store_logits(f, v, row, column + c * SIZE * 2);
         else if (dtype == RF_FLOAT16) store_pieces<__half>(f, v, row, first + c * SIZE * 2, stored);
@@ -403,8 +457,9 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         row_scale[0] = row < f.product.batch ? f.product.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.product.batch ? f.product.x.scale[row + 8] : 1;
     }
+    const bool lone = have_lone<C>(f.product, row);
     if constexpr (C::STORES) {
-        store_sums<C>(f, total, row, column, table, row_scale);
+        store_sums<C>(f, total, row, column, table, row_scale, lone);
         return;
     }
     state[0] = state[1] = empty_state<C::TOTALS>(reduction);
@@ -412,6 +467,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
     if ((!f.visitor.chain.num_pre || f.visitor.chain.num_affine) && reduction != RF_OP_NONE &&
         are_there<C>(f.product, column, 2 * N)) {
         scale_and_shift<C>(f.product, total, 0, table, row_scale);
+        if (lone) add_lone_to_all<C>(f.product, total, row, column, table);
         if (f.visitor.chain.affine_saves) apply_affine<C, true>(f.visitor, total, table);
         else apply_affine<C, false>(f.visitor, total, table);
         fold_columns<C::SEARCHES, false>(f, total, row, column, 0, state);
@@ -422,6 +478,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         float v[SIZE];
         take_chunk(total, c, v);
         scale_and_shift<C>(f.product, v, c, table, row_scale);
+        if (lone) add_lone<C>(f.product, v, row, column + c * SIZE * 2, table + c * SIZE * 2);
         apply_steps<C>(f.visitor, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);

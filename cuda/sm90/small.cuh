@@ -172,6 +172,8 @@ template <int FIRST, int SUMS> __device__ __forceinline__ void finish_half(
     }
 }
 
+template <class C> constexpr bool MAY_BE_LONE = !C::BF16 && C::X_TERMS + C::W_TERMS > 2; /* values of x */
+
 /* The sums of both warpgroups to the tile in shared memory: each finishes half of it. The barriers are in one place for
  * both, as synccheck wants it. */
 template <int SUMS> __device__ __forceinline__ void store_tile(
@@ -325,6 +327,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         sh.x_scale[r] = f.product.x.scale && r < f.product.batch ? f.product.x.scale[r] : 1;
         sh.ratio[r] = f.product.levels.wide && r < f.product.batch ? __ldcg(f.product.levels.ratio + r) : 0;
         if (sh.ratio[r] != 0) *sh.wide = true;
+        if (MAY_BE_LONE<C> && f.product.lone && r < f.product.batch && f.product.lone[r].column >= 0) *sh.lone = true;
     }
     mbarrier_arrive(sh.known);
     barrier_sync(1, CONSUMER_THREADS);                        /* all know what rows there are */
@@ -353,6 +356,11 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         round += slot / C::STAGES;
         slot %= C::STAGES;
         store_tile(f.product, sh, total, warpgroup, w_scale);
+        if (MAY_BE_LONE<C> && *sh.lone) {
+            rfi_add_lone_to_tile<FEATURES>(f.product, (float *)sh.tile, TILE_LD, 0, (int)f.product.batch, column0,
+                threadIdx.x / 32, CONSUMER_THREADS / 32);
+            barrier_sync(1, CONSUMER_THREADS);
+        }
         rfi_fold_tile<float, C::FOLDED, Put<C::TOTALS>>(*sh.fold, (const float *)sh.tile, TILE_LD, 0,
             (int)f.product.batch, column0, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32,
             {(State<C::TOTALS> *)sh.states, is_single(p, gridDim.x)});
@@ -381,20 +389,20 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     __shared__ float x_scale[C::ROWS], ratio[C::ROWS];
     __shared__ __align__(16) State<C::TOTALS> states[2 * C::ROWS]; /* read in words of 8 bytes */
     __shared__ uint64_t theirs, known;
-    __shared__ bool last, irregular, regular, wide;
+    __shared__ bool last, irregular, regular, wide, lone;
     __shared__ rfi_cuda_fold fold;
     __shared__ Rehearsal rehearsal;
     const uint32_t ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const Shared sh = {ring, shared_address(full), shared_address(full_second), shared_address(empty), x_scale, ratio,
-        shared_address(&known), &wide, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE), &last,
-        &irregular, &regular, states, shared_address(&theirs), &fold};
+        shared_address(&known), &wide, &lone, (float *)(raw + (ring - shared_address(raw)) + C::STAGES * C::STAGE),
+        &last, &irregular, &regular, states, shared_address(&theirs), &fold};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     /* By shuffle, so that the compiler sees that it is the same for a warp. */
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0);
     const bool produces = warp == CONSUMER_THREADS / 32;
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
-        irregular = regular = wide = false;
+        irregular = regular = wide = lone = false;
         mbarrier_init(sh.known, CONSUMER_THREADS);
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 1);

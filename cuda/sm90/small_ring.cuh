@@ -76,6 +76,7 @@ struct Shared {
     float *ratio;                            /* (ROWS), of the levels: see rfi_cuda_levels */
     uint32_t known;                          /* the barrier of `wide` */
     bool *wide;                              /* whether a row has two levels */
+    bool *lone;                              /* whether one has a value that outweighs all others */
     float *tile;                             /* (ROWS, TILE_LD) */
     bool *last;                              /* whether this block is the last to finish */
     bool *irregular;                         /* whether there are rows for compute_irregular */

@@ -359,6 +359,7 @@ class Ways(Structure):
         ("two_level_tiles", c_int64),
         ("x_terms", c_int32),
         ("weight_terms", c_int32),
+        ("lone_rows", c_int64),
     ]
 
 

@@ -62,9 +62,9 @@ class Ways:
     """Which ways the rows of a call take on a GPU; on a CPU all but ``rows`` are 0. See doc/kernels/accuracy.md.
 
     ``two_level_rows`` have values so far apart that they take terms of two levels, ``irregular_rows`` are those that
-    terms do not represent. Of the kernel's ``tiles`` of rows ``two_level_tiles`` have a row of two levels. ``x_terms``
-    and ``weight_terms`` are the 16-bit terms that a value of x and of W is kept in, 0 where it is multiplied as stored;
-    1 and 0 where both are rounded to TF32.
+    terms do not represent, ``lone_rows`` have a value that outweighs all others. Of the kernel's ``tiles`` of rows
+    ``two_level_tiles`` have a row of two levels. ``x_terms`` and ``weight_terms`` are the 16-bit terms that a value of
+    x and of W is kept in, 0 where it is multiplied as stored; 1 and 0 where both are rounded to TF32.
     """
 
     rows: int
@@ -74,6 +74,7 @@ class Ways:
     two_level_tiles: int
     x_terms: int
     weight_terms: int
+    lone_rows: int
 
 
 class Handle:
