@@ -402,14 +402,14 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
-    const int halves = parts_of(shared), along = shared->paired == k->tile_rows ? 2 : 1,
+    const int sharers = parts_of(shared), along = shared->paired == k->tile_rows ? 2 : 1,
               across = shared->beside == k->tile_rows ? 2 : 1;
     const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows), down = row_tiles_of(k, p);
     double blocks = ((along > 1 ? along * tiles(p->batch, along * k->tile_rows) : down) * across *
                             tiles(p->out_features, across * k->tile_columns) -
                         whole_tiles) *
-        splits * halves,
-           sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / halves;
+        splits * sharers,
+           sms = f->multiprocessors, part = (splits > 1 ? (double)split_depth : depth) / sharers;
     const double at_once = shared->shares ? shared->shares : 1;
     double rounds = blocks > at_once * sms ? at_once * ceil(blocks / (at_once * sms)) : larger(blocks / sms, 1);
     if (shared->share[0] > 0) { /* blocks of many rounds do not begin and end together: the last is its own */
@@ -447,7 +447,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         c->uses_terms ? batch * (ragged ? PREPARED_RAGGED_ROW : PREPARED_ROW)
             : copies  ? batch * COPIED_ROW
                       : 0);
-    const double row_tiles = down * tiles(p->out_features, k->tile_columns) * halves;
+    const double row_tiles = down * tiles(p->out_features, k->tile_columns) * sharers;
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);

@@ -503,7 +503,7 @@ typedef struct rf_ways {
     int64_t two_level_tiles; /* with a row of two levels */
     int32_t x_terms;         /* that a value of x is brought to */
     int32_t weight_terms;    /* and one of W: 3 where two would lose too much; 0: as it is stored, or rounded to TF32, and x with it */
-    int64_t lone_rows;       /* with a value 2^20 times all others or more, beside float32 W in two terms: its products are rounded once */
+    int64_t lone_rows;       /* with a value 2^20 times all others or more, beside float32 W in two terms, or float16 W and float32 x: its products are rounded once */
 } rf_ways;
 
 /* Counts the ways that the rows of a call take, without computing its results: a diagnostic, which waits for the stream. Of `args` it looks at
