@@ -89,6 +89,16 @@ def test_rows_with_a_value_that_outweighs_all_others(batch: int) -> None:
     assert same_bits(y[single], (x[single, at][:, None] * w.T[at]).astype(np.float32)), "the products themselves"
 
 
+@pytest.mark.parametrize("apart", [1, 4, 33, 130, 700])
+def test_rows_with_two_values_that_outweigh_all_others(batch: int, apart: int) -> None:
+    """Whether a thread, a warp or a block has both: none outweighs the other, unless by 2^20."""
+    x, w, b = tame(batch)
+    x[:, 11] = np.float32(2.0**60)
+    x[:, 11 + apart] = np.where(np.arange(batch) % 2, np.float32(2.0**-19.5), np.float32(2.0**-20)) * x[:, 11]
+    assert ways_of(x, w).lone_rows == (batch + 1) // 2
+    check_chain(x, w, b, "linear")
+
+
 def test_a_row_that_is_irregular_without_its_largest_value(batch: int) -> None:
     """Such a row goes its way whole, and one with NaN has no such value."""
     x, w, b = tame(batch)

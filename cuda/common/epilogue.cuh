@@ -14,8 +14,9 @@ static __device__ __forceinline__ float rfi_unscale(float v, float a, float b) {
 }
 
 /* What values of x that outweigh all others of their row come to, added to a tile of sums in units of x and W, in
- * shared memory: by warps, some rows each, whose lookups are on their way at once. Barrier behind. */
-template <int COLUMNS> static __device__ __forceinline__ void rfi_add_lone_to_tile(
+ * shared memory: by warps, some rows each, whose lookups are on their way at once. Barrier behind. Not inlined: other
+ * tiles would jump over it, to instructions that nobody has fetched ahead. */
+template <int COLUMNS> static __device__ __noinline__ void rfi_add_lone_to_tile(
     const rfi_cuda_product &f, float *tile, int tile_ld, int64_t row0, int rows, int64_t column0, int warp, int warps) {
     constexpr int AT_ONCE = 4;
     for (int first = warp; first < rows; first += AT_ONCE * warps) {

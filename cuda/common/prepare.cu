@@ -79,15 +79,6 @@ __device__ __forceinline__ float largest_of(const float (&v)[WIDTH], float large
     return largest;
 }
 
-/* The two largest magnitudes; NaN for the first if there is one. */
-__device__ __forceinline__ void largest_two(const float (&v)[WIDTH], float &largest, float &second) {
-#pragma unroll
-    for (int j = 0; j < WIDTH; j++) {
-        second = fmaxf(second, fminf(largest, fabsf(v[j])));
-        largest = rfi_maxn_f32(largest, fabsf(v[j]));
-    }
-}
-
 /* WIDTH values in TERMS terms; `v` becomes what these leave. */
 template <int TERMS, bool BF16> __device__ __forceinline__ void to_terms(float (&v)[WIDTH], uint2 (&term)[TERMS]) {
 #pragma unroll
@@ -315,28 +306,38 @@ template <int TEAM> __device__ __forceinline__ void list_infinities(const row_wa
     if (threadIdx.x % TEAM == 0) list[0] = count;
 }
 
-/* The value of a row that outweighs all others, of which `top` is the largest magnitude and `own` and `second` are
- * this thread's two largest; of the others *top. */
-template <int TEAM> __device__ __forceinline__ rfi_cuda_lone find_lone(
-    const row_walk<TEAM> &walk, float *scratch, float own, float second, float *top) {
+/* Whether a value of a row may outweigh all others, of which `top` is the largest magnitude and `own` this thread's,
+ * for which `scratch` has just been used: the same for all threads of a row, and mostly false without another barrier.
+ * Zero is no such value, nor are infinity and NaN. */
+template <int TEAM> __device__ __forceinline__ bool may_be_lone(const float *scratch, float own, float top) {
+    const float others = top * 0x1p-20f;
+    constexpr int WARPS = TEAM / 32, ALIKE = TEAM == WARP ? 1 : 32 / WARPS; /* lanes that ask for the same warp */
+    const float theirs = TEAM == WARP ? own : scratch[threadIdx.x % WARPS];
+    return __popc(__ballot_sync(~0u, theirs > others)) == ALIKE && top < INFINITY;
+}
+
+/* That value, and of the others the largest magnitude in *top. */
+template <int TEAM>
+__device__ __forceinline__ rfi_cuda_lone find_lone(const row_walk<TEAM> &walk, float *scratch, float own, float *top) {
     __shared__ rfi_cuda_lone found[SHORT_THREADS / WARP];
     const float others = *top * 0x1p-20f;
-    const bool mine = own > others;
-    /* The same for all threads of a row; zero is no such value. */
-    if (count_of_team<TEAM>(mine) != 1 || !(*top < INFINITY)) return {-1, 0};
+    if (count_of_team<TEAM>(own > others) != 1) return {-1, 0};
     rfi_cuda_lone &lone = found[threadIdx.x / TEAM];
-    if (mine) {
-        lone = {-1, 0};
-        if (second <= others)
-            walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
+    float second = own;
+    if (own > others) {
+        int several = 0;
+        second = 0;
+        walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
 #pragma unroll
-                for (int j = 0; j < WIDTH; j++)
-                    if (fabsf(v[j]) > others) lone = {(int32_t)(i + j), v[j]};
-            });
+            for (int j = 0; j < WIDTH; j++) {
+                if (fabsf(v[j]) > others) lone = {(int32_t)(i + j), v[j]}, several++;
+                else second = fmaxf(second, fabsf(v[j]));
+            }
+        });
+        if (several > 1) lone.column = -1;
     }
     wait_for_team<TEAM>(); /* that is told */
-    if (lone.column >= 0)
-        *top = block_all<TEAM / 32>(mine ? second : own, scratch, [](float x, float y) { return fmaxf(x, y); });
+    if (lone.column >= 0) *top = block_all<TEAM / 32>(second, scratch, [](float x, float y) { return fmaxf(x, y); });
     return lone;
 }
 
@@ -450,11 +451,11 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
             if (i < copied) load_whole(kept, i, RF_FLOAT32, pieces[IN_REGISTERS ? g : 0]);
             else load_values(p, first, i, dtype, false, pieces[IN_REGISTERS ? g : 0]);
         }
-    float own = 0, second = 0;
-    walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { largest_two(v, own, second); });
-    float top = block_all<WARPS>(own, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    float own = 0;
+    walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { own = largest_of(v, own); });
+    float top = block_all<WARPS, true>(own, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
     rfi_cuda_lone lone = {-1, 0};
-    if (!BF16 && p.lone) lone = find_lone(walk, scratch, own, second, &top);
+    if (!BF16 && p.lone && may_be_lone<TEAM>(scratch, own, top)) lone = find_lone(walk, scratch, own, &top);
     if (lone.column >= 0) { /* the thread that reads it takes it away */
         const int column = lone.column;
 #pragma unroll

@@ -9,11 +9,12 @@
 namespace scaling {
 
 /* Every thread gets the combined value of the block, of whole warps, a power of two, or of its warp alone. `scratch`
- * holds a value a warp. */
-template <int WARPS, class T, class Combine> __device__ T block_all(T v, T *scratch, Combine combine) {
+ * holds a value a warp; FRESH: nobody has used it yet. */
+template <int WARPS, bool FRESH = false, class T, class Combine>
+__device__ T block_all(T v, T *scratch, Combine combine) {
     for (int step = 1; step < 32; step *= 2) v = combine(v, __shfl_xor_sync(~0u, v, step));
     if (WARPS == 1) return v;
-    __syncthreads(); /* the scratch of the previous call is read */
+    if (!FRESH) __syncthreads(); /* the scratch of the previous call is read */
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
     __syncthreads();
     v = scratch[threadIdx.x % WARPS];

@@ -96,6 +96,7 @@ template <class C> struct Shared {
     uint32_t *irregular; /* whether there are rows for compute_irregular */
     uint32_t *wide;      /* (LEVEL_WORDS): see is_wide */
     uint32_t *left_out;  /* (COUNTED_TILES): see is_idle */
+    uint32_t *lone;      /* whether rows have a value that outweighs all others */
     uint32_t wide_known; /* the barrier of these */
     __device__ __forceinline__ uint8_t *ring() const { return (uint8_t *)columns - C::STAGES * C::STAGE; }
 };
@@ -166,29 +167,40 @@ template <class C> __device__ __forceinline__ bool is_wide(const Shared<C> &sh, 
     return sh.wide[levels_bit<C>(m) / 32] >> levels_bit<C>(m) % 32 & 1;
 }
 
-/* Fills the map, by `threads` threads. */
+/* Looks for rows with two levels, of which it fills the map, for some with a value that outweighs all others, and for
+ * irregular ones, which it counts by tiles; by `threads` threads. Whether this one has seen one of the last. x is
+ * loaded only then: of several rows everything is asked for at once. */
 template <class C>
-__device__ __forceinline__ void find_wide(const rfi_cuda_product &f, const Shared<C> &sh, int thread, int threads) {
-    static_assert(C::BM % 4 == 0 && RFI_LEVEL_ROWS % 4 == 0, "flags are read by fours");
-    if (f.levels.wide)
-        for (int64_t row = thread * 4; row < f.batch; row += threads * 4)
-            if (__ldcg((const uint32_t *)(f.levels.wide + row))) {
-                const uint32_t bit = levels_bit<C>((int)(row / C::BM));
-                atomicOr(sh.wide + bit / 32, 1u << bit % 32);
-            }
-}
-
-/* Looks for irregular rows, by `threads` threads, and counts them by tiles. Whether this thread has seen one. */
-template <class C> __device__ __forceinline__ bool find_irregular(
-    const rfi_cuda_product &f, const Shared<C> &sh, int thread, int threads) {
+__device__ __forceinline__ bool find_unusual(const rfi_cuda_product &f, const Shared<C> &sh, int thread, int threads) {
+    constexpr int AT_ONCE = 4;
+    static_assert(C::BM % AT_ONCE == 0 && RFI_LEVEL_ROWS % AT_ONCE == 0, "those of levels in one piece");
+    if (!f.irregular) return false;
     bool found = false;
-    if (f.irregular)
-        for (int64_t row = thread; row < f.batch; row += threads)
-            if (f.irregular[row]) {
-                found = true;
-                if (row < (int64_t)COUNTED_TILES * C::BM * C::CLUSTER_M)
-                    atomicAdd(sh.left_out + row / (C::BM * C::CLUSTER_M), 1u);
-            }
+    for (int64_t first = 0; first < f.batch; first += AT_ONCE * threads) {
+        const int64_t four = first + AT_ONCE * thread;
+        const uint32_t wide = f.levels.wide && four < f.batch ? __ldcg((const uint32_t *)(f.levels.wide + four)) : 0;
+        uint8_t irregular[AT_ONCE];
+        int32_t lone = -1;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int64_t row = min(first + i * threads + thread, f.batch - 1);
+            irregular[i] = f.irregular[row];
+            if (f.lone) lone = max(lone, f.lone[row].column);
+        }
+        if (lone >= 0) *sh.lone = 1;
+        if (wide) {
+            const uint32_t bit = levels_bit<C>((int)(four / C::BM));
+            atomicOr(sh.wide + bit / 32, 1u << bit % 32);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int64_t row = first + i * threads + thread;
+            if (row >= f.batch || !irregular[i]) continue;
+            found = true;
+            if (row < (int64_t)COUNTED_TILES * C::BM * C::CLUSTER_M)
+                atomicAdd(sh.left_out + row / (C::BM * C::CLUSTER_M), 1u);
+        }
+    }
     return found;
 }
 

@@ -113,7 +113,6 @@ template <class C, int N> __device__ __forceinline__ void scale_and_shift(
  * the same for a warp: a branch that might divide it would cost the next tile's loop over products its uniform
  * registers. */
 template <class C> __device__ __forceinline__ bool have_lone(const rfi_cuda_product &f, int64_t row) {
-    if (C::PRODUCTS == 1 || C::BF16 || !f.lone) return false;
     const int32_t first = f.lone[min(row, f.batch - 1)].column, second = f.lone[min(row + 8, f.batch - 1)].column;
     return __shfl_sync(~0u, __any_sync(~0u, max(first, second) >= 0), 0);
 }
@@ -446,9 +445,9 @@ template <class C, int N> __device__ __forceinline__ void store_sums(const rfi_c
 }
 
 /* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its
- * first column. */
+ * first column. `may_be_lone`: of some rows one value outweighs all others. */
 template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N],
-    int64_t row, int64_t column, const float *table, State<C::TOTALS> (&state)[2]) {
+    int64_t row, int64_t column, const float *table, bool may_be_lone, State<C::TOTALS> (&state)[2]) {
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.visitor.chain.reduction;
     float row_scale[2] = {1, 1};
@@ -457,7 +456,7 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         row_scale[0] = row < f.product.batch ? f.product.x.scale[row] : 1;
         row_scale[1] = row + 8 < f.product.batch ? f.product.x.scale[row + 8] : 1;
     }
-    const bool lone = have_lone<C>(f.product, row);
+    const bool lone = C::PRODUCTS > 1 && !C::BF16 && __shfl_sync(~0u, may_be_lone, 0) && have_lone<C>(f.product, row);
     if constexpr (C::STORES) {
         store_sums<C>(f, total, row, column, table, row_scale, lone);
         return;

@@ -314,8 +314,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Walk walk = first_tile<C>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
-    if (find_irregular<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
-    find_wide<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    if (find_unusual<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<C>(sh, walk)) {
@@ -332,7 +331,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * C::BN + first;
         State<C::TOTALS> state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
-        fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, state);
+        fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, *sh.lone, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces<C>(p)) {
             if (walk.count)
@@ -381,19 +380,19 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
         tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
     __shared__ uint64_t tiles[HANDED_OUT];
-    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS], left_out[COUNTED_TILES];
+    __shared__ uint32_t last[3 * CONSUMERS], irregular, lone, wide[LEVEL_WORDS], left_out[COUNTED_TILES];
     __shared__ uint64_t wide_known;
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     Shared<C> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full),
         shared_address(columns_empty), shared_address(drawn), shared_address(tile_full), shared_address(tile_empty),
-        tiles, (float *)behind, last, &irregular, wide, left_out, shared_address(&wide_known)};
+        tiles, (float *)behind, last, &irregular, wide, left_out, &lone, shared_address(&wide_known)};
     const int rank = C::CLUSTER > 1 ? cluster_rank() : 0;
     rfi_release_next();
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
     if (threadIdx.x < COUNTED_TILES) left_out[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
-        irregular = 0;
+        irregular = lone = 0;
         init_barriers(p, sh, C::STAGES, C::CLUSTER);
     }
     __syncthreads();

@@ -257,8 +257,7 @@ template <class C> __device__ __forceinline__ void consume(
     Walk walk = first_tile<E>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
-    if (find_irregular<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
-    find_wide<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS);
+    if (find_unusual<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     for (; walk.is_there(); take_next<E>(sh, walk)) {
@@ -278,7 +277,8 @@ template <class C> __device__ __forceinline__ void consume(
         const int64_t row = first_row_of<E>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * E::BN + at.column;
         State<1> state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
-        fold_sums<E>(p.fold, mine, row, column, sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, state);
+        fold_sums<E>(
+            p.fold, mine, row, column, sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, *sh.lone, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces<E>(p)) {
             if (walk.count)
@@ -302,14 +302,14 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], columns_full[2], columns_empty[2], drawn[CONSUMERS],
         tile_full[HANDED_OUT], tile_empty[HANDED_OUT];
     __shared__ uint64_t tiles[HANDED_OUT];
-    __shared__ uint32_t last[3 * CONSUMERS], irregular, wide[LEVEL_WORDS], left_out[COUNTED_TILES];
+    __shared__ uint32_t last[3 * CONSUMERS], irregular, lone, wide[LEVEL_WORDS], left_out[COUNTED_TILES];
     __shared__ uint64_t wide_known, ready_barrier, theirs_barrier;
     __shared__ State<1> theirs[C::BM];
     const uint32_t base = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     uint8_t *behind = raw + (base - shared_address(raw)) + C::STAGES * C::STAGE;
     const Shared<E> sh = {base, shared_address(full), shared_address(empty), shared_address(columns_full),
         shared_address(columns_empty), shared_address(drawn), shared_address(tile_full), shared_address(tile_empty),
-        tiles, (float *)behind, last, &irregular, wide, left_out, shared_address(&wide_known)};
+        tiles, (float *)behind, last, &irregular, wide, left_out, &lone, shared_address(&wide_known)};
     const uint32_t ready = shared_address(&ready_barrier);
     const Pairs pairs = {theirs, shared_address(&theirs_barrier)};
     const int rank = __shfl_sync(~0u, cluster_rank(), 0);
@@ -317,7 +317,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
     if (threadIdx.x < LEVEL_WORDS) wide[threadIdx.x] = 0;
     if (threadIdx.x < COUNTED_TILES) left_out[threadIdx.x] = 0;
     if (threadIdx.x == 0) {
-        irregular = 0;
+        irregular = lone = 0;
         mbarrier_init(ready, 1);
         mbarrier_init(pairs.full, 1);
         init_barriers<E>(p, sh, C::STAGES, 1);

@@ -322,13 +322,17 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
     rfi_wait_for_previous();
     static_assert(C::ROWS <= CONSUMER_THREADS, "a thread a row");
-    if (threadIdx.x < f.product.batch) *(is_irregular(f.product, threadIdx.x) ? sh.irregular : sh.regular) = true;
-    for (int r = threadIdx.x; r < C::ROWS; r += CONSUMER_THREADS) {
-        sh.x_scale[r] = f.product.x.scale && r < f.product.batch ? f.product.x.scale[r] : 1;
-        sh.ratio[r] = f.product.levels.wide && r < f.product.batch ? __ldcg(f.product.levels.ratio + r) : 0;
-        if (sh.ratio[r] != 0) *sh.wide = true;
-        if (MAY_BE_LONE<C> && f.product.lone && r < f.product.batch && f.product.lone[r].column >= 0) *sh.lone = true;
-    }
+    const int r = threadIdx.x;
+    const bool there = r < f.product.batch;
+    /* Before anything is stored, so that all are asked for at once: x is loaded when they have come. */
+    const bool irregular = there && is_irregular(f.product, r);
+    const float scale = there && f.product.x.scale ? f.product.x.scale[r] : 1,
+                ratio = there && f.product.levels.wide ? __ldcg(f.product.levels.ratio + r) : 0;
+    const bool lone = MAY_BE_LONE<C> && there && f.product.lone && f.product.lone[r].column >= 0;
+    if (r < C::ROWS) sh.x_scale[r] = scale, sh.ratio[r] = ratio;
+    if (there) *(irregular ? sh.irregular : sh.regular) = true;
+    if (ratio != 0) *sh.wide = true;
+    if (lone) *sh.lone = true;
     mbarrier_arrive(sh.known);
     barrier_sync(1, CONSUMER_THREADS);                        /* all know what rows there are */
     const bool idle = __shfl_sync(~0u, (int)!*sh.regular, 0); /* nobody wants these products */
