@@ -23,7 +23,7 @@
 #define RFI_TURNED_LOW(HEIGHT) HEIGHT(48, 1) HEIGHT(80, 1) HEIGHT(96, 1) HEIGHT(112, 1) HEIGHT(136, 1)
 #define RFI_TURNED_HIGH(HEIGHT) \
     HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(224, 1) HEIGHT(256, 1) HEIGHT(136, 2) HEIGHT(144, 2) HEIGHT(160, 2)
-#define RFI_TURNED_LOW_ROWS 136 /* the last of the low, which alone take K in quarters */
+#define RFI_TURNED_LOW_ROWS 136 /* the last of the low, which alone take K in quarters or eighths */
 #define RFI_TURNED_ROWS 320     /* the last of all */
 #define RFI_TURNED_COLUMNS 128
 #define RFI_TURNED_STATES (1 << 21) /* of all rows at most, of 64 columns: 16 MiB */
@@ -55,9 +55,13 @@ static inline rfi_turned_time rfi_turned_time_of(
         double end, end_row;                        /* of a tile */
     } beside = {2.3, 115, 0.848, 0.0121, 3.7, 0.766, 2206, 30},
       halves = {2.24, 130, 0.802, 0.0134, 3.55, 0.116, 1866, 25},
-      quarters = {1.95, 138, 0.809, 0.008, 2.68, 1.08, 2417, 48};
-    const struct rfi_turned_figures *const f = parts == 4 ? &quarters : parts == 2 ? &halves : &beside;
-    const int64_t most = parts == 4 ? 120 : 132, /* blocks at a time: not every four multiprocessors make a cluster */
+      quarters = {2.04, 117, 0.754, 0.0113, 4.35, 1.05, 287, 30.8},
+      eighths = {1.94, 104, 0.689, 0.00533, 1.89, 1.64, 3982, 23};
+    const struct rfi_turned_figures *const f = parts == 8 ? &eighths
+        : parts == 4                                      ? &quarters
+        : parts == 2                                      ? &halves
+                                                          : &beside;
+    const int64_t most = parts > 2 ? 120 : 132, /* blocks at a time: not every four multiprocessors make a cluster */
         cluster = parts > 1 ? parts : BESIDE,
                   wide = (parts > 1 ? 1 : BESIDE) * RFI_TURNED_COLUMNS, /* columns of a cluster */
         of_group = (columns + wide - 1) / wide * cluster, blocks = of_group * groups,
@@ -80,7 +84,7 @@ static inline rfi_turned_time rfi_turned_time_of(
 /* In how many groups of rows that is least. */
 static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int64_t depth, int parts) {
     enum { MORE = 5 };
-    const int64_t most = parts == 4 ? RFI_TURNED_LOW_ROWS : RFI_TURNED_ROWS,
+    const int64_t most = parts > 2 ? RFI_TURNED_LOW_ROWS : RFI_TURNED_ROWS,
                   fewest = batch > most ? (batch + most - 1) / most : 1;
     int64_t best = fewest;
     double least = 0;

@@ -42,6 +42,7 @@ cuda_sm90_cu = \
 	cuda/sm90/stores.cu \
 	cuda/sm90/small.cu \
 	cuda/sm90/quarters.cu \
+	cuda/sm90/eighths.cu \
 	cuda/sm90/turned.cu
 cuda_h = \
 	cuda/affine.h \

@@ -47,7 +47,7 @@ FORMS = {
 # compiled for and some of those of larger ones; a K that goes round every ring of stages; so many columns that a
 # persistent block has several tiles and that states are merged in two levels.
 SHAPES = [(1, 33, 1), (5, 70, 67), (12, 129, 67), (19, 37, 131), (40, 65, 200), (67, 37, 131), (130, 129, 259)]
-SHAPES += [(7, 2100, 70), (3, 40, 21000), (200, 129, 259), (280, 70, 131), (300, 70, 131)]
+SHAPES += [(7, 2100, 70), (3, 40, 21000), (200, 129, 259), (280, 70, 131), (300, 70, 131), (150, 420, 259)]
 # One stage of K and hundreds of tiles: what tells blocks their tiles is as busy as it can be.
 SHAPES += [(520, 8, 3000)]
 CHAINS = [

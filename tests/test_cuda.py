@@ -147,7 +147,8 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
 @pytest.mark.parametrize(
     "kernel, k",
     [(f"hopper_{name}", k) for name in ("320x128", "halves_320x128") for k in (1, 64, 200, 2100)]
-    + [("hopper_quarters_136x128", k) for k in (129, 200, 2040)],
+    + [("hopper_quarters_136x128", k) for k in (129, 200, 2040)]
+    + [("hopper_eighths_136x128", k) for k in (385, 456, 2040)],
 )
 def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each height of a tile, one row, boxes of unequal height, groups of which the last has fewer; a tile a block and
@@ -205,6 +206,9 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
                     assert (beside == store(np.array(7.0), dtype)).all(), (chain, dtype, ld, skip)
 
 
+_IN_PARTS = {"hopper_quarters_136x128": 200, "hopper_eighths_136x128": 400}  # inputs, a stage of each part
+
+
 @pytest.mark.parametrize(
     "kernel, columns",
     [
@@ -215,6 +219,7 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
         ("320x128", 64),
         ("halves_320x128", 64),
         ("quarters_136x128", 64),
+        ("eighths_136x128", 64),
         ("64x128", 64),
         ("64x64", 32),
     ],
@@ -227,7 +232,7 @@ def test_states_that_a_kernel_behind_the_fold_merges(
     """Up to 160 of a row; one more, and the fold merges them itself. Odd numbers, one alone, a ragged last one."""
     monkeypatch.setenv(FORCE, f"hopper_{kernel}")
     for states, less in ((1, 0), (2, 1), (17, 5), (159, 0), (160, 0), (160, 3), (161, 1)):
-        rows, k = 33 if kernel == "small" else 70, 200 if kernel.startswith("quarters") else 24
+        rows, k = 33 if kernel == "small" else 70, _IN_PARTS.get(f"hopper_{kernel}", 24)
         case = _case(chain, rows, k, columns * states - less, dtype)
         case.check(case.run("cuda", simplify="none"), f"{kernel} with {states} states")
 
@@ -584,7 +589,7 @@ def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.Monke
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     monkeypatch.setenv(FORCE, kernel)
     rng = np.random.default_rng(0)
-    rows, k = 13008, 200 if kernel.startswith("hopper_quarters") else 8  # a stage of each part
+    rows, k = 13008, _IN_PARTS.get(kernel, 8)
     n = 10_000 if kernel.endswith(("320x128", "136x128")) else 16592  # which have no more states
     data = Data(rng.normal(size=(rows, k)), rng.normal(size=(n, k)) / np.sqrt(8), rng.normal(size=n))
     case = make_case("linear | logsumexp", data, dtype="bfloat16", x_dtype="bfloat16")

@@ -29,9 +29,15 @@ static int runs_hopper_turned(const rfi_cuda_problem *p, const rfi_cuda_figures 
         p->batch <= RFI_TURNED_STATES / ceil_div(p->out_features, STATE_COLUMNS);
 }
 
-/* W in blocks has stages of zeros behind K for the last of four parts as well. */
+/* W in blocks, which go in pairs, has stages of zeros behind K for the last of so many parts as well. */
+static int runs_hopper_parts(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int parts) {
+    return runs_hopper_turned(p, f) && (ceil_div(p->in_features, 64) + 1) / 2 * 2 % parts == 0;
+}
 static int runs_hopper_quarters(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_turned(p, f) && (ceil_div(p->in_features, 64) + 1) / 2 % 2 == 0;
+    return runs_hopper_parts(p, f, 4);
+}
+static int runs_hopper_eighths(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_parts(p, f, 8);
 }
 
 static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -79,7 +85,8 @@ static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1
 static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
 static const family HOPPER_TURNED_HALVES = {TURNED, .of_cluster = 2, .start = 1.5e-6};
-static const family HOPPER_TURNED_QUARTERS = {TURNED, .of_cluster = 4, .start = -1e-6};
+static const family HOPPER_TURNED_QUARTERS = {TURNED, .of_cluster = 4, .start = 1.4e-6};
+static const family HOPPER_TURNED_EIGHTHS = {TURNED, .of_cluster = 8, .start = -1.6e-6};
 #undef TURNED
 static const family HOPPER_SMALL = {.unit = WARPGROUP16,
     .terms = 1,

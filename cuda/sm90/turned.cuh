@@ -11,8 +11,8 @@
  *
  * The two blocks of a cluster have the same tile, and half of K each: then either finishes 64 of its features, to which
  * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
- * rows of x: each loads a box, for both. Or, where there are few, four blocks have a fourth of K each; a state is of 64
- * features, so that each of these finishes a fourth of the rows instead.
+ * rows of x: each loads a box, for both. Or, where there are few, four or eight blocks have as many parts of K; a state
+ * is of 64 features, so that each of these finishes some of the rows instead.
  *
  * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Where
  * there are many tiles that counts, and is worth it for rows that would leave much of other tiles empty. */
@@ -33,6 +33,7 @@ constexpr int MOST_BOX_ROWS = 256;
 constexpr int W_BYTES = FEATURES * ROW;
 constexpr int RING_BYTES = 210 * 1024;        /* at most */
 constexpr int TILE_BARRIER = 1;               /* by name, of all consumers */
+constexpr int COPIED_BARRIER = 2;             /* of these and the warp that rehearses: the parameters are copied */
 constexpr int EIGHT_BYTES = 8 * FEATURES * 4; /* of the sums of eight rows */
 
 struct Parameters {
@@ -45,26 +46,32 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-/* PARTS products of NT rows each. QUARTERS: of K, else p.halves says. */
-template <bool BF16_, int NT_, int PARTS_, bool QUARTERS_> struct Config {
-    static constexpr bool BF16 = BF16_, TF32 = false, QUARTERS = QUARTERS_;
-    static constexpr int CLUSTER = QUARTERS ? 4 : 2;
+/* PARTS products of NT rows each. More than two blocks of a cluster share out K, of two p.halves says whether. */
+template <bool BF16_, int NT_, int PARTS_, int CLUSTER_> struct Config {
+    static constexpr bool BF16 = BF16_, TF32 = false;
+    static constexpr int CLUSTER = CLUSTER_;
+    static constexpr bool BY_ROWS = CLUSTER > 2;                      /* what a block finishes */
     static constexpr int NT = NT_, PARTS = PARTS_, ROWS = NT * PARTS; /* of a group at most: what lies in the place of
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
-    static constexpr int SUMS = NT / 2; /* of a thread and a product */
-    static constexpr int FOLDED =       /* rows of a lane at once: then the warps have few turns with a tile */
-        ROWS <= 64    ? 2
+    static constexpr int SUMS = NT / 2;                                  /* of a thread and a product */
+    static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
+    static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
+    /* BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
+    static constexpr int RAISED = BY_ROWS ? 176 : 240, LOWERED = BY_ROWS ? 152 : 24;
+    static constexpr int FOLDED = /* rows of a lane at once: then the warps have one turn with a tile, or few */
+        BY_ROWS       ? (MOST_EIGHTS + 1) / 2
+        : ROWS <= 64  ? 2
         : ROWS <= 96  ? 3
         : ROWS <= 128 ? 4
                       : 5;
-    static constexpr int EIGHTS = ROWS / 8; /* of rows: a thread has four sums of each */
-    static constexpr int SENT_BYTES = QUARTERS ? 3 * ((EIGHTS + 3) / 4) * EIGHT_BYTES
-                                               : ROWS * HALF * 4; /* to the block that finishes them, at most */
-    static constexpr int TILE_BYTES = ROWS * (FEATURES + 4) * 4;  /* see tile_ld */
+    static constexpr int SENT_BYTES =
+        BY_ROWS ? CLUSTER * MOST_EIGHTS * EIGHT_BYTES : ROWS * HALF * 4; /* to the block that finishes them, at most */
+    static constexpr int TILE_BYTES = (BY_ROWS ? MOST_EIGHTS * 8 : ROWS) * (FEATURES + 4) * 4; /* see tile_ld */
     static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
     static_assert(STAGES > 2 && STAGE % 1024 == 0 && NT % 8 == 0, "as the swizzle wants it");
-    static_assert(SENT_BYTES <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
+    static_assert(
+        SENT_BYTES + (BY_ROWS ? TILE_BYTES : 0) <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
 };
 
 typedef uint32_t Address; /* in shared memory */
@@ -79,7 +86,7 @@ struct Shared {
 
 /* Tiles of clusters, in all groups. */
 template <class C> __host__ __device__ __forceinline__ int cluster_tiles(const Parameters &p) {
-    return (C::QUARTERS || p.halves ? p.tiles : (p.tiles + 1) / C::CLUSTER) * p.groups;
+    return (C::BY_ROWS || p.halves ? p.tiles : (p.tiles + 1) / C::CLUSTER) * p.groups;
 }
 
 /* The tiles of a cluster in turn: those of all groups of rows with the same features are side by side. */
@@ -91,7 +98,7 @@ struct Walk {
     template <class C> __device__ __forceinline__ void advance() { at += gridDim.x / C::CLUSTER, count++; }
     __device__ __forceinline__ int group(const Parameters &p) const { return at % p.groups; }
     template <class C> __device__ __forceinline__ int tile(const Parameters &p, int rank) const {
-        return C::QUARTERS || p.halves ? at / p.groups : at / p.groups * C::CLUSTER + rank;
+        return C::BY_ROWS || p.halves ? at / p.groups : at / p.groups * C::CLUSTER + rank;
     }
 };
 template <class C> __device__ __forceinline__ Walk first_of() { return {(int)blockIdx.x / C::CLUSTER, 0}; }
@@ -108,7 +115,7 @@ struct Ring {
  * differs between the blocks the compiler takes for different within a warp, and does not count in uniform registers.
  */
 template <class C> __device__ __forceinline__ int first_stage(const Parameters &p, int rank) {
-    return C::QUARTERS || p.halves ? rank * p.stages : 0;
+    return C::BY_ROWS || p.halves ? rank * p.stages : 0;
 }
 
 /* The threads that drive copies have no time to lose: what a stage is loaded from is counted on, not computed anew. One
@@ -173,7 +180,7 @@ __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh,
 /* A warp has read a slot, to which both blocks bring x, or this one alone. */
 template <class C> __device__ __forceinline__ void release(const Parameters &p, const Shared &sh, int slot, int rank) {
     const int lane = threadIdx.x % 32;
-    if (lane < C::CLUSTER && (lane == rank || !(C::QUARTERS || p.halves)))
+    if (lane < C::CLUSTER && (lane == rank || !(C::BY_ROWS || p.halves)))
         mbarrier_arrive_remote(sh.empty + 8 * slot, lane);
 }
 
@@ -254,54 +261,32 @@ __device__ __forceinline__ void add_sent(float (&total)[C::PARTS][C::SUMS], cons
         }
 }
 
-/* Four blocks a tile. */
-namespace quarters {
+/* More than two blocks a tile. */
+namespace by_rows {
 
-constexpr int BLOCKS = 4, TILE_LD = FEATURES + 4; /* see rfi_fold_tile */
+constexpr int TILE_LD = FEATURES + 4; /* see rfi_fold_tile */
 
 /* The rows of a group that a block finishes, by eights: from `first` on, `count`; all but the last have `each`. */
 struct Share {
     int each, first, count;
 };
-__device__ __forceinline__ Share share_of(const Parameters &p, int rank) {
-    const int all = (p.group_rows + 7) / 8, each = (all + BLOCKS - 1) / BLOCKS, first = rank * each;
+template <class C> __device__ __forceinline__ Share share_of(const Parameters &p, int rank) {
+    const int all = (p.group_rows + 7) / 8, each = (all + C::CLUSTER - 1) / C::CLUSTER, first = rank * each;
     return {each, first, max(0, min(each, all - first))};
 }
-/* Whether it is for that block to finish eight `i` of all. */
-__device__ __forceinline__ bool is_of(const Share &share, int i) {
-    return (unsigned)(i - share.first) < (unsigned)share.count;
-}
 
-/* To the tile. Sum i of a thread and a product lies in row i / 4 * 8 + i % 2 of those behind the first, feature i / 2 %
- * 2 * 8. */
-template <class C> __device__ __forceinline__ void store_sums(
-    const float (&total)[C::PARTS][C::SUMS], float *tile, const Share &share, int warpgroup) {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    float *const to =
-        tile + (lane % 4 * 2 - share.first * 8) * TILE_LD + warpgroup * HALF + thread / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int part = 0; part < C::PARTS; part++)
-#pragma unroll
-        for (int i = 0; i < C::SUMS; i += 4) {
-            const int eight = (part * C::SUMS + i) / 4;
-            if (!is_of(share, eight)) continue;
-#pragma unroll
-            for (int j = 0; j < 4; j++) to[(eight * 8 + j % 2) * TILE_LD + j / 2 * 8] = total[part][i + j];
-        }
-}
-
-/* Of the rows that other blocks finish, to these, to where their ring was: for each block that sends, in turn, the
- * eights, 16 bytes of a thread behind those of the one before. */
+/* To the blocks that finish these rows, this one among them, to where their ring was: of each block that sends, in
+ * turn, the eights, 16 bytes of a thread behind those of the one before. */
 template <class C> __device__ __forceinline__ void send_sums(
     const float (&total)[C::PARTS][C::SUMS], const Parameters &p, const Shared &sh, int rank, int turn) {
     mbarrier_wait(sh.drained, turn);
 #pragma unroll 1
-    for (int by = 1; by < BLOCKS; by++) {
-        const int to = (rank + by) % BLOCKS, place = rank - (rank > to);
-        const Share share = share_of(p, to);
+    for (int by = 0; by < C::CLUSTER; by++) {
+        const int to = (rank + by) % C::CLUSTER;
+        const Share share = share_of<C>(p, to);
         /* Offsets behind the mapping, not in front of it: what lies before the first row lies before shared memory. */
         const Address there =
-            address_in(sh.ring, to) + (place * share.each - share.first) * EIGHT_BYTES + threadIdx.x * 16;
+            address_in(sh.ring, to) + (rank * share.each - share.first) * EIGHT_BYTES + threadIdx.x * 16;
         const Address arrived = address_in(sh.arrived, to);
 #pragma unroll
         for (int part = 0; part < C::PARTS; part++)
@@ -309,71 +294,67 @@ template <class C> __device__ __forceinline__ void send_sums(
             for (int i = 0; i < C::SUMS; i += 4) {
                 const int eight = (part * C::SUMS + i) / 4;
                 const float (&v)[C::SUMS] = total[part];
-                if (is_of(share, eight)) send(there + eight * EIGHT_BYTES, v[i], v[i + 1], v[i + 2], v[i + 3], arrived);
+                if ((unsigned)(eight - share.first) < (unsigned)share.count)
+                    send(there + eight * EIGHT_BYTES, v[i], v[i + 1], v[i + 2], v[i + 3], arrived);
             }
     }
 }
 
-/* What came, in the order of the parts, for equal columns are to have equal sums. */
-template <class C> __device__ __forceinline__ void add_sent(
-    float (&total)[C::PARTS][C::SUMS], const Shared &sh, const Share &share, int rank) {
-    const Address from = sh.ring + threadIdx.x * 16 - share.first * EIGHT_BYTES;
+/* What came, added in the order of the parts, for equal columns are to have equal sums, to the tile, where nothing
+ * came. Sum i of an eight lies in row i % 2, feature i / 2 * 8. */
+template <class C>
+__device__ __forceinline__ void add_sent(float *tile, const Shared &sh, const Share &share, int warpgroup) {
+    const int thread = threadIdx.x % 128, lane = thread % 32;
+    Address from = sh.ring + threadIdx.x * 16;
+    float *to = tile + lane % 4 * 2 * TILE_LD + warpgroup * HALF + thread / 32 * 16 + lane / 4;
+#pragma unroll 1
+    for (int eight = 0; eight < share.count; eight++, from += EIGHT_BYTES, to += 8 * TILE_LD) {
+        irregular_tile::Words sent[C::CLUSTER]; /* all on their way at once */
 #pragma unroll
-    for (int part = 0; part < C::PARTS; part++)
+        for (int k = 0; k < C::CLUSTER; k++)
+            sent[k] = irregular_tile::words_of(irregular_tile::load_shared(from + k * share.each * EIGHT_BYTES));
 #pragma unroll
-        for (int i = 0; i < C::SUMS; i += 4) {
-            const int eight = (part * C::SUMS + i) / 4;
-            if (!is_of(share, eight)) continue;
-            irregular_tile::Words sent[BLOCKS]; /* without a loop over them, so that all are on their way at once */
+        for (int i = 0; i < 4; i++) {
+            float sum = __uint_as_float(sent[0].w[i]);
 #pragma unroll
-            for (int k = 0; k < BLOCKS - 1; k++)
-                sent[k] = irregular_tile::words_of(
-                    irregular_tile::load_shared(from + (k * share.each + eight) * EIGHT_BYTES));
-            sent[BLOCKS - 1] = sent[BLOCKS - 2];
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float own = total[part][i + j];
-                float sum = rank == 0 ? own : __uint_as_float(sent[0].w[j]);
-#pragma unroll
-                for (int k = 1; k < BLOCKS; k++)
-                    sum += k == rank ? own : __uint_as_float((k > rank ? sent[k - 1] : sent[k]).w[j]);
-                total[part][i + j] = sum;
-            }
+            for (int k = 1; k < C::CLUSTER; k++) sum += __uint_as_float(sent[k].w[i]);
+            to[i % 2 * TILE_LD + i / 2 * 8] = sum;
         }
+    }
 }
 
 template <class C>
 __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
     const rfi_cuda_product &f = p.fold.product;
-    const Share share = share_of(p, rank);
+    const Share share = share_of<C>(p, rank);
+    float *const tile = sh.tile + C::SENT_BYTES / sizeof(float);
     Ring ring = {0, 0};
     copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
     rfi_wait_for_previous();
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int turn = walk.count & 1;
         const int64_t group_row = (int64_t)walk.group(p) * p.group_rows, row0 = group_row + share.first * 8,
                       end = min(f.batch, min(group_row + p.group_rows, row0 + share.count * 8));
         float total[C::PARTS][C::SUMS];
-        if (threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, (BLOCKS - 1) * share.count * EIGHT_BYTES);
+        if (threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::CLUSTER * share.count * EIGHT_BYTES);
         sum_products<C>(total, p, sh, ring, rank, warpgroup);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
-        if (threadIdx.x < BLOCKS && threadIdx.x != rank) mbarrier_arrive_remote(sh.drained, threadIdx.x);
+        if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.drained, threadIdx.x);
         send_sums<C>(total, p, sh, rank, turn);
         mbarrier_wait(sh.arrived, turn);
-        add_sent<C>(total, sh, share, rank);
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* what was sent is read */
-        store_sums<C>(total, sh.tile, share, warpgroup);
+        add_sent<C>(tile, sh, share, warpgroup);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
-        rfi_fold_tile<float, C::FOLDED>(*sh.fold, sh.tile, TILE_LD, row0, (int)max(end - row0, (int64_t)0),
+        rfi_fold_tile<float, C::FOLDED>(*sh.fold, tile, TILE_LD, row0, (int)max(end - row0, (int64_t)0),
             (int64_t)walk.template tile<C>(p, rank) * FEATURES, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
         mbarrier_arrive(sh.folded); /* each by itself: racecheck follows no named barrier to the copies behind this */
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
-        if (threadIdx.x < BLOCKS && threadIdx.x != rank) mbarrier_arrive_remote(sh.folded, threadIdx.x);
+        if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.folded, threadIdx.x);
     }
 }
 
-} // namespace quarters
+} // namespace by_rows
 
 template <class C>
 __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
@@ -415,6 +396,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], folded, drained, arrived;
     __shared__ rfi_cuda_fold fold;
+    __shared__ Rehearsal rehearsal;
     const Address ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const Shared sh = {ring, shared_address(full), shared_address(empty), shared_address(&folded),
         shared_address(&drained), shared_address(&arrived), (float *)(raw + (ring - shared_address(raw))), &fold};
@@ -425,10 +407,10 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     if (threadIdx.x == CONSUMER_THREADS) {
         for (int i = 0; i < C::STAGES; i++) {
             mbarrier_init(sh.full + 8 * i, 2); /* by two threads */
-            mbarrier_init(sh.empty + 8 * i, (C::QUARTERS || p.halves ? 1 : C::CLUSTER) * CONSUMER_THREADS / 32);
+            mbarrier_init(sh.empty + 8 * i, (C::BY_ROWS || p.halves ? 1 : C::CLUSTER) * CONSUMER_THREADS / 32);
         }
         mbarrier_init(sh.folded, CONSUMER_THREADS + C::CLUSTER - 1);
-        mbarrier_init(sh.drained, C::QUARTERS ? C::CLUSTER - 1 : 1);
+        mbarrier_init(sh.drained, C::BY_ROWS ? C::CLUSTER - 1 : 1);
         mbarrier_init(sh.arrived, 1);
         mbarrier_init_fence();
     }
@@ -438,14 +420,21 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     __syncwarp();
     cluster_sync(); /* the barriers of both blocks are there */
     if (warp < PRODUCER) {
-        registers_raise<240>();
-        if constexpr (C::QUARTERS) quarters::consume<C>(p, sh, rank, warp / 4);
+        registers_raise<C::RAISED>();
+        if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, rank, warp / 4);
         else consume<C>(p, sh, rank, warp / 4);
     } else {
-        registers_lower<24>();
+        registers_lower<C::LOWERED>();
+        if (C::BY_ROWS && warp == PRODUCER + 2) {
+            rehearsal.prepare();
+            rfi_wait_for_previous();
+            barrier_sync(COPIED_BARRIER, CONSUMER_THREADS + 32);
+            rehearse_fold<C::FOLDED>(
+                *sh.fold, rehearsal, (int64_t)first_of<C>().template tile<C>(p, rank) * FEATURES, rfi_to_partials());
+        }
         if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, false);
         if (warp == PRODUCER + 1 && elect_lane()) {
-            if (C::QUARTERS || p.halves) produce_x<C, false>(p, sh, rank);
+            if (C::BY_ROWS || p.halves) produce_x<C, false>(p, sh, rank);
             else produce_x<C, true>(p, sh, rank);
         }
     }

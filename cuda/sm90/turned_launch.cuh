@@ -43,12 +43,25 @@ template <class C, int PARTS> cudaError_t launch(const rfi_cuda_fold &f, int64_t
 
 template <int PARTS, int NT, int PRODUCTS>
 cudaError_t launch_for(const rfi_cuda_fold &f, int64_t groups, cudaStream_t stream) {
-    return f.product.w.dtype == RF_BFLOAT16 ? launch<Config<true, NT, PRODUCTS, PARTS == 4>, PARTS>(f, groups, stream)
-                                            : launch<Config<false, NT, PRODUCTS, PARTS == 4>, PARTS>(f, groups, stream);
+    constexpr int CLUSTER = PARTS > 1 ? PARTS : 2;
+    return f.product.w.dtype == RF_BFLOAT16 ? launch<Config<true, NT, PRODUCTS, CLUSTER>, PARTS>(f, groups, stream)
+                                            : launch<Config<false, NT, PRODUCTS, CLUSTER>, PARTS>(f, groups, stream);
 }
 
 template <int PARTS> int64_t groups_of(const rfi_cuda_product &of) {
     return rfi_turned_groups(of.batch, of.out_features, of.depth, PARTS);
+}
+
+/* Up to RFI_TURNED_LOW_ROWS in a tile. */
+template <int PARTS> cudaError_t launch_low(const rfi_cuda_fold &f, cudaStream_t stream) {
+    const int64_t groups = groups_of<PARTS>(f.product);
+    switch (rfi_turned_height(f.product.batch, groups)) {
+#define HEIGHT(width, products) \
+    case width *products: return launch_for<PARTS, width, products>(f, groups, stream);
+        RFI_TURNED_LOW(HEIGHT)
+#undef HEIGHT
+    default: return cudaErrorInvalidConfiguration;
+    }
 }
 
 } // namespace

@@ -454,6 +454,9 @@ static void test_measured(void) {
         {RF_BFLOAT16, 288, 2048, 8192, "hopper_halves_320x128"}, /* 132 blocks of 128 x 192 would be slower */
         {RF_BFLOAT16, 40, 8192, 2048, "hopper_quarters_136x128"},
         {RF_BFLOAT16, 128, 4096, 1024, "hopper_quarters_136x128"},
+        {RF_BFLOAT16, 128, 8192, 2048, "hopper_quarters_136x128"},
+        {RF_BFLOAT16, 64, 8192, 512, "hopper_eighths_136x128"},
+        {RF_BFLOAT16, 64, 16384, 1024, "hopper_eighths_136x128"},
         {RF_BFLOAT16, 8, 4096, 4096, "hopper_small"},
         {RF_BFLOAT16, 128, 4096, 32000, "hopper_320x128"},
         {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
