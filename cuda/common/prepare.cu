@@ -16,35 +16,52 @@ constexpr int THREADS = 256;
 constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
 /* Few rows lie in registers, so many pieces of a thread's: no other row waits for the room, and the detour through
  * shared memory takes longer. Their blocks are as large as can be, for there is one a multiprocessor, and its latencies
- * are hidden by nothing else. Short rows do, too, a warp each, which waits for no other. */
+ * are hidden by nothing else. Short rows do, too, a warp each, which waits for no other, or half of one. */
 constexpr int FEW_ROWS = 128, FEW_THREADS = 1024, SHORT_ROW = 1024, SHORT_THREADS = 128, WARP = 32;
+constexpr int SHORTEST_ROW = 128, HALF_WARP = 16;
 /* Those of middling length do, in small blocks, of which there are many. */
 constexpr int MIDDLE_ROW = 2048, MIDDLE_THREADS = 64;
 template <int TEAM> constexpr int PIECES = TEAM == FEW_THREADS ? 2
     : TEAM == WARP                                             ? SHORT_ROW / WARP / WIDTH
+    : TEAM == HALF_WARP                                        ? SHORTEST_ROW / HALF_WARP / WIDTH
     : TEAM == MIDDLE_THREADS                                   ? MIDDLE_ROW / MIDDLE_THREADS / WIDTH
                                                                : 0;
 
-template <int TEAM> constexpr int BLOCK = TEAM == WARP ? SHORT_THREADS : TEAM; /* threads, */
-template <int TEAM> constexpr int BLOCKS = TEAM == WARP ? 5
-    : TEAM == FEW_THREADS                               ? 1
-    : TEAM == MIDDLE_THREADS                            ? 10
-                                                        : 6; /* and how many a multiprocessor must hold */
+template <int TEAM> constexpr int ROWS = TEAM <= WARP ? SHORT_THREADS / TEAM : 1; /* of a block, */
+template <int TEAM> constexpr int BLOCK = TEAM <= WARP ? SHORT_THREADS : TEAM;    /* its threads, */
+template <int TEAM> constexpr int BLOCKS = TEAM == HALF_WARP ? 8
+    : TEAM == WARP                                           ? 5
+    : TEAM == FEW_THREADS                                    ? 1
+    : TEAM == MIDDLE_THREADS                                 ? 10
+                                                             : 6; /* and how many a multiprocessor must hold */
+constexpr int MOST_ROWS = SHORT_THREADS / HALF_WARP;
 
 template <int TEAM> __device__ __forceinline__ int64_t row_of_team() {
-    return TEAM == WARP ? blockIdx.x * (int64_t)(SHORT_THREADS / WARP) + threadIdx.x / WARP : blockIdx.x;
+    return TEAM <= WARP ? blockIdx.x * (int64_t)ROWS<TEAM> + threadIdx.x / TEAM : blockIdx.x;
 }
 
-/* What the threads of a row do together: a block, or a warp. */
+/* What the threads of a row do together: a block, or a warp or half of one, of which the other may be elsewhere. */
+template <int TEAM> __device__ __forceinline__ unsigned lanes_of_team() {
+    return TEAM == HALF_WARP ? 0xffffu << (threadIdx.x & HALF_WARP) : ~0u;
+}
 template <int TEAM> __device__ __forceinline__ bool any_of_team(bool v) {
-    return TEAM == WARP ? __any_sync(~0u, v) : __syncthreads_or(v);
+    return TEAM <= WARP ? __any_sync(lanes_of_team<TEAM>(), v) : __syncthreads_or(v);
 }
 template <int TEAM> __device__ __forceinline__ int count_of_team(bool v) {
-    return TEAM == WARP ? __popc(__ballot_sync(~0u, v)) : __syncthreads_count(v);
+    return TEAM <= WARP ? __popc(__ballot_sync(lanes_of_team<TEAM>(), v)) : __syncthreads_count(v);
 }
 template <int TEAM> __device__ __forceinline__ void wait_for_team() {
-    if (TEAM == WARP) __syncwarp();
+    if (TEAM <= WARP) __syncwarp(lanes_of_team<TEAM>());
     else __syncthreads();
+}
+/* As block_all. */
+template <int TEAM, bool FRESH = false, class Combine>
+__device__ __forceinline__ float all_of_team(float v, float *scratch, Combine combine) {
+    if constexpr (TEAM > HALF_WARP) return block_all<TEAM / 32, FRESH>(v, scratch, combine);
+    else {
+        for (int step = 1; step < HALF_WARP; step *= 2) v = combine(v, __shfl_xor_sync(lanes_of_team<TEAM>(), v, step));
+        return v;
+    }
 }
 
 /* Values [i, i + WIDTH) of `data`, all at once. */
@@ -208,8 +225,8 @@ constexpr uint16_t ONE_BINARY16 = 0x3c00, ONE_BFLOAT16 = 0x3f80, INFINITE_BINARY
 /* Of a row of W with so many infinities: writes where they are, and returns the column of its verdict, or -1 if there
  * is no room. */
 template <int TEAM> __device__ __noinline__ int64_t take_verdict(const rfi_cuda_split &p, int64_t row, int infinities) {
-    __shared__ unsigned long long before[SHORT_THREADS / WARP][2];
-    __shared__ int counts[SHORT_THREADS / WARP];
+    __shared__ unsigned long long before[MOST_ROWS][2];
+    __shared__ int counts[MOST_ROWS];
     const int team = threadIdx.x / TEAM, thread = threadIdx.x % TEAM;
     if (thread < 2) before[team][thread] = atomicAdd(p.verdicts.used + thread, thread ? infinities : 1);
     if (thread == 0) counts[team] = 0;
@@ -229,11 +246,11 @@ template <int TEAM> __device__ __noinline__ int64_t take_verdict(const rfi_cuda_
 /* Of a row of x: what W's infinities come to beside it, to its terms, of which all have been written. */
 template <int TEAM> __device__ __noinline__ void write_verdicts(const rfi_cuda_split &p, uint16_t one) {
     constexpr int WORDS = RFI_VERDICTS / 32;
-    __shared__ unsigned pulls[SHORT_THREADS / WARP][2][WORDS]; /* of each verdict: up, and down */
+    __shared__ unsigned pulls[MOST_ROWS][2][WORDS]; /* of each verdict: up, and down */
     unsigned (*const mine)[WORDS] = pulls[threadIdx.x / TEAM];
     const int thread = threadIdx.x % TEAM, count = rfi_verdict_places(p.verdicts);
     const int64_t row = row_of_team<TEAM>();
-    if (thread < 2 * WORDS) mine[thread / WORDS][thread % WORDS] = 0;
+    for (int i = thread; i < 2 * WORDS; i += TEAM) mine[i / WORDS][i % WORDS] = 0;
     wait_for_team<TEAM>(); /* that is there, and so are the terms */
 #pragma unroll 4
     for (int i = thread; i < count; i += TEAM) {
@@ -259,7 +276,6 @@ template <int TEAM> __device__ __noinline__ void write_verdicts(const rfi_cuda_s
  * an infinity or a verdict, or -1, and in *irregular whether they do not say what the row is. */
 template <int TEAM> __device__ __forceinline__ float find_infinity(
     const row_walk<TEAM> &walk, float *scratch, int64_t row, int64_t *place, bool *irregular) {
-    constexpr int WARPS = TEAM / 32;
     float nans = 0, infinities = 0, at = -1;
     walk.each(walk.p.columns, [&](int64_t i, const float (&v)[WIDTH]) {
 #pragma unroll
@@ -270,9 +286,9 @@ template <int TEAM> __device__ __forceinline__ float find_infinity(
         }
     });
     const auto add = [](float x, float y) { return x + y; };
-    nans = block_all<WARPS>(nans, scratch, add);
-    infinities = block_all<WARPS>(infinities, scratch, add);
-    at = block_all<WARPS>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
+    nans = all_of_team<TEAM>(nans, scratch, add);
+    infinities = all_of_team<TEAM>(infinities, scratch, add);
+    at = all_of_team<TEAM>(at, scratch, [](float x, float y) { return fmaxf(x, y); });
     const bool several = infinities > 1 || walk.p.columns > 1 << 24, as_terms = several && walk.p.last_meets_first;
     *irregular = walk.p.irregular && nans == 0 && ((several && !as_terms) || walk.p.w_infinite);
     *place = -1;
@@ -290,7 +306,7 @@ template <int TEAM> __device__ __forceinline__ float find_infinity(
 template <int TEAM> __device__ __forceinline__ void list_infinities(const row_walk<TEAM> &walk, int *list) {
     /* A row of short terms has no room for more; more of its values than those are not few. */
     const int most = (int)min((int64_t)rfi_few_infinities(walk.p.rows), walk.p.depth / 2 - 1);
-    __shared__ int counts[SHORT_THREADS / WARP];
+    __shared__ int counts[MOST_ROWS];
     int &count = counts[threadIdx.x / TEAM];
     if (threadIdx.x % TEAM == 0) count = 0;
     wait_for_team<TEAM>(); /* that is there, and the terms are written that lie in this place */
@@ -311,15 +327,15 @@ template <int TEAM> __device__ __forceinline__ void list_infinities(const row_wa
  * Zero is no such value, nor are infinity and NaN. */
 template <int TEAM> __device__ __forceinline__ bool may_be_lone(const float *scratch, float own, float top) {
     const float others = top * 0x1p-20f;
-    constexpr int WARPS = TEAM / 32, ALIKE = TEAM == WARP ? 1 : 32 / WARPS; /* lanes that ask for the same warp */
-    const float theirs = TEAM == WARP ? own : scratch[threadIdx.x % WARPS];
-    return __popc(__ballot_sync(~0u, theirs > others)) == ALIKE && top < INFINITY;
+    constexpr int WARPS = TEAM / 32, ALIKE = TEAM <= WARP ? 1 : 32 / WARPS; /* lanes that ask for the same warp */
+    const float theirs = TEAM <= WARP ? own : scratch[threadIdx.x % (WARPS ? WARPS : 1)];
+    return __popc(__ballot_sync(lanes_of_team<TEAM>(), theirs > others)) == ALIKE && top < INFINITY;
 }
 
 /* That value, and of the others the largest magnitude in *top. */
 template <int TEAM>
 __device__ __forceinline__ rfi_cuda_lone find_lone(const row_walk<TEAM> &walk, float *scratch, float own, float *top) {
-    __shared__ rfi_cuda_lone found[SHORT_THREADS / WARP];
+    __shared__ rfi_cuda_lone found[MOST_ROWS];
     const float others = *top * 0x1p-20f;
     if (count_of_team<TEAM>(own > others) != 1) return {-1, 0};
     rfi_cuda_lone &lone = found[threadIdx.x / TEAM];
@@ -337,7 +353,7 @@ __device__ __forceinline__ rfi_cuda_lone find_lone(const row_walk<TEAM> &walk, f
         if (several > 1) lone.column = -1;
     }
     wait_for_team<TEAM>(); /* that is told */
-    if (lone.column >= 0) *top = block_all<TEAM / 32>(second, scratch, [](float x, float y) { return fmaxf(x, y); });
+    if (lone.column >= 0) *top = all_of_team<TEAM>(second, scratch, [](float x, float y) { return fmaxf(x, y); });
     return lone;
 }
 
@@ -359,7 +375,6 @@ template <int TEAM> __device__ __forceinline__ bool outweighs_rest(const row_wal
  * *irregular: even so the row loses too much. */
 template <int TERMS, int TEAM> __device__ __forceinline__ float write_rest(
     const row_walk<TEAM> &walk, float *scratch, int64_t to, power scale, float counted, bool *irregular) {
-    constexpr int WARPS = TEAM / 32;
     const rfi_cuda_split &p = walk.p;
     const int mine = threadIdx.x % TEAM * WIDTH;
     float top = 0, poor = 0;
@@ -373,7 +388,7 @@ template <int TERMS, int TEAM> __device__ __forceinline__ float write_rest(
         rest_of<TERMS>(v);
         top = largest_of(v, top);
     });
-    top = block_all<WARPS>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
+    top = all_of_team<TEAM>(top, scratch, [](float x, float y) { return fmaxf(x, y); });
     const int exponent = top > 0 ? min(14 - ilogbf(top), 126) : 0;
     const float up = scalbnf(1.0f, exponent), down = scalbnf(1.0f, -exponent);
     walk.each(p.depth, [&](int64_t i, const float (&stored)[WIDTH]) {
@@ -389,7 +404,7 @@ template <int TERMS, int TEAM> __device__ __forceinline__ float write_rest(
         for (int j = 0; j < WIDTH; j++)
             poor += fabsf(v[j]) * down > poor_share<TERMS>(walk.dtype) * fabsf(stored[j] * scale.a * scale.b);
     });
-    poor = block_all<WARPS>(poor, scratch, [](float x, float y) { return x + y; });
+    poor = all_of_team<TEAM>(poor, scratch, [](float x, float y) { return x + y; });
     if (!outweighs_rest(walk, scale))
         *irregular |= p.strict || p.w_infinite
             ? poor > 0
@@ -404,7 +419,7 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
     extern __shared__ __align__(16) uint8_t kept[];
     constexpr bool IN_REGISTERS = PIECES<TEAM> > 0;
     constexpr int STEP = row_walk<TEAM>::STEP, WARPS = TEAM / 32;
-    __shared__ float scratch[WARPS];
+    __shared__ float scratch[WARPS ? WARPS : 1];
     const int thread = threadIdx.x % TEAM;
     const int64_t row = row_of_team<TEAM>(), first = row * p.ld;
     const int dtype = PLAIN ? RF_FLOAT32 : p.dtype, item = item_of(dtype), mine = thread * WIDTH;
@@ -453,7 +468,7 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
         }
     float own = 0;
     walk.each(p.columns, [&](int64_t, const float (&v)[WIDTH]) { own = largest_of(v, own); });
-    float top = block_all<WARPS, true>(own, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
+    float top = all_of_team<TEAM, true>(own, scratch, [](float x, float y) { return rfi_maxn_f32(x, y); });
     rfi_cuda_lone lone = {-1, 0};
     if (!BF16 && p.lone && may_be_lone<TEAM>(scratch, own, top)) lone = find_lone(walk, scratch, own, &top);
     if (lone.column >= 0) { /* the thread that reads it takes it away */
@@ -516,8 +531,8 @@ template <int TERMS, bool BF16, int TEAM, bool PLAIN> __global__ void __launch_b
             for (int j = 0; j < WIDTH; j++) counted += v[j] != 0;
         });
         const auto add = [](float x, float y) { return x + y; };
-        const float all_poor = block_all<WARPS>((float)poor, scratch, add);
-        counted = block_all<WARPS>(counted, scratch, add);
+        const float all_poor = all_of_team<TEAM>((float)poor, scratch, add);
+        counted = all_of_team<TEAM>(counted, scratch, add);
         if (p.strict || all_poor * few_poor<TERMS>(dtype) > counted) {
             if (keeps)
                 walk.each(p.depth, [&](int64_t i, const float (&v)[WIDTH]) {
@@ -603,6 +618,7 @@ __global__ void __launch_bounds__(THREADS) round_rows(const __grid_constant__ rf
 
 template <int TERMS, bool BF16> static void (*split_kernel(int team, bool plain))(rfi_cuda_split) {
     switch (team) {
+    case HALF_WARP: return plain ? split_rows<TERMS, BF16, HALF_WARP, true> : split_rows<TERMS, BF16, HALF_WARP, false>;
     case WARP: return plain ? split_rows<TERMS, BF16, WARP, true> : split_rows<TERMS, BF16, WARP, false>;
     case FEW_THREADS:
         return plain ? split_rows<TERMS, BF16, FEW_THREADS, true> : split_rows<TERMS, BF16, FEW_THREADS, false>;
@@ -618,6 +634,7 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
     if (split->term_dtype == RF_FLOAT32)
         return rfi_launch(round_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
     const int team = split->rows <= FEW_ROWS ? FEW_THREADS
+        : split->depth <= SHORTEST_ROW       ? HALF_WARP
         : split->depth <= SHORT_ROW          ? WARP
         : split->depth <= MIDDLE_ROW         ? MIDDLE_THREADS
                                              : THREADS;
@@ -629,13 +646,13 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
                   kept = !keeps ? 0
         : row < KEPT_BYTES      ? row
                                 : KEPT_BYTES,
-                  rows = team == WARP ? SHORT_THREADS / WARP : 1;
+                  rows = team <= WARP ? SHORT_THREADS / team : 1;
     const auto kernel = split->terms == 3 ? split_kernel<3, true>(team, plain)
         : bf16                            ? split_kernel<2, true>(team, plain)
         : split->terms == 2               ? split_kernel<2, false>(team, plain)
                                           : split_kernel<1, false>(team, plain);
     const cudaError_t error = rfi_launch(kernel, split, dim3((unsigned)((split->rows + rows - 1) / rows)),
-        team == WARP ? SHORT_THREADS : team, (size_t)kept, stream, split->clear.overlaps);
+        team <= WARP ? SHORT_THREADS : team, (size_t)kept, stream, split->clear.overlaps);
     return error || !split->rest ? error
                                  : rfi_launch(keep_rest, split, dim3((unsigned)split->rows), THREADS, 0, stream);
 }
