@@ -16,6 +16,9 @@
 /* Multiprocessors of a device of sm_90a at most, so that the kernel for few rows has no more blocks. */
 #define RFI_SM90_BLOCKS 144
 
+/* Values of a row at most that half a warp brings to terms: see common/prepare.cu. */
+#define RFI_SHORTEST_ROW 128
+
 /* Values of K that tensor cores add up in the kernels of several results, of one product of 16 bits. */
 #define RFI_SM90_PART 128
 

@@ -18,12 +18,12 @@ constexpr int WIDTH = 4, KEPT_BYTES = 64 * 1024;
  * shared memory takes longer. Their blocks are as large as can be, for there is one a multiprocessor, and its latencies
  * are hidden by nothing else. Short rows do, too, a warp each, which waits for no other, or half of one. */
 constexpr int FEW_ROWS = 128, FEW_THREADS = 1024, SHORT_ROW = 1024, SHORT_THREADS = 128, WARP = 32;
-constexpr int SHORTEST_ROW = 128, HALF_WARP = 16;
+constexpr int HALF_WARP = 16;
 /* Those of middling length do, in small blocks, of which there are many. */
 constexpr int MIDDLE_ROW = 2048, MIDDLE_THREADS = 64;
 template <int TEAM> constexpr int PIECES = TEAM == FEW_THREADS ? 2
     : TEAM == WARP                                             ? SHORT_ROW / WARP / WIDTH
-    : TEAM == HALF_WARP                                        ? SHORTEST_ROW / HALF_WARP / WIDTH
+    : TEAM == HALF_WARP                                        ? RFI_SHORTEST_ROW / HALF_WARP / WIDTH
     : TEAM == MIDDLE_THREADS                                   ? MIDDLE_ROW / MIDDLE_THREADS / WIDTH
                                                                : 0;
 
@@ -634,7 +634,7 @@ cudaError_t rfi_cuda_launch_split(const rfi_cuda_split *split, cudaStream_t stre
     if (split->term_dtype == RF_FLOAT32)
         return rfi_launch(round_rows, split, dim3((unsigned)split->rows), THREADS, 0, stream, split->clear.overlaps);
     const int team = split->rows <= FEW_ROWS ? FEW_THREADS
-        : split->depth <= SHORTEST_ROW       ? HALF_WARP
+        : split->depth <= RFI_SHORTEST_ROW   ? HALF_WARP
         : split->depth <= SHORT_ROW          ? WARP
         : split->depth <= MIDDLE_ROW         ? MIDDLE_THREADS
                                              : THREADS;

@@ -77,6 +77,8 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 /* What all kernels of tiles have in common. */
 #define HOPPER_TILES .unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1
 static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
+static const family HOPPER_256 = {
+    HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -3e-6};
 static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64};
 static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
 static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
