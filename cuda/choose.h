@@ -64,7 +64,7 @@ static inline rfi_turned_time rfi_turned_time_of(
         : parts == 4                                      ? &quarters
         : parts == 2                                      ? &halves
                                                           : &beside;
-    const int64_t most = parts > 2 ? 120 : 132, /* blocks at a time: not every four multiprocessors make a cluster */
+    const int64_t most = parts > 2 ? 120 : 132, /* blocks at a time: larger clusters leave some multiprocessors out */
         cluster = parts > 1 ? parts : BESIDE,
                   wide = (parts > 1 ? 1 : BESIDE) * RFI_TURNED_COLUMNS, /* columns of a cluster */
         of_group = (columns + wide - 1) / wide * cluster, blocks = of_group * groups,

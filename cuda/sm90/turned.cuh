@@ -79,7 +79,7 @@ typedef uint32_t Address; /* in shared memory */
 /* Barriers and stages. */
 struct Shared {
     Address ring, full, empty, folded; /* the last: nobody of the cluster reads a tile any more in this place */
-    Address drained, arrived;          /* of what a block sends the other: there is room for it there; it is here */
+    Address drained, arrived;          /* of what blocks send others: there is room for it there; it is here */
     float *tile;
     rfi_cuda_fold *fold; /* a copy of the parameters: see copy_parameters */
 };
@@ -111,7 +111,7 @@ struct Ring {
     }
 };
 
-/* This block's first stage of K. Both halves have as many, of which the last of the second may be all zeros: what
+/* This block's first stage of K. All parts have as many, of which those behind K are all zeros: what
  * differs between the blocks the compiler takes for different within a warp, and does not count in uniform registers.
  */
 template <class C> __device__ __forceinline__ int first_stage(const Parameters &p, int rank) {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh,
     }
 }
 
-/* A warp has read a slot, to which both blocks bring x, or this one alone. */
+/* A warp has read a slot, to which both blocks of two bring x, or this one alone. */
 template <class C> __device__ __forceinline__ void release(const Parameters &p, const Shared &sh, int slot, int rank) {
     const int lane = threadIdx.x % 32;
     if (lane < C::CLUSTER && (lane == rank || !(C::BY_ROWS || p.halves)))
@@ -418,7 +418,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     constexpr int PRODUCER = CONSUMER_THREADS / 32;
     if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, true);
     __syncwarp();
-    cluster_sync(); /* the barriers of both blocks are there */
+    cluster_sync(); /* the barriers of all blocks are there */
     if (warp < PRODUCER) {
         registers_raise<C::RAISED>();
         if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, rank, warp / 4);

@@ -52,16 +52,18 @@ template <int PARTS> int64_t groups_of(const rfi_cuda_product &of) {
     return rfi_turned_groups(of.batch, of.out_features, of.depth, PARTS);
 }
 
-/* Up to RFI_TURNED_LOW_ROWS in a tile. */
-template <int PARTS> cudaError_t launch_low(const rfi_cuda_fold &f, cudaStream_t stream) {
+/* Of more than two parts of K the low tiles alone are compiled: see rfi_turned_groups. */
+template <int PARTS> cudaError_t launch_rows(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int64_t groups = groups_of<PARTS>(f.product);
-    switch (rfi_turned_height(f.product.batch, groups)) {
+    const int height = rfi_turned_height(f.product.batch, groups);
 #define HEIGHT(width, products) \
     case width *products: return launch_for<PARTS, width, products>(f, groups, stream);
-        RFI_TURNED_LOW(HEIGHT)
-#undef HEIGHT
-    default: return cudaErrorInvalidConfiguration;
+    switch (height) { RFI_TURNED_LOW(HEIGHT) }
+    if constexpr (PARTS <= 2) {
+        switch (height) { RFI_TURNED_HIGH(HEIGHT) }
     }
+#undef HEIGHT
+    return cudaErrorInvalidConfiguration;
 }
 
 } // namespace
