@@ -368,7 +368,7 @@ static void test_groups_of_rows(void) {
     }
     for (int64_t batch = 1; batch < 5000; batch += 7)
         for (int64_t columns = 1; columns < 140000; columns = columns * 3 / 2 + 100)
-            for (int parts = 1; parts <= 4; parts *= 2) {
+            for (int parts = 1; parts <= 8; parts *= 2) {
                 const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, parts);
                 CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
                     (long long)batch, (long long)groups);
@@ -376,10 +376,10 @@ static void test_groups_of_rows(void) {
     /* The GPU tests take each height by as many columns (test_groups_of_rows). */
 #define RFI_ALONE(height, most)                                                   \
     for (int parts = 1; parts <= (most); parts *= 2)                              \
-        for (int64_t depth = 64; depth <= 200; depth += 136)                      \
+        for (int64_t depth = 64; depth <= 385; depth += depth < 200 ? 136 : 185)  \
             CHECK(rfi_turned_groups(height, 33000 + (height), depth, parts) == 1, \
                 "%d rows are in several groups of %d parts", height, parts);
-#define RFI_LOW(width, products) RFI_ALONE((width) * (products), 4)
+#define RFI_LOW(width, products) RFI_ALONE((width) * (products), 8)
 #define RFI_HIGH(width, products) RFI_ALONE((width) * (products), 2)
     RFI_TURNED_LOW(RFI_LOW)
     RFI_TURNED_HIGH(RFI_HIGH)
