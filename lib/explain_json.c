@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The explanation as JSON: the same facts as the text, under fixed names, in fixed order. */
 #include <jansson.h>
+#include <stdlib.h>
 
 #include "dtype.h"
 #include "explain_parts.h"
@@ -11,7 +12,14 @@ static const char *const place_names[] = {[RFI_PLACE_TILE] = "tile",
     [RFI_PLACE_COLLAPSED] = "collapsed",
     [RFI_PLACE_REMOVED] = "removed"};
 
-/* Every json_ function takes NULL and fails, and `new` ones eat their argument: one check at the end is enough. */
+/* Every json_ function takes NULL and fails, and `new` ones eat their argument: with lists that are gone where an
+ * element is missing, one check at the end is enough. */
+static void append(json_t **list, json_t *element) {
+    if (!json_array_append_new(*list, element)) return;
+    json_decref(*list);
+    *list = NULL;
+}
+
 static json_t *known_or_null(double value) { return value >= 0 ? json_real(value) : json_null(); }
 static json_t *known_count(int64_t value) { return value ? json_integer((json_int_t)value) : json_null(); }
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
@@ -28,7 +36,7 @@ static json_t *cost_of(const rfi_cost *cost) {
 static json_t *rules_of(const rfi_rewrites *log, int i) {
     json_t *list = json_array();
     for (int r = 0; r < log->count; r++)
-        if (rfi_rewrite_concerns(&log->at[r], i)) json_array_append_new(list, json_string(log->at[r].rule));
+        if (rfi_rewrite_concerns(&log->at[r], i)) append(&list, json_string(log->at[r].rule));
     return list;
 }
 
@@ -37,7 +45,7 @@ static json_t *operators_of(const rfi_explanation *about) {
     for (int i = 0; i < about->spec->plan.chain.num_ops; i++) {
         const rfi_story *story = &about->story[i];
         if (about->spec->plan.chain.ops[i].kind == RF_OP_RESULT) continue;
-        json_array_append_new(list,
+        append(&list,
             json_pack("{s:i, s:s, s:s, s:o, s:o}", "index", i, "operator", story->written, "place",
                 place_names[story->place], "computed_as", text_or_null(story->now), "rules", rules_of(&about->log, i)));
     }
@@ -48,7 +56,7 @@ static json_t *rewrites_of(const rfi_rewrites *log) {
     json_t *list = json_array();
     for (int r = 0; r < log->count; r++) {
         const rfi_rewrite *rewrite = &log->at[r];
-        json_array_append_new(list,
+        append(&list,
             json_pack("{s:s, s:b, s:i, s:i, s:s}", "rule", rewrite->rule, "algebraic", rewrite->algebraic, "first",
                 rewrite->first, "last", rewrite->last, "text", rewrite->text));
     }
@@ -61,7 +69,7 @@ static json_t *results_of(const rfi_explanation *about) {
     for (int i = 0; i < plan->num_outputs; i++) {
         const rfi_result_part *part = &plan->outputs[i];
         const rfi_branch *branch = &plan->branches[part->branch];
-        json_array_append_new(list,
+        append(&list,
             json_pack("{s:s, s:o, s:s, s:o, s:o}", "name", part->name, "features",
                 branch->gathers ? json_null() : json_integer((json_int_t)branch->width), "dtype",
                 rfi_dtype_name(part->is_index ? RF_INT64 : about->spec->y_dtype), "state",
@@ -74,7 +82,7 @@ static json_t *results_of(const rfi_explanation *about) {
 static json_t *row_inputs_of(const rfi_plan *plan) {
     json_t *list = json_array();
     for (int r = 0; r < plan->num_rows; r++)
-        json_array_append_new(list,
+        append(&list,
             json_pack("{s:s, s:s}", "name", plan->rows[r].name, "use",
                 plan->rows[r].several         ? "columns"
                     : plan->rows[r].is_column ? "column"
@@ -87,6 +95,19 @@ static json_t *machine_of(const rfi_estimate *estimate) {
     return json_pack("{s:o, s:o, s:o}", "description", text_or_null(estimate->machine), "flops_per_second",
         known_or_null(estimate->flops_per_second > 0 ? estimate->flops_per_second : -1), "bytes_per_second",
         known_or_null(estimate->bytes_per_second > 0 ? estimate->bytes_per_second : -1));
+}
+
+/* As json_dumps, which loses a key without a word where its buffer cannot grow. */
+static char *text_of(const json_t *root) {
+    const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(9), length = json_dumpb(root, NULL, 0, flags);
+    char *text = length ? malloc(length + 1) : NULL;
+    if (!text) return NULL;
+    if (json_dumpb(root, text, length, flags) == length) {
+        text[length] = 0;
+        return text;
+    }
+    free(text);
+    return NULL;
 }
 
 char *rfi_explain_json(const rfi_explanation *about) {
@@ -123,7 +144,7 @@ char *rfi_explain_json(const rfi_explanation *about) {
     failed |= json_object_set_new(root, "fused", cost_of(&about->fused));
     failed |= json_object_set_new(root, "unfused", cost_of(&about->unfused));
     failed |= json_object_set_new(root, "machine", machine_of(about->estimate));
-    char *text = failed ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    char *text = failed ? NULL : text_of(root);
     json_decref(types);
     json_decref(root);
     return text;

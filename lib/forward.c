@@ -150,6 +150,11 @@ static rf_status check_no_wanted(const rf_forward_args *args) {
     return RF_OK;
 }
 
+static rf_status check_num_rows(const rf_forward_args *args) {
+    if (!args->rows || args->num_rows <= PTRDIFF_MAX / sizeof(int64_t)) return RF_OK;
+    return rfi_error(RF_INVALID_ARGUMENT, "args.num_rows is %zu, more than memory can hold", args->num_rows);
+}
+
 /* Which rows are wanted. */
 static rf_status take_wanted(const rf_model *model, const rf_forward_args *args, call *c) {
     if (!args->rows && args->num_rows)
@@ -161,8 +166,8 @@ static rf_status take_wanted(const rf_model *model, const rf_forward_args *args,
     const rf_memory memory = memory_of(args->rows_memory);
     rf_status status = check_memory(model, &rows_names, memory);
     if (status) return status;
-    if (args->num_rows > PTRDIFF_MAX / sizeof(int64_t)) /* before any is read */
-        return rfi_error(RF_INVALID_ARGUMENT, "args.num_rows is %zu, more than memory can hold", args->num_rows);
+    status = check_num_rows(args); /* before any is read */
+    if (status) return status;
     if (memory == RF_MEMORY_DEVICE && c->forward.x_memory != RF_MEMORY_DEVICE)
         return rfi_error(RF_INVALID_ARGUMENT, "rows_memory is RF_MEMORY_DEVICE; expected x there, too");
     for (size_t i = 0; i < args->num_rows && memory == RF_MEMORY_HOST; i++)
@@ -563,6 +568,7 @@ rf_status rf_model_workspace_size_ex(const rf_model *model, const rf_forward_arg
     rf_forward_args own, *args = &own;
     rf_status status = rfi_sized_read("args", "rf_forward_args", given, args, sizeof *args);
     if (!status) status = check_ready(model, args->batch);
+    if (!status) status = check_num_rows(args);
     if (status) return status;
     call c = {.batch = args->batch, .forward = {.batch = rows_of_results(args)}};
     const void *const x = args->x;

@@ -53,6 +53,10 @@ static const struct {
     {"scalar and empty tensors", "{" F32("s", "[]", 0, 4) "," F32("e", "[0,7]", 4, 4) "}", 4, RF_OK, ""},
     {"empty in front of another", "{" F32("s", "[]", 0, 4) "," F32("e", "[0,7]", 0, 0) "}", 4, RF_OK, ""},
     {"metadata", "{\"__metadata__\":{\"format\":\"pt\"}," F32("w", "[1]", 0, 4) "}", 4, RF_OK, ""},
+    {"types that no model takes",
+        "{\"a\":{\"dtype\":\"F8_E4M3FNUZ\",\"shape\":[3],\"data_offsets\":[0,3]},"
+        "\"b\":{\"dtype\":\"F8_E5M2FNUZ\",\"shape\":[1],\"data_offsets\":[3,4]}}",
+        4, RF_OK, ""},
     {"order of names is free", "{" F32("b", "[1]", 4, 8) "," F32("a", "[1]", 0, 4) "}", 8, RF_OK, ""},
     {"not JSON", "{\"w\":", 0, RF_INVALID_FILE, "not valid JSON"},
     {"not an object", "[1]", 0, RF_INVALID_FILE, "does not begin with '{'"},

@@ -84,6 +84,17 @@ typedef struct subject {
     rf_dtype dtype;
 } subject;
 
+static char text[1 << 14];
+static int said, wanted_said;
+
+/* How many objects the lists of an explanation have. */
+static int elements_of(const char *json) {
+    int count = 0;
+    for (const char *c = json; *c; c++)
+        count += !strncmp(c, "\"index\": ", 9) + !strncmp(c, "\"rule\": ", 8) + !strncmp(c, "\"name\": ", 8);
+    return count;
+}
+
 /* Everything a program does with a model. RF_OK, or the first status that was not. */
 static rf_status life(const subject *s) {
     rf_model *model = NULL;
@@ -110,7 +121,8 @@ static rf_status life(const subject *s) {
     }
     status = rf_model_load_weights_ex(model, &weights);
     if (!status) status = rf_model_explain(model, BATCH, RF_FORMAT_TEXT, NULL, 0, &needed);
-    if (!status) status = rf_model_explain(model, BATCH, RF_FORMAT_JSON, NULL, 0, &needed);
+    if (!status) status = rf_model_explain(model, BATCH, RF_FORMAT_JSON, text, sizeof text, &needed);
+    if (!status) said = elements_of(text);
     if (!status) status = rf_model_forward(model, x, BATCH, y);
     rf_model_destroy(model);
     return status;
@@ -124,6 +136,7 @@ static void fill(float *values, size_t n, float step) {
 static void each_allocation_fails(const subject *s) {
     CHECK(life(s) == RF_OK, "%s: %s", s->backend, rf_last_error()); /* threads of the pool start here, and stay */
     memcpy(wanted, y, sizeof y);
+    wanted_said = said;
     CHECK(life(s) == RF_OK, "%s: %s", s->backend, rf_last_error());
     long before = living;
     for (long n = 0;; n++) {
@@ -143,6 +156,8 @@ static void each_allocation_fails(const subject *s) {
         } else {
             CHECK(!memcmp(y, wanted, sizeof y), "%s, allocation %ld fails: another result", s->backend,
                 n); /* it went on without, rightly */
+            CHECK(said == wanted_said, "%s, allocation %ld fails: JSON of %d elements instead of %d", s->backend, n,
+                said, wanted_said);
         }
         if (!failed) break;
         if (n > 10000 || failures > 20) {

@@ -175,6 +175,9 @@ static void wrong_calls(void) {
     const int64_t first_row = 0;
     set_up();
     args.rows = &first_row, args.num_rows = SIZE_MAX - 1; /* more than can be read */
+    size_t bytes = 77;
+    CHECK(rf_model_workspace_size_ex(model, &args, &bytes) == RF_INVALID_ARGUMENT && bytes == 77,
+        "the workspace of a call that is refused: %zu, %s", bytes, rf_last_error());
     refused(model, "more than memory can hold");
     rows[2].data = columns;
     refused(

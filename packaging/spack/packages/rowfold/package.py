@@ -31,7 +31,7 @@ class Rowfold(AutotoolsPackage, CudaPackage):
     depends_on("cxx", type="build", when="+cuda")
     depends_on("gmake", type="build")
     depends_on("pkgconfig", type="build")
-    depends_on("jansson@2.7:")
+    depends_on("jansson@2.11:")
     depends_on("cuda@12:", when="+cuda")
 
     with when("+python"):
