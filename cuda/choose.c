@@ -42,8 +42,8 @@ enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
 /* Of what a multiprocessor takes for the folds of small blocks that share it, what one alone takes, measured on 9.0. */
 static const double LEAST_SHARE = 0.4;
 
-/* Least time that a row of x takes to be brought to terms, by a warp or half of one, whole pieces of 16 bytes or not,
- * or to be copied, measured on 9.0. */
+/* Least time that a row of x takes to be brought to terms, and one of up to RFI_SHORTEST_ROW values, whole pieces of 16
+ * bytes or not, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW[] = {1.9e-9, 0.8e-9}, PREPARED_RAGGED_ROW[] = {3.3e-9, 1.3e-9}, COPIED_ROW = 1e-9;
 
 /* What a row takes in the kernel behind a fold that merges states, likewise; and how much later that begins where each
@@ -442,7 +442,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const double merge = !levels ? 0
         : shared->added > 0      ? levels * shared->add + read * sums / shared->added
                                  : levels * sums / ADDED;
-    /* A block a row brings x to terms: short rows wait for blocks, not for memory. */
+    /* Short rows wait for what brings them to terms, a block, a warp or half of one, not for memory. */
     preparation = larger(preparation / (0.5 * c->bytes_per_second),
         c->uses_terms ? batch * (ragged ? PREPARED_RAGGED_ROW : PREPARED_ROW)[p->in_features <= RFI_SHORTEST_ROW]
             : copies  ? batch * COPIED_ROW

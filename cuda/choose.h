@@ -45,7 +45,8 @@ static inline int rfi_turned_height(int64_t batch, int64_t groups) {
 /* Seconds that their tiles take in all rounds over the multiprocessors of a whole device: products, and what follows
  * these. `parts`: of so many blocks a tile, which share out K, or 1. A stage takes as long as what is slowest: the
  * tensor cores; shared memory, through which each row goes several times; the second-level cache, which all blocks
- * read; memory, which those of one group read. Fitted to times of bfloat16 on 9.0 at 1.98 GHz: see few-rows.md 52. */
+ * read; memory, which those of one group read. Fitted to times of bfloat16 on 9.0 at 1.98 GHz: see few-rows.md 52
+ * and 54. */
 typedef struct rfi_turned_time {
     double products, ends;
 } rfi_turned_time;

@@ -64,7 +64,8 @@ typedef enum rf_dtype {
     RF_INT64 = 6     /* the same, and results that are columns */
 } rf_dtype;
 
-/* How the products of float32 weights may be computed. */
+/* How the products of float32 weights may be computed: bounds on what may be lost, no orders. A GPU computes RF_MATH_BF16 as it does RF_MATH_TF32,
+ * and with fewer than 32 inputs both as RF_MATH_F32; a CPU always. */
 typedef enum rf_math {
     RF_MATH_F32 = 0,  /* as exact as a plain float32 program on the same data: the root mean square error of the rows against float64 is at
                          most 1.5 times its own, that of logits on a CPU no larger */
@@ -207,7 +208,7 @@ typedef struct rf_config {
                               RF_INT64 in any case */
     int32_t math;          /* rf_math */
     int32_t simplify;      /* rf_simplify */
-    const char *backend;   /* force one by name (rf_backend_name); NULL: $ROWFOLD_BACKEND, else the best that can run the model */
+    const char *backend;   /* force one by name (rf_backend_name); NULL: $ROWFOLD_BACKEND if `device` is NULL too, else the best that can run the model */
     const char *device;    /* "cpu", "cuda" or "cuda:1"; NULL: any, the best first */
     int32_t threads;       /* CPU threads of one forward; 0: $ROWFOLD_NUM_THREADS, else all cores this process may use */
     uint32_t flags;        /* RF_BATCH_INVARIANT */

@@ -439,7 +439,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
         }
     }
     __syncwarp();
-    cluster_sync(); /* no block leaves while the other may still write to it */
+    cluster_sync(); /* no block leaves while another may still write to it */
 }
 
 } // namespace turned
