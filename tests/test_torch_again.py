@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import pickle
 import threading
 
 import pytest
@@ -120,6 +122,203 @@ def test_what_changes_is_seen(counted, change):
             torch.testing.assert_close(y, module(x), rtol=1e-5, atol=1e-5)
             assert expected_short is None or short == expected_short
         assert not torch.equal(y, before)
+
+
+def doubled(module, inputs, output=None):
+    """A hook that changes what goes in, or what comes out."""
+    return (inputs[0] * 2,) if output is None else output * 2
+
+
+class Twice(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+class Doubled(nn.Module):
+    def forward(self, w):
+        return w * 2
+
+
+# What a call would have to be recorded anew for, and what is said of it.
+MISFITS = {
+    "a hook": (lambda m: m.linear.register_forward_hook(doubled), "linear has other forward hooks"),
+    "a hook before": (lambda m: m.linear.register_forward_pre_hook(doubled), "linear has other forward hooks"),
+    "a hook of an operator": (lambda m: m.tail[0].register_forward_hook(doubled), "tail.0 has other forward hooks"),
+    "a hook of a container": (lambda m: m.tail.register_forward_hook(doubled), "tail has other forward hooks"),
+    "a hook of the whole": (lambda m: m.register_forward_hook(doubled), "Made has other forward hooks"),
+    "a pruned weight": (
+        lambda m: importlib.import_module("torch.nn.utils.prune").l1_unstructured(m.linear, "weight", 0.5),
+        "linear has other forward hooks",
+    ),
+    "another class": (lambda m: setattr(m, "linear", Twice(8, 6)), "linear was replaced by Twice"),
+    "several layers": (
+        lambda m: setattr(m, "linear", nn.Sequential(m.linear, nn.Tanh())),
+        "linear was replaced by Sequential",
+    ),
+    "nothing": (lambda m: setattr(m, "linear", None), "linear is no module any more"),
+    "another operator": (lambda m: m.tail.__setitem__(0, nn.Tanh()), "tail.0 was replaced by Tanh"),
+    "another number": (
+        lambda m: m.tail.__setitem__(0, nn.LeakyReLU(0.5)),
+        r"tail.0.negative_slope is 0.5, and was 0.01",
+    ),
+    "a number in place": (lambda m: setattr(m.tail[0], "negative_slope", 0.5), "tail.0.negative_slope is 0.5"),
+    "another container": (
+        lambda m: setattr(m, "tail", nn.Sequential(nn.LeakyReLU(), nn.GELU())),
+        "tail was replaced by another Sequential",
+    ),
+    "one more": (lambda m: m.tail.append(nn.Tanh()), "tail holds 3 modules, and held 2"),
+    "a forward": (lambda m: setattr(m.linear, "forward", torch.zeros_like), "linear has another forward"),
+    "a forward of the whole": (lambda m: setattr(m, "forward", torch.zeros_like), "Made has another forward"),
+    "no bias": (lambda m: setattr(m.linear, "bias", None), "linear.bias is None; expected a tensor"),
+    "no buffer": (lambda m: setattr(m, "scale", None), "scale is None; expected a tensor"),
+    "no weight": (lambda m: delattr(m.linear, "weight"), "linear.weight is None; expected a tensor"),
+}
+
+
+def with_a_tail():
+    torch.manual_seed(3)
+    tail = nn.Sequential(nn.LeakyReLU(), nn.GELU())
+    return module_of(lambda self, x: (self.tail(self.linear(x)) * self.scale).amax(-1), tail=tail, scale=scale()).eval()
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize(("change", "said"), MISFITS.values(), ids=MISFITS)
+def test_what_was_not_recorded_is_refused(change, said, before):
+    module = with_a_tail()
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    with torch.no_grad():
+        for _ in range(before):
+            fused(x)
+        change(module)
+        for _ in range(2):
+            with pytest.raises(rowfold.FuseError, match=said):
+                fused(x)
+
+
+def test_a_bias_where_there_was_none_is_refused():
+    module = nn.Sequential(nn.Linear(8, 6, bias=False), nn.ReLU())
+    fused, x = rt.fuse(module).requires_grad_(False), torch.randn(5, 8)
+    for _ in range(3):
+        fused(x)
+    module[0].bias = nn.Parameter(torch.ones(6))
+    with pytest.raises(rowfold.FuseError, match="0.bias is a Parameter, and was None"):
+        fused(x)
+
+
+def test_what_is_undone_is_fused_again(counted):
+    module = with_a_tail()
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    with torch.no_grad():
+        hook = module.linear.register_forward_hook(doubled)
+        with pytest.raises(rowfold.FuseError, match="other forward hooks"):
+            fused(x)
+        hook.remove()
+        module.tail[0] = nn.LeakyReLU()  # another one, with the same numbers
+        for expected_short in (False, None, True):
+            y, short = counted(fused, x)
+            torch.testing.assert_close(y, module(x), rtol=1e-5, atol=1e-5)
+            assert expected_short is None or short == expected_short
+
+
+def test_hooks_that_were_recorded_stay(counted):
+    """Those of a module whose forward is run for the recording are recorded with it."""
+    module = with_a_tail()
+    hook = module.tail.register_forward_hook(doubled)
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            y, short = counted(fused, x)
+        assert short
+        torch.testing.assert_close(y, module(x), rtol=1e-5, atol=1e-5)
+        hook.remove()
+        with pytest.raises(rowfold.FuseError, match="tail has other forward hooks"):
+            fused(x)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
+def test_copies_look_at_their_own_modules(copied):
+    module = nn.Sequential(nn.Linear(8, 6), nn.Sequential(nn.LeakyReLU(), nn.GELU())).requires_grad_(False)
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    y, other = fused(x), copied(fused)
+    module[1].register_forward_hook(doubled)
+    for _ in range(3):
+        assert torch.equal(other(x), y)
+    other.get_submodule("1").register_forward_hook(doubled)
+    with pytest.raises(rowfold.FuseError, match="1 has other forward hooks"):
+        other(x)
+
+
+def test_what_weights_are_computed_by_is_looked_at():
+    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU()).requires_grad_(False)
+    nn.utils.parametrize.register_parametrization(module[0], "weight", Doubled())
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    torch.testing.assert_close(fused(x), module(x))
+    nn.utils.parametrize.register_parametrization(module[0], "weight", Doubled())
+    with pytest.raises(rowfold.FuseError, match="0.parametrizations.weight holds 2 modules, and held 1"):
+        fused(x)
+    nn.utils.parametrize.remove_parametrizations(module[0], "weight")
+    with pytest.raises(rowfold.FuseError, match="0.parametrizations"):
+        fused(x)
+
+
+def test_a_parametrization_that_comes_later_is_seen():
+    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU()).requires_grad_(False)
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    for _ in range(3):
+        fused(x)
+    nn.utils.parametrize.register_parametrization(module[0], "weight", Doubled())
+    for _ in range(2):
+        torch.testing.assert_close(fused(x), module(x), rtol=1e-5, atol=1e-5)
+
+
+MODES = {
+    "a function": lambda self, x: nn.functional.dropout(self.linear(x), 0.5, self.training).amax(-1),
+    "a choice": lambda self, x: self.linear(x).amax(-1) if self.training else self.linear(x).sum(-1),
+    "of the result": lambda self, x: nn.functional.dropout(self.linear(x).amax(-1), 0.5, self.training),
+}
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("forward", MODES.values(), ids=MODES)
+def test_a_forward_that_asks_for_its_mode_keeps_it(forward, before):
+    module = module_of(forward).eval()
+    fused, x = rt.fuse(module).requires_grad_(False), torch.randn(5, 8)
+    assert "training" not in vars(nn.Module)
+    for _ in range(before):
+        fused(x)
+    with pytest.raises(rowfold.FuseError, match="what the forward does depends on its mode, and it was fused in eval"):
+        fused.train()
+    module.train()
+    with pytest.raises(rowfold.FuseError, match="the module was put in training mode, but the forward was fused in ev"):
+        fused(x)
+    module.eval()
+    torch.testing.assert_close(fused(x), module(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_forward_fused_in_training_mode_is_called_in_it():
+    module = module_of(MODES["a choice"]).requires_grad_(False)
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    torch.testing.assert_close(fused.train()(x), module(x), rtol=1e-5, atol=1e-5)
+    module.eval()
+    with pytest.raises(rowfold.FuseError, match="was put in eval mode.*call train"):
+        fused(x)
+
+
+def test_a_mode_that_nothing_asks_for_is_free(counted):
+    fused, x = rt.fuse(with_a_tail()).requires_grad_(False), torch.randn(5, 8)
+    y = fused(x)
+    assert torch.equal(fused.train()(x), y)
+
+
+def test_a_parametrization_that_asks_for_its_mode_keeps_it():
+    layer = nn.Linear(8, 6)
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Dropout())
+    module = nn.Sequential(layer, nn.ReLU()).eval().requires_grad_(False)
+    fused, x = rt.fuse(module), torch.randn(5, 8)
+    torch.testing.assert_close(fused(x), module(x), rtol=1e-5, atol=1e-5)
+    module.train()
+    with pytest.raises(rowfold.FuseError, match="0.parametrizations.weight.0 was put in training mode"):
+        fused(x)
 
 
 def test_a_transposed_square_matrix_is_seen(counted):

@@ -115,6 +115,30 @@ def test_the_mode_is_that_of_the_call():
         assert partly.eval()(x)[1].max() == 0
 
 
+def test_what_was_not_recorded_is_computed_as_written(mlp):
+    def doubled(module, inputs, output):
+        return output * 2
+
+    def changes():
+        first = next(m for m in mlp.modules() if isinstance(m, nn.Linear))
+        yield first.register_forward_hook(doubled).remove, "other forward hooks"
+        yield mlp.register_forward_hook(doubled).remove, ""
+        bias, first.bias = first.bias, None
+        yield lambda: setattr(first, "bias", bias), "bias is None"
+        yield lambda: None, ""
+        mlp.append(nn.Tanh())
+        yield lambda: None, ""
+
+    partly = rt.fuse(mlp, partial=True)
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        for undo, said in changes():
+            for _ in range(2):
+                agree(partly(x), mlp(x))
+            assert said in str(rt.report(partly))
+            undo()
+
+
 def test_other_types_places_and_modes_are_computed_as_written(mlp):
     partly = rt.fuse(mlp, partial=True)
     x = torch.randn(3, 8)

@@ -234,6 +234,17 @@ def test_hooks_are_refused():
         rt.fuse(outer)
 
 
+def test_forwards_of_single_objects_are_refused():
+    module = nn.Sequential(nn.Linear(8, 6), nn.ReLU())
+    module[1].forward = torch.tanh
+    with pytest.raises(rowfold.FuseError, match="1 has a forward of its own in place of its class's"):
+        rt.fuse(module)
+    del module[1].forward
+    module.forward = torch.tanh
+    with pytest.raises(rowfold.FuseError, match="the Sequential has a forward of its own in place of its class's"):
+        rt.fuse(module)
+
+
 def test_a_refusal_in_a_sequence_names_the_module():
     sequence = nn.Sequential(nn.Linear(8, 6), nn.Sequential(nn.Tanh(), nn.Softmax(dim=-1)))
     with pytest.raises(rowfold.FuseError, match=r"^cannot fuse 1.1 \(Softmax\): 1.1 is a Softmax, which is not"):

@@ -18,7 +18,7 @@ from .module import Fused
 from .partial import PartlyFused, fuse_parts, report_of
 from .rows import rows_first
 from .sharded import Exchange, Shards, group_of
-from .trace import trace
+from .trace import Recording, trace
 
 
 def fuse(
@@ -140,18 +140,24 @@ def _check(module: Any) -> None:
 def _fuse_whole(module: Any, options: dict[str, Any], borrow: bool) -> Fused:
     if isinstance(module, nn.Module) and (module._forward_hooks or module._forward_pre_hooks):
         raise FuseError(f"{type(module).__qualname__} has forward hooks, which would not be called; remove them first")
+    if isinstance(module, nn.Module) and "forward" in module.__dict__:
+        raise FuseError(
+            f"the {type(module).__qualname__} has a forward of its own in place of its class's, which would not be "
+            "called; remove it first"
+        )
     if isinstance(module, nn.Module) and type(module).forward is nn.Module.forward:
         raise FuseError(f"a {type(module).__qualname__} has no forward; fuse what it holds, or use partial=True")
-    graph, root, captured = trace(module)
+    recording = trace(module)
+    graph, root, captured = recording.graph, recording.root, recording.captured
     rows_first(graph, root, captured)
     try:
         matcher = Matcher(graph, root, captured)
         output = matcher.run()
         plan = program(matcher, output, options, borrow)
-        fused = Fused(module, matcher, [output], [output], plan)
+        fused = Fused(module, recording, matcher, graph.nodes, [output], [output], plan)
         plan.load(fused._leaves())  # all that can be refused is refused here
     except FuseError as error:
-        fused = _fuse_within(module, graph, root, captured, options, borrow, error)
+        fused = _fuse_within(module, recording, options, borrow, error)
     return fused
 
 
@@ -175,13 +181,12 @@ _SHAPES = frozenset(
 _ON_SIZES = frozenset("add sub mul floordiv truediv mod neg iadd imul".split())
 
 
-def _fuse_within(
-    module: Any, graph: fx.Graph, root: nn.Module, captured: Any, options: Any, borrow: bool, error: FuseError
-) -> Fused:
+def _fuse_within(module: Any, recording: Recording, options: Any, borrow: bool, error: FuseError) -> Fused:
     """The one region of a forward that only shapes its input, and does what it likes with the reduced result.
 
     Raises ``error``, and says what ``partial`` would take, where there is none or more.
     """
+    graph, root, captured = recording.graph, recording.root, recording.captured
     found = regions.find(graph, root, captured, options, borrow)
     taken = [one.region for one in found if one.region is not None]
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
@@ -190,10 +195,9 @@ def _fuse_within(
     if len(found) == len(taken) == 1 and (plain or taken[0].folded):
         region = taken[0]
         if _only_shapes(graph, root, region):
-            fused = Fused(module, region.matcher, region.values, region.rows, region.plan)
+            fused = Fused(module, recording, region.matcher, region.nodes, region.values, region.rows, region.plan)
             left = [n.name for made in region.outputs for n in made.users if n.op != "output"]
             fused._rows += f"\nleft to PyTorch, on the result: {', '.join(left)} and what follows" if left else ""
-            fused._modal_calls |= any("training" in n.kwargs or "dropout" in n.name for n in graph.nodes)
             regions.replace(graph, region, "_operation")
             fused._around = regions.compiled(graph)
             fused._again = functools.partial(fuse, **options, borrow=borrow)

@@ -20,7 +20,7 @@ from ..errors import FuseError
 from . import recipe, rules, rules_columns, rules_shapes
 from .recipe import Recipe
 from .spellings import OPERATORS, REQUIRED, Spelling, by_function, by_method, by_module
-from .trace import IN_PLACE_OPERATORS
+from .trace import IN_PLACE_OPERATORS, modes_of, modes_read
 from .values import (
     Column,
     ColumnTensor,
@@ -68,8 +68,8 @@ class Matcher:
         self.leaves: list[str] = []
         self.recipes: dict[str, Recipe] = {}  # of those leaves that are computed from others
         self.values: dict[fx.Node, Value] = {}
-        self.modal: list[str] = []  # names of modules that must stay in eval mode
-        self.modal_calls = False  # functions that were traced in eval mode
+        self.modes: dict[str, bool] = {}  # training modes that modules must stay in
+        self.taken: dict[str, dict[str, Any]] = {}  # modules of the table: what they hold that is no tensor
         self.linear: rules.Linear | None = None
         self.dims: int | None = None  # how many the input must have; None for any
         self.columns: dict[ColumnTensor, fx.Node] = {}  # tensors from outside that name a column for each row
@@ -155,7 +155,9 @@ class Matcher:
         if name not in self.recipes:
             if name in self.leaves or hasattr(self.root, name):
                 name += "_computed"
-            made.check(self.lookup, f"{name} (computed from {', '.join(made.sources)})")
+            with modes_read() as asked:
+                made.check(self.lookup, f"{name} (computed from {', '.join(made.sources)})")
+            self.modes.update(modes_of(self.root, asked))
             self.recipes[name] = made
         return self.leaf(name)
 
@@ -216,12 +218,15 @@ class Matcher:
             old = "weight_g" in module._parameters or "weight_orig" in module._parameters
             way = "use torch.nn.utils.parametrizations, which are fused, or remove it" if old else "remove them first"
             raise refuse(node, f"{name} has forward hooks, which would not be called; {way}")
+        if "forward" in module.__dict__:
+            raise refuse(node, f"{name} has a forward of its own in place of its class's, which would not be called")
         if len(node.args) != row.inputs or node.kwargs:
             expected = "one" if row.inputs == 1 else row.inputs
             count = len(node.args) + len(node.kwargs)
             raise refuse(node, f"{name} is called with {count} arguments; expected {expected}")
         value = self._operand(node, node.args[0])
         parameters = row.parameters()
+        taken = self.taken.setdefault(name, {})
         given: dict[str, Any] = {
             key: self._operand(node, argument) for (key, _), argument in zip(parameters, node.args[1:])
         }
@@ -232,6 +237,8 @@ class Matcher:
             held = getattr(module, key, default)
             if isinstance(held, torch.Tensor):
                 held = self.leaf(f"{name}.{key}")
+            else:
+                taken[key] = held
             given[key] = held
         if row.text.endswith("_module"):
             given = {"module": module, "name": name}
@@ -243,7 +250,7 @@ class Matcher:
         if any(True for _ in held.buffers()):  # which it may change while it trains, as spectral_norm does
             if held.training:
                 raise refuse(node, f"{name}.{key} is parametrized by what keeps buffers; call eval() first")
-            self.modal.append(f"{name}.parametrizations.{key}")
+            self.modes[f"{name}.parametrizations.{key}"] = False
         return self._computed(f"{name}.{key}", recipe.of_parametrization(name, key, self.root), node)
 
     def _call(self, node: fx.Node, row: Spelling | None, name: str) -> Value:

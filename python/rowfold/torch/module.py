@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.autograd import forward_ad
 
 from ..errors import ArgumentTypeError, Error, FuseError, InvalidArgumentError
 from . import library
-from .again import Again
+from .again import Again, called
 from .linearize import linearize
 from .match import Matcher
 from .program import Program, Runner, name_of, signature
 from .sharded import Shards, local
-from .trace import SOURCE, kept_defaults, parameter_names
+from .trace import SOURCE, Recording, kept_defaults, parameter_names
 from .values import Column, Loss, Pair, Row, Step
 
 _AUTOCAST = ("cpu", "cuda")
@@ -35,6 +35,10 @@ class Fused(nn.Module):
     changed by an optimizer, load_state_dict or to(). Two things PyTorch does not record: writing through an alias made
     with ``.data`` (call ``reload``), and Python numbers in the forward, which are read when ``fuse`` is called.
 
+    The modules that the forward calls are not called any more. Calls are refused where one of them has got forward
+    hooks or a forward of its own, or was replaced: PyTorch's by another kind or other numbers, those whose own forward
+    was recorded by any other. Hooks for all modules, as of register_module_forward_hook, see the fused module alone.
+
     A captured CUDA graph reads the weights as loaded before the capture. They are freed with the module, and by the
     first call after a change of a parameter: a graph must be captured anew then, and must not be replayed before.
     """
@@ -42,11 +46,14 @@ class Fused(nn.Module):
     def __init__(
         self,
         original: nn.Module | Callable[..., Any],
+        recording: Recording | None,
         matcher: Matcher,
+        nodes: Iterable[fx.Node],
         values: Sequence[Row | Loss | Pair],
         rows: Sequence[Row],
         plan: Program,
     ) -> None:
+        """Of the ``nodes`` of a graph; ``recording`` None where somebody else sees to the modules around them."""
         super().__init__()
         share(self, original)
         self._plan, self._text = plan, plan.text
@@ -57,8 +64,13 @@ class Fused(nn.Module):
         self._sources = tuple(dict.fromkeys(sources))
         self._paths = {n: tuple(n.split(".")) for n in (*plan.names, *self._sources)}
         self._made: dict[str, tuple[list[Any], list[torch.Tensor], torch.Tensor]] = {}
-        self._modal = tuple(matcher.modal)
-        self._modal_calls = matcher.modal_calls
+        taken = {
+            n.target: matcher.taken[n.target] for n in nodes if n.op == "call_module" and n.target in matcher.taken
+        }
+        computed = [step for name in self._recipes for step in self._recipes[name].steps if step[0] == "call_module"]
+        entered = [*(recording.entered if recording else ()), *_inside(matcher.root, [step[1] for step in computed])]
+        self._called = called(matcher.root, entered, taken)
+        self._modes = {**(recording.modes if recording else {}), **matcher.modes}
         self._arguments, self._defaults = parameter_names(original), kept_defaults(original)
         self._inputs = tuple(str(node.target) for node in matcher.graph.nodes if node.op == "placeholder")
         self._rows = _describe(matcher, rows)
@@ -74,7 +86,8 @@ class Fused(nn.Module):
 
         Raises InvalidArgumentError where a gradient would be recorded, under autocast, or for x of wrong shape or
         device; ArgumentTypeError for its dtype, or for arguments that the original's forward does not have; FuseError
-        if the parameters no longer fit, a part is in training mode, or an argument is not what it was fused for.
+        if the parameters no longer fit, a module was replaced, has got hooks or is in another mode, or an argument is
+        not what it was fused for.
         """
         if kwargs or len(args) != len(self._inputs):
             args = self._bind(args, kwargs)
@@ -118,12 +131,12 @@ class Fused(nn.Module):
             raise ArgumentTypeError(f"x is a {type(x).__qualname__}; expected a torch.Tensor")
         if self._shards is not None:
             return self._sharded(self._shards, x, columns)
-        leaves, error, watched = self._leaves(), self._refusal(x), is_watched(x)
+        error, watched = self._refusal(x), is_watched(x)
         if (watched or error is not None) and self._around is None and torch.onnx.is_in_onnx_export():
             return self._for_onnx(x)
         if error is not None:
             raise error
-        return self._run(x, columns, leaves, watched)
+        return self._run(x, columns, self._leaves(), watched)
 
     def _like_the_last(self, x: torch.Tensor) -> torch.Tensor | None:
         """The result by the shortest way; None where all must be looked at."""
@@ -164,7 +177,7 @@ class Fused(nn.Module):
         # What recipes compute is compared by what it is computed from, which only the long way does.
         if self._last is None and not self._recipes:
             paths = [(name, self._paths[name]) for name in self._plan.names]
-            self._last = Again.learn(runner, self, self._captured, paths, self._modal)
+            self._last = Again.learn(runner, self._root, self._captured, paths, self._modes, self._called)
         return y
 
     def _loaded(self, leaves: list[torch.Tensor]) -> Runner:
@@ -175,10 +188,16 @@ class Fused(nn.Module):
 
     def _refusal(self, x: torch.Tensor) -> Error | None:
         """Why a call with x is refused, whatever its shape; None if it is not."""
-        for name in self._modal:
-            if self.get_submodule(name).training:
+        for one in self._called:
+            change = one.change(self._root)
+            if change:
+                return FuseError(f"the forward was fused, and since then {change}; undo that, or fuse it anew")
+        for name, mode in self._modes.items():
+            if self._root.get_submodule(name).training is not mode:
+                now, then = ("eval", "training") if mode else ("training", "eval")
                 return FuseError(
-                    f"{name} was put in training mode, but the forward was fused in eval mode; call eval()"
+                    f"{name or 'the module'} was put in {now} mode, but the forward was fused in {then} mode; call "
+                    f"{'train' if mode else 'eval'}()"
                 )
         device = x.device.type
         if device in _AUTOCAST and torch.is_autocast_enabled(device):
@@ -192,7 +211,10 @@ class Fused(nn.Module):
                 "computes no gradients; differentiate the original module"
             )
         if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-            return library.grad_error([x, *map(self._find, self._sources)], ["x", *self._sources])
+            try:
+                return library.grad_error([x, *map(self._find, self._sources)], ["x", *self._sources])
+            except FuseError as error:
+                return error
         return None
 
     def reload(self) -> None:
@@ -216,11 +238,13 @@ class Fused(nn.Module):
             return f"{self._rows}\n\n{model.explain(batch)}"
 
     def train(self, mode: bool = True) -> Fused:
-        """As nn.Module's, but refused for a forward with dropout or batch norm, which is fused in eval mode."""
-        if mode and (self._modal or self._modal_calls):
-            raise FuseError(
-                "the forward has dropout or batch norm and was fused in eval mode; train the original module instead"
-            )
+        """As nn.Module's, but refused for a forward that does something else in this mode, as with dropout."""
+        for name, then in self._modes.items():
+            if then is not mode:
+                raise FuseError(
+                    f"what {name or 'the forward'} does depends on its mode, and it was fused in "
+                    f"{'training' if then else 'eval'} mode; change that of the original module, and fuse it anew"
+                )
         super().train(mode)
         if isinstance(self.original, nn.Module):
             self.original.training = mode
@@ -235,9 +259,22 @@ class Fused(nn.Module):
         return [self._compute(name) if name in self._recipes else local(self._find(name)) for name in self._plan.names]
 
     def _find(self, name: str) -> Any:
-        """A tensor or a module of that name, as it is now."""
+        """A tensor or a module of that name, as it is now. Raises FuseError where there is none."""
         found = self._captured.get(name)
-        return find(self, self.original, self._paths.get(name) or tuple(name.split("."))) if found is None else found
+        if found is None:
+            try:
+                found = find(self, self.original, self._paths.get(name) or tuple(name.split(".")))
+            except AttributeError:
+                pass
+        if not isinstance(found, (torch.Tensor, nn.Module)):
+            shown = found if found is None else f"a {type(found).__qualname__}"
+            raise FuseError(f"{name} is {shown}; expected a tensor, as when the forward was fused")
+        return found
+
+    @property
+    def _root(self) -> nn.Module:
+        """What the names of modules begin at."""
+        return self.original if isinstance(self.original, nn.Module) else self
 
     def _compute(self, name: str) -> torch.Tensor:
         """A tensor that is computed from others, anew where one of them has changed."""
@@ -271,6 +308,12 @@ class Fused(nn.Module):
         if self._around is not None:  # which was made of source text, and is made again
             return self._again, (self.original,)
         return super().__reduce_ex__(protocol)
+
+
+def _inside(root: nn.Module, names: Iterable[str]) -> list[str]:
+    """The names of these modules and of all that they hold."""
+    held = [(name, root.get_submodule(name).named_modules()) for name in names]
+    return [f"{name}.{inner}" if inner else name for name, modules in held for inner, _ in modules]
 
 
 def share(module: nn.Module, original: Any) -> None:

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from ..errors import Error, FuseError
 from . import regions
+from .again import Watch, called
 from .module import Fused, is_watched, same, share
 from .program import check_columns
 from .regions import Found, Region
 from .rows import rows_first
-from .trace import kept_defaults, trace
+from .trace import Recording, kept_defaults, trace
 
 _REPORT = "_rowfold_report"
 
@@ -28,7 +29,7 @@ class Part(Fused):
     """One region of a larger forward. It is computed as it is written where the fused operation would be refused."""
 
     def __init__(self, owner: PartlyFused, region: Region) -> None:
-        super().__init__(owner.original, region.matcher, region.values, region.rows, region.plan)
+        super().__init__(owner.original, None, region.matcher, region.nodes, region.values, region.rows, region.plan)
         self.__dict__["_owner"] = owner
         self._written = regions.compiled(regions.extract(region))
         self.calls = {"fused": 0, "as written": 0}
@@ -40,25 +41,28 @@ class Part(Fused):
         if y is not None:
             self.calls["fused"] += 1
             return y
-        leaves = self._leaves()
         onnx = torch.onnx.is_in_onnx_export()  # which may be compiling, too
-        if torch.compiler.is_compiling():
-            if onnx or self._misfit(x, columns, leaves):
-                return self._written(self._owner, x, *columns)
-            return self._run(x, columns, leaves, True)
-        error = "the model is exported to ONNX" if onnx else self._misfit(x, columns, leaves)
+        error = "the model is exported to ONNX" if onnx else self._refusal(x)
+        leaves: list[torch.Tensor] = []
+        if error is None:
+            try:
+                leaves = self._leaves()
+            except FuseError as failure:  # parameters that are no more
+                error = failure
+            else:
+                error = self._misfit(x, columns, leaves)
+        compiling = torch.compiler.is_compiling()
         if error is not None:
-            self.calls["as written"] += 1
-            self.refused = str(error)
+            if not compiling:
+                self.calls["as written"] += 1
+                self.refused = str(error)
             return self._written(self._owner, x, *columns)
-        self.calls["fused"] += 1
-        return self._run(x, columns, leaves, is_watched(x))
+        if not compiling:
+            self.calls["fused"] += 1
+        return self._run(x, columns, leaves, compiling or is_watched(x))
 
     def _misfit(self, x: torch.Tensor, columns: Sequence[torch.Tensor], leaves: list[torch.Tensor]) -> str | None:
-        """Why a call with x is not fused; None if it is."""
-        error = self._refusal(x)
-        if error is not None:
-            return str(error)
+        """Why a call with x that nothing refuses is not fused; None if it is."""
         if any(map(torch._C._functorch.is_batchedtensor, leaves)):
             return "torch.vmap maps over the parameters"
         weight, plan = leaves[self._plan.weight.index], self._plan
@@ -86,14 +90,16 @@ class PartlyFused(nn.Module):
     """A module whose forward is the original's, with each region that fits as one operation of rowfold.
 
     Parameters, buffers and submodules are shared with the original, as of a Fused module. Where a region cannot be
-    fused for one call (a gradient would be recorded, autocast is on, x has another type or number of dimensions) it is
-    computed as it is written; ``report`` counts both. Other attributes are the original's.
+    fused for one call (a gradient would be recorded, autocast is on, x has another type or number of dimensions, a
+    module has got hooks or was replaced) it is computed as it is written; ``report`` counts both. Other attributes are
+    the original's.
     """
 
-    def __init__(self, original: Any, graph: fx.Graph, found: list[Found], captured: dict[str, torch.Tensor]) -> None:
+    def __init__(self, original: Any, recording: Recording, found: list[Found]) -> None:
         super().__init__()
         share(self, original)
-        self.__dict__.update(captured)
+        graph = recording.graph
+        self.__dict__.update(recording.captured)
         self._parts: list[Part] = []
         for one in found:
             if one.region is not None:
@@ -111,17 +117,21 @@ class PartlyFused(nn.Module):
         inner = original.modules() if isinstance(original, nn.Module) else ()
         self.__dict__["_watched"] = [m for m in inner if not _is_leaf(m)]
         self._traced_modes = self._modes()
+        self._watch = Watch()
+        for entered in called(recording.root, recording.entered, {}):
+            self._watch.called(recording.root, entered)
         self._options: dict[str, Any] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's forward."""
-        if not kwargs and len(args) == len(self._arguments) and self._modes() == self._traced_modes:
+        recorded = self._modes() == self._traced_modes and self._watch.holds()
+        if not kwargs and len(args) == len(self._arguments) and recorded:
             return self._forward(self, *args)
         bound = self._signature.bind(*args, **kwargs)
         others = {k: v for k, v in bound.arguments.items() if k not in self._arguments}
         kept = all(k in self._defaults and same(v, self._defaults[k]) for k, v in others.items())
-        if not kept or self._modes() != self._traced_modes:
-            return self.original(*args, **kwargs)  # which was traced for its defaults and for the mode of then
+        if not kept or not recorded:
+            return self.original(*args, **kwargs)  # which was traced for its defaults, and for the mode of then
         return self._forward(self, *(bound.arguments[name] for name in self._arguments))
 
     def _modes(self) -> list[bool]:
@@ -237,6 +247,8 @@ def _convert(module: Any, path: str, report: Report, given: Any, borrow: bool, o
         return None
     if isinstance(module, nn.Module) and (module._forward_hooks or module._forward_pre_hooks):
         reason = "it has forward hooks, which would not be called"
+    elif isinstance(module, nn.Module) and "forward" in module.__dict__:
+        reason = "it has a forward of its own in place of its class's, which would not be called"
     elif type(module).forward is nn.Module.forward if isinstance(module, nn.Module) else False:
         reason = ""  # a container
     else:
@@ -248,7 +260,8 @@ def _convert(module: Any, path: str, report: Report, given: Any, borrow: bool, o
 
 
 def _convert_graph(module: Any, path: str, report: Report, given: Any, borrow: bool, options: Any) -> nn.Module | None:
-    graph, root, captured = trace(module)
+    recording = trace(module)
+    graph, root, captured = recording.graph, recording.root, recording.captured
     rows_first(graph, root, captured)
     found = regions.find(graph, root, captured, given, borrow)
     for one in found:
@@ -261,7 +274,7 @@ def _convert_graph(module: Any, path: str, report: Report, given: Any, borrow: b
                 _convert(inner, _joined(path, str(node.target)), report, given, borrow, options)
     if all(one.region is None for one in found):
         return None
-    partly = PartlyFused(module, graph, found, captured)
+    partly = PartlyFused(module, recording, found)
     partly._options = options
     taken = [one for one in found if one.region is not None]
     for one, part in zip(taken, partly._parts):

@@ -431,7 +431,6 @@ def dropout(m: Matcher, node: fx.Node, value: Value, p: Any, training: Any, inpl
         raise refuse(
             node, "dropout is in training mode, which is random; call eval() first, or pass training=self.training"
         )
-    m.modal_calls = True
     return value
 
 
@@ -439,7 +438,7 @@ def dropout_module(m: Matcher, node: fx.Node, value: Value, module: nn.Module, n
     """nn.Dropout in eval mode is the identity."""
     if module.training:
         raise refuse(node, f"{name} is a dropout in training mode, which is random; call eval() first")
-    m.modal.append(name)
+    m.modes[name] = False
     return value
 
 
@@ -461,7 +460,6 @@ def batch_norm(
     of = (running_mean, running_var, weight, bias)
     if not all(isinstance(v, Leaf) or (v is None and i > 1) for i, v in enumerate(of)):
         raise refuse(node, "batch norm has no running statistics; expected parameters or buffers of the module")
-    m.modal_calls = True
     return _normalize(m, node, value, of, float(eps))
 
 
@@ -482,11 +480,10 @@ def batch_norm_module(m: Matcher, node: fx.Node, value: Value, module: Any, name
         )
     if module.running_mean is None:
         raise refuse(node, f"{name} keeps no running statistics, so that rows depend on each other even in eval mode")
-    m.modal.append(name)
-    held = tuple(
-        m.leaf(f"{name}.{key}") if getattr(module, key) is not None else None
-        for key in ("running_mean", "running_var", "weight", "bias")
-    )
+    m.modes[name] = False
+    keys = ("running_mean", "running_var", "weight", "bias")
+    held = tuple(m.leaf(f"{name}.{key}") if getattr(module, key) is not None else None for key in keys)
+    m.taken[name].update({key: None for key, leaf in zip(keys, held) if leaf is None}, eps=module.eps)
     return _normalize(m, node, value, held, float(module.eps))
 
 

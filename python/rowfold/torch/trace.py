@@ -8,8 +8,10 @@ import linecache
 import operator
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -51,6 +53,13 @@ class _Tracer(fx.Tracer):
     def __init__(self) -> None:
         super().__init__()
         self.captured: dict[str, torch.Tensor] = {}
+        self.entered: dict[str, nn.Module] = {}
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        path = self.path_of_module(m)
+        if not self.is_leaf_module(m, path):
+            self.entered[path] = m
+        return super().call_module(m, forward, args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -123,8 +132,52 @@ def _source(frame: Any) -> str:
     return ""
 
 
-def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, dict[str, torch.Tensor]]:
-    """The graph, the module that its attributes belong to, and tensors that belong to none.
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A graph, the module that its attributes belong to, and tensors that belong to none.
+
+    ``entered`` are the modules whose own forward was run for it, ``modes`` what those that were asked said of their
+    training mode.
+    """
+
+    graph: fx.Graph
+    root: nn.Module
+    captured: dict[str, torch.Tensor]
+    entered: dict[str, nn.Module]
+    modes: dict[str, bool]
+
+
+@contextmanager
+def modes_read() -> Iterator[set[nn.Module]]:
+    """The modules that are asked for their training mode meanwhile.
+
+    A property of the class is found before what an object holds; so it is for all modules, as fx has it for calls.
+    """
+    asked: set[nn.Module] = set()
+
+    def read(module: nn.Module) -> bool:
+        if "training" not in module.__dict__:
+            raise AttributeError("training")  # upon which it is asked for as before: one of torch.jit has it elsewhere
+        asked.add(module)
+        return bool(module.__dict__["training"])
+
+    def write(module: nn.Module, mode: bool) -> None:
+        module.__dict__["training"] = mode
+
+    cast(Any, nn.Module).training = property(read, write)
+    try:
+        yield asked
+    finally:
+        del cast(Any, nn.Module).training
+
+
+def modes_of(root: nn.Module, asked: set[nn.Module]) -> dict[str, bool]:
+    """The training modes of those modules, by their names in ``root``."""
+    return {name: module.training for name, module in root.named_modules() if module in asked}
+
+
+def trace(target: nn.Module | Callable[..., Any]) -> Recording:
+    """What the forward does, recorded without values.
 
     Parameters with a default keep it. Raises FuseError where the forward cannot be traced, with the source line.
     """
@@ -133,7 +186,7 @@ def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, 
     if not parameter_names(target):
         raise FuseError("the forward names no parameter; expected its tensors by name, not *args or **kwargs alone")
     try:
-        with torch.no_grad(), _NothingIsComputed():
+        with torch.no_grad(), _NothingIsComputed(), modes_read() as asked:
             graph = tracer.trace(target, concrete_args=defaults or None)
     except FuseError:
         raise
@@ -159,7 +212,9 @@ def trace(target: nn.Module | Callable[..., Any]) -> tuple[fx.Graph, nn.Module, 
         if node.op == "placeholder" and not node.users and name.startswith(("*", *(f"{k}_" for k in defaults))):
             graph.erase_node(node)
     graph.set_codegen(fx.graph.CodeGen())
-    return graph, tracer.root, tracer.captured
+    if isinstance(target, nn.Module):
+        tracer.entered[""] = target
+    return Recording(graph, tracer.root, tracer.captured, tracer.entered, modes_of(tracer.root, asked))
 
 
 def parameter_names(target: nn.Module | Callable[..., Any]) -> tuple[str, ...]:
