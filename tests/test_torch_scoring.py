@@ -100,6 +100,37 @@ def test_ranks_and_the_largest_few():
     assert torch.equal(token_logprobs(hidden, weight, target.int(), bias, rank=True).rank, rank)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("entropy", [False, True])
+def test_the_best_of_large_logits_are_as_exact_as_the_targets(device, entropy):
+    """Logits of 1e5, whose logsumexp is known to 0.004."""
+    hidden = torch.ones(4, 1, device=device)
+    weight = torch.tensor([[1e5], [1e5 - 2.75], [-3e4]], device=device)
+    exact = (hidden.double() @ weight.double().T).log_softmax(-1)
+    target = torch.tensor([0, 1, 2, -100], device=device)
+    scores = token_logprobs(hidden, weight, target, topk=3, rank=True, entropy=entropy)
+    assert scores.topk.indices.tolist() == [[0, 1, 2]] * 4
+    assert scores.rank.tolist() == [0, 1, 2, -1]
+    assert scores.logprobs[3] == 0
+    wrong = (scores.topk.values.double() - exact).abs()
+    # An ulp of each, and half a one of what was subtracted: of a target that is far away, or ignored, the logsumexp.
+    allowed = exact.abs() * 2.0**-23
+    allowed[:2] += 2.0**-23
+    allowed[2:] += 1e5 * 2.0**-24
+    assert (wrong <= allowed).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_best_of_rows_without_a_finite_logsumexp(device):
+    hidden = torch.ones(3, 1, device=device)
+    hidden[1], hidden[2] = float("inf"), float("nan")
+    weight = torch.tensor([[3.0], [2.0], [-1.0]], device=device)
+    scores = token_logprobs(hidden, weight, torch.tensor([2, 0, 1], device=device), topk=2)
+    z = hidden @ weight.T
+    expected = z.topk(2).values - z.logsumexp(-1, keepdim=True)
+    torch.testing.assert_close(scores.topk.values, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
 def test_one_number_as_a_tensor():
     hidden, weight, bias, target = drawn(3, 5)
     wanted = token_logprobs(hidden, weight, target, bias, temperature=0.7, logit_scale=2.5)

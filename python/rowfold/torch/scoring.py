@@ -78,7 +78,9 @@ def token_logprobs(
         Whether the target's place among the columns is wanted, the best first: 0 for the greedy choice, -1 for a row
         whose target is ignored.
     topk
-        How many of the best columns are wanted with their log-probabilities, at most 64.
+        How many of the best columns are wanted with their log-probabilities, at most 64. Besides their own rounding
+        these have that of the target's log-probability, or of the row's logsumexp where that is the smaller number or
+        the target is ignored: half an ulp, 0.004 of a logsumexp of 1e5.
     tp_group
         A torch.distributed process group over which the columns are split: ``weight`` has this process's rows, in the
         order of the ranks, and ``bias`` what belongs to them. All of its processes make the same calls with the same
@@ -126,11 +128,12 @@ def token_logprobs(
     if not fields[1:]:
         return found
     scores = found._asdict()
-    if counts is not None:
+    if rank and counts is not None:
         scores["rank"] = torch.where(counts, scores["rank"], -1)
-    if topk:
+    if topk and counts is not None:
         values, indices = scores["topk"]
-        scores["topk"] = TopK(values - scores["logsumexp"][..., None], indices)
+        total = _normalizer(scores["logprob"], scores["pick"], scores["logsumexp"], counts)
+        scores["topk"] = TopK((values.double() - total[..., None]).to(values.dtype), indices)
     return _named(tuple(fields))(*(scores[field.replace("logprobs", "logprob")] for field in fields))
 
 
@@ -147,7 +150,7 @@ def _token_layer(
     rank: bool,
     topk: int,
 ) -> tuple[Layer, list[str], torch.Tensor | None]:
-    """The checked call of ``token_logprobs``, the fields of its result, and for a rank the rows that count."""
+    """The checked call of ``token_logprobs``, the fields of its result, and for rank and topk the rows that count."""
     check_layer(hidden, weight, bias, ("hidden", "weight", "bias"))
     lead = tuple(hidden.shape[:-1])
     check_columns(targets, "targets", lead, weight.device)
@@ -170,23 +173,35 @@ def _token_layer(
     )
     results = [f"logprob(#targets, {_index(ignore_index)})"]
     fields = ["logprobs"]
-    counts = None
+    counts, column = None, "targets"
+    if rank or topk:
+        counts = targets != ignore_index
+        if not hidden.is_cuda:  # where nothing is refused, one row input serves all
+            column = "known"
+            rows[column] = torch.where(counts, targets, 0)
     if entropy:
         results.append("entropy")
         fields.append("entropy")
     if rank:
-        counts = targets != ignore_index
-        if hidden.is_cuda:  # where nothing is refused, one row input serves both
-            results.append("rank(#targets)")
-        else:
-            rows["ranked"] = torch.where(counts, targets, 0)
-            results.append("rank(#ranked)")
+        results.append(f"rank(#{column})")
         fields.append("rank")
     if topk:
-        results += [f"topk({_count(topk, weight.shape[0])})", "logsumexp"]
+        results += [f"topk({_count(topk, weight.shape[0])})", "logsumexp", f"pick(#{column})"]
         fields.append("topk")
     chain = " | ".join([*steps, ", ".join(results)])
     return Layer(chain, hidden, weight, bias, rows, {}), fields, counts
+
+
+def _normalizer(
+    logprob: torch.Tensor, picked: torch.Tensor, logsumexp: torch.Tensor, counts: torch.Tensor
+) -> torch.Tensor:
+    """What is to be subtracted from a row's logits, in float64.
+
+    That is the logsumexp, which is rounded as large as it is. The target's logit less its log-probability is the same,
+    and of the two only the second was rounded, as large as that is: the smaller loses less.
+    """
+    near = counts & (logprob.abs() < logsumexp.abs())
+    return torch.where(near, picked.double() - logprob.double(), logsumexp.double())
 
 
 @cache
