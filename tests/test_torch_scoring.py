@@ -395,6 +395,30 @@ def test_cross_entropy_has_the_signature_of_pytorch():
         )
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("batch", [0, 3])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_layer_without_inputs_has_its_bias(with_bias, batch, reduction, device):
+    x, weight = torch.ones(batch, 0, device=device), torch.ones(5, 0, device=device)
+    bias = torch.linspace(-1, 2, 5, device=device) if with_bias else None
+    target = torch.tensor([4, 0, -100], device=device)[:batch]
+    wanted = F.cross_entropy(F.linear(x, weight, bias), target, reduction=reduction)
+    got = linear_cross_entropy(x, weight, target, linear_bias=bias, reduction=reduction)
+    torch.testing.assert_close(got, wanted, equal_nan=True)  # the mean of no rows
+    expected = F.linear(x, weight, bias).log_softmax(-1)
+    close(token_logprobs(x, weight, target, bias, topk=5).topk.values, expected.sort(descending=True)[0].double())
+
+
+def test_a_layer_without_outputs_is_refused():
+    x, weight, target = torch.ones(3, 4), torch.ones(0, 4), torch.zeros(3, dtype=torch.int64)
+    said = r"has shape \(0, 4\), no columns to choose from; expected out_features of 1 or more"
+    with pytest.raises(ValueError, match=f"linear_weight {said}"):
+        linear_cross_entropy(x, weight, target)
+    with pytest.raises(ValueError, match=f"weight {said}"):
+        token_logprobs(x, weight, target)
+
+
 def test_cross_entropy_of_special_values():
     x, w, b, target = torch.zeros(4, K), torch.zeros(N, K), torch.zeros(N), torch.tensor([0, 1, -100, 2])
     x[2] = float("nan")

@@ -103,7 +103,9 @@ def _loaded(
         )
     place = "cpu" if weight.device.type == "cpu" else f"{weight.device.type}:{weight.device.index or 0}"
     where: dict[str, Any] = dict(columns)
-    model = Model(chain, *weight.shape[::-1], dtype=NAMES[weight.dtype], device=place, **where)
+    # Sizes of 0 are known only where they are written in the chain.
+    sized = chain.replace("linear", f"linear({weight.shape[1]}, {weight.shape[0]})", 1)
+    model = Model(sized, dtype=NAMES[weight.dtype], device=place, **where)
     # A copy of a transposed weight is not worth keeping beside what is made of it.
     borrow = weight.stride(-1) == 1
     with torch.no_grad():
@@ -131,6 +133,10 @@ def check_layer(hidden: Any, weight: Any, bias: Any, names: tuple[str, str, str]
             )
     if weight.ndim != 2:
         raise InvalidArgumentError(f"{names[1]} has shape {tuple(weight.shape)}; expected (out_features, in_features)")
+    if weight.shape[0] == 0:
+        raise InvalidArgumentError(
+            f"{names[1]} has shape {tuple(weight.shape)}, no columns to choose from; expected out_features of 1 or more"
+        )
     if hidden.ndim < 1 or hidden.shape[-1] != weight.shape[1]:
         raise InvalidArgumentError(
             f"{names[0]} has shape {tuple(hidden.shape)}; expected (..., {weight.shape[1]}), the in_features of "
