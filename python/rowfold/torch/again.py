@@ -103,7 +103,7 @@ class Watch:
     def __init__(self) -> None:
         self._objects: list[tuple[dict[Any, Any], Any, Any]] = []  # a dict, and what it must hold under a name
         self._empty: list[dict[Any, Any]] = []
-        self._full: list[tuple[dict[Any, Any], int]] = []  # and how much it must hold
+        self._full: list[tuple[dict[Any, Any], int]] = []  # a dict, and how much it must hold
 
     def walk(self, module: nn.Module, path: Iterable[str]) -> Any:
         """The submodule of that path, which must stay. Raises KeyError where there is none."""
@@ -124,8 +124,15 @@ class Watch:
             self._objects.append((where, name, found))
         return found
 
-    def called(self, root: nn.Module, one: Called) -> None:
-        """A module as it is, which a call was made with. Raises KeyError where there is none."""
+    @classmethod
+    def of(cls, root: nn.Module, modules: Iterable[Called]) -> Watch:
+        """Modules as they are. Raises KeyError where there is none of them."""
+        made = cls()
+        for one in modules:
+            made._called(root, one)
+        return made
+
+    def _called(self, root: nn.Module, one: Called) -> None:
         module = self.walk(root, one.name.split(".") if one.name else ())
         self.keep(module.__dict__, "forward")
         wholes: list[dict[Any, Any]] = [module._forward_hooks, module._forward_pre_hooks]
@@ -155,8 +162,11 @@ class Again(Watch):
 
     __slots__ = ("_autocast", "_modes", "_sources", "_tensors", "runner")
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, modules: Watch) -> None:
         super().__init__()
+        self._objects += modules._objects
+        self._empty += modules._empty
+        self._full += modules._full
         self.runner = runner
         self._autocast = runner.device.type
         self._tensors: list[tuple[Any, int, int, Any, Any, Any]] = []
@@ -171,17 +181,15 @@ class Again(Watch):
         captured: dict[str, Any],
         paths: Iterable[tuple[str, tuple[str, ...]]],
         modes: Mapping[str, bool],
-        modules: Iterable[Called],
+        modules: Watch,
     ) -> Again | None:
         """What tells that the next call is like this one; None where a tensor is no parameter, buffer or constant."""
-        made = cls(runner)
+        made = cls(runner, modules)
         try:
             for name, path in paths:
                 made._sources.append(made._find(module, captured, name, path))
             for name, mode in modes.items():
                 made._modes.append((made.walk(module, name.split(".") if name else ()), mode))
-            for one in modules:
-                made.called(module, one)
         except KeyError:
             return None
         for t in made._sources:

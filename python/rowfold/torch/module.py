@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from ..errors import ArgumentTypeError, Error, FuseError, InvalidArgumentError
 from . import library
-from .again import Again, called
+from .again import Again, Watch, called
 from .linearize import linearize
 from .match import Matcher
 from .program import Program, Runner, name_of, signature
@@ -76,6 +76,7 @@ class Fused(nn.Module):
         self._rows = _describe(matcher, rows)
         self._shapes = _shapes(values)
         self._runner: Runner | None = None
+        self._watch: Watch | None = None  # of the modules, since they were looked at
         self._last: Again | None = None  # the shortest way of a call that is like the one before
         self._around: Callable[..., Any] | None = None
         self._again: Callable[[Any], Fused] | None = None  # makes it anew from the original
@@ -175,9 +176,10 @@ class Fused(nn.Module):
         runner = self._loaded(leaves)
         y = runner(x)
         # What recipes compute is compared by what it is computed from, which only the long way does.
-        if self._last is None and not self._recipes:
+        watch = self._watch
+        if self._last is None and watch is not None and not self._recipes:
             paths = [(name, self._paths[name]) for name in self._plan.names]
-            self._last = Again.learn(runner, self._root, self._captured, paths, self._modes, self._called)
+            self._last = Again.learn(runner, self._root, self._captured, paths, self._modes, watch)
         return y
 
     def _loaded(self, leaves: list[torch.Tensor]) -> Runner:
@@ -188,10 +190,9 @@ class Fused(nn.Module):
 
     def _refusal(self, x: torch.Tensor) -> Error | None:
         """Why a call with x is refused, whatever its shape; None if it is not."""
-        for one in self._called:
-            change = one.change(self._root)
-            if change:
-                return FuseError(f"the forward was fused, and since then {change}; undo that, or fuse it anew")
+        change = self._change()
+        if change:
+            return FuseError(f"the forward was fused, and since then {change}; undo that, or fuse it anew")
         for name, mode in self._modes.items():
             if self._root.get_submodule(name).training is not mode:
                 now, then = ("eval", "training") if mode else ("training", "eval")
@@ -216,6 +217,26 @@ class Fused(nn.Module):
             except FuseError as error:
                 return error
         return None
+
+    def _change(self) -> str:
+        """Which of the modules that are not called any more is not as it was, in words; empty where all are."""
+        watch = None
+        if not torch.compiler.is_compiling():
+            watch = self._watch
+            if watch is not None and watch.holds():
+                return ""
+            self._watch = None
+            try:
+                watch = Watch.of(self._root, self._called)  # before they are looked at: it sees what changes meanwhile
+            except KeyError:  # of which change says more
+                watch = None
+        for one in self._called:
+            change = one.change(self._root)
+            if change:
+                return change
+        if watch is not None:
+            self._watch = watch
+        return ""
 
     def reload(self) -> None:
         """Loads the weights anew at the next call, for changes that PyTorch does not record."""
@@ -298,7 +319,7 @@ class Fused(nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_runner": None, "_last": None, "_made": {}}
+        return {**self.__dict__, "_runner": None, "_watch": None, "_last": None, "_made": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -117,9 +117,7 @@ class PartlyFused(nn.Module):
         inner = original.modules() if isinstance(original, nn.Module) else ()
         self.__dict__["_watched"] = [m for m in inner if not _is_leaf(m)]
         self._traced_modes = self._modes()
-        self._watch = Watch()
-        for entered in called(recording.root, recording.entered, {}):
-            self._watch.called(recording.root, entered)
+        self._watch = Watch.of(recording.root, called(recording.root, recording.entered, {}))
         self._options: dict[str, Any] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
