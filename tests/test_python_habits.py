@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import array
 import copy
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rowfold
+from exporters import Exporter
 from rowfold import Model
 from test_python_files import write
 
@@ -222,6 +224,48 @@ def test_models_that_keep_their_arrays_are_copied(weights, x):
     if torch is not None:
         tensors = rowfold.Model("linear | max").load_weights(torch.from_numpy(w), keep=True)
         np.testing.assert_array_equal(copy.copy(tensors)(x), tensors(x))
+
+
+def test_what_is_kept_is_dense_and_its_own(weights, x):
+    w, b = weights
+    expected = model(weights, "linear | max")(x)
+    buffers = rowfold.Model("linear | max", K, N).load_weights(memoryview(w), array.array("f", b), keep=True)
+    np.testing.assert_array_equal(copy.copy(buffers)(x), expected)
+    torch = pytest.importorskip("torch")
+    storage = torch.zeros(1000, K)
+    storage[:N] = torch.from_numpy(w)
+    computed = torch.nn.Parameter(torch.from_numpy(w)) * 1
+    for weight in (storage[:N], computed, torch.from_numpy(w).t().contiguous().t()):
+        m = rowfold.Model("linear | max").load_weights(weight, torch.from_numpy(b), keep=True)
+        pickled = pickle.dumps(m)
+        assert len(pickled) < 5000  # without the 20,000 bytes of the storage
+        np.testing.assert_array_equal(pickle.loads(pickled)(x), expected)
+    with pytest.raises(TypeError, match="weight has layout torch.sparse_coo; expected torch.strided"):
+        rowfold.Model("linear | max").load_weights(torch.from_numpy(w).to_sparse(), keep=True)
+
+
+def test_a_mask_is_not_dropped_by_a_copy(weights):
+    w, b = weights
+    hidden = np.ma.masked_array(b, b > 0)
+    chain = "linear | mul(@s) | max"
+    cases = [
+        ("weight", (np.ma.masked_array(w, w > 0), b, {"s": b})),
+        ("bias", (w, hidden, {"s": b})),
+        ("vector 's'", (w, b, {"s": hidden})),
+    ]
+    loaded = rowfold.Model(chain, K, N).load_weights(w, b, {"s": b})
+    for argument, arguments in cases:
+        for load in (rowfold.Model(chain, K, N).load_weights, loaded.update_weights):
+            for keep in (False, True):
+                with pytest.raises(TypeError, match=f"^{argument} is a masked array, whose mask would be lost"):
+                    load(*arguments, keep=keep)
+    with pytest.raises(TypeError, match="^rows is a masked array, whose mask would be lost"):
+        loaded(np.zeros((2, K), np.float32), rows=np.ma.masked_array([0, 1], [True, False]))
+
+
+def test_an_exporter_that_cannot_be_copied_is_named(weights):
+    with pytest.raises(TypeError, match="^weight is a exporters.Exporter, which keep cannot copy: "):
+        rowfold.Model("linear | max", K, N).load_weights(Exporter(weights[0]), keep=True)
 
 
 def test_updated_models_are_copied_with_the_new_numbers(weights, x, tmp_path):

@@ -47,6 +47,9 @@ class ArrayKind(Protocol):
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
 
+    def copied(self, array: Any, argument: str) -> Any:
+        """An array of the caller's as one of its own, which can be pickled."""
+
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new dense array of this family on the device of ``like``, and itself as a matrix."""
 
@@ -151,14 +154,22 @@ def cast(value: Any, dtype: DType, argument: str, only: bool = True) -> Any:
     return array.astype(target)
 
 
-def copied(value: Any) -> Any:
-    """An array of the caller's as one of its own."""
-    if value is None or isinstance(value, np.generic):
-        return value
+def deep_copied(array: Any, argument: str) -> Any:
+    """The array copied as its own framework does it. Raises OutOfMemoryError, ArgumentTypeError."""
     try:
-        return np.array(value, order="C") if isinstance(value, np.ndarray) else copy.deepcopy(value)
+        return copy.deepcopy(array)
     except MemoryError:
-        raise OutOfMemoryError("no memory for the copies of the arrays that are kept") from None
+        raise OutOfMemoryError(f"no memory for a copy of {argument}") from None
+    except (TypeError, ValueError) as error:  # the second of what holds ctypes' pointers
+        raise ArgumentTypeError(f"{argument} is a {type_name(array)}, which keep cannot copy: {error}") from None
+
+
+def check_unmasked(array: Any, argument: str) -> None:
+    """Raises ArgumentTypeError for a masked array: its mask would be lost."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentTypeError(
+            f"{argument} is a masked array, whose mask would be lost; expected a plain array, e.g. filled()"
+        )
 
 
 class NumpyKind:
@@ -187,6 +198,10 @@ class NumpyKind:
         values = self._array(array, argument)
         check_shape(values.shape, argument, shape)
         return self.matrix(values, argument, shape[-1], said)
+
+    def copied(self, array: Any, argument: str) -> Any:
+        """A new array of the same values."""
+        return dense(self._array(array, argument), argument)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array."""
@@ -227,10 +242,7 @@ class NumpyKind:
         return None
 
     def _array(self, array: Any, argument: str) -> np.ndarray[Any, Any]:
-        if isinstance(array, np.ma.MaskedArray):
-            raise ArgumentTypeError(
-                f"{argument} is a masked array, whose mask would be lost; expected a plain array, e.g. filled()"
-            )
+        check_unmasked(array, argument)
         return np.asarray(array)
 
 

@@ -18,6 +18,7 @@ from .arrays import (
     Matrix,
     check_last_dimension,
     check_shape,
+    deep_copied,
     numpy_dtype,
     numpy_to_dtype,
     output_text,
@@ -70,6 +71,10 @@ class CudaInterfaceKind:
         seen = _see(array, argument)
         check_shape(seen.shape, argument, shape)
         return _matrix(array, argument, seen, numpy_to_dtype(seen.dtype, argument, said))
+
+    def copied(self, array: Any, argument: str) -> Any:
+        """As the framework copies it."""
+        return deep_copied(array, argument)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array of the same framework."""

@@ -29,6 +29,7 @@ from .arrays import (
     Matrix,
     check_last_dimension,
     check_shape,
+    deep_copied,
     dense,
     expected_text,
     numpy_dtype,
@@ -243,6 +244,10 @@ class DlpackKind:
                 f"{argument} has strides {seen.strides}; expected rows of unit stride, evenly spaced"
             )
         return self._input(dense_copy(array), argument, check, said)
+
+    def copied(self, array: Any, argument: str) -> Any:
+        """As the framework copies it."""
+        return deep_copied(array, argument)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new array of the same framework on the device of ``like``."""

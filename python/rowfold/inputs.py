@@ -34,8 +34,8 @@ class Inputs:
             bias = None if bias is None else arrays.cast(bias, dtype, "bias", only)
             vectors = {name: arrays.cast(value, dtype, f"vector {name!r}", only) for name, value in vectors.items()}
         if keep:
-            weight, bias = arrays.copied(weight), arrays.copied(bias)
-            vectors = {name: arrays.copied(value) for name, value in vectors.items()}
+            weight, bias = _copied(weight, "weight"), None if bias is None else _copied(bias, "bias")
+            vectors = {name: _copied(value, f"vector {name!r}") for name, value in vectors.items()}
         return weight, bias, dict(vectors)
 
     @contextmanager
@@ -149,3 +149,7 @@ class Inputs:
             fits, expected = dtype is not DType.FLOAT64, f"float32, float16 or bfloat16 for a {weights} model"
         if not fits:
             raise ArgumentTypeError(f"{argument} has dtype {arrays.dtype_name(dtype)}; expected {expected}")
+
+
+def _copied(array: Any, argument: str) -> Any:
+    return kind_of(array, argument).copied(array, argument)

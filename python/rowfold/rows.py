@@ -90,6 +90,7 @@ def _check_mask(shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
 
 
 def _wanted_on_host(value: Any, lead: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    arrays.check_unmasked(value, "rows")
     try:
         given = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # of a tensor on a device, of lists of different lengths

@@ -38,6 +38,7 @@ class TorchFacts(NamedTuple):
     uint8: Any
     uint16: Any
     strided: Any
+    contiguous_format: Any
     is_grad_enabled: Any
     empty: Any
     raw_stream: Any
@@ -71,6 +72,7 @@ def torch_facts() -> TorchFacts:
         uint8=torch.uint8,
         uint16=getattr(torch, "uint16", None),
         strided=torch.strided,
+        contiguous_format=torch.contiguous_format,
         is_grad_enabled=torch.is_grad_enabled,
         empty=torch.empty,
         raw_stream=getattr(native, "_cuda_getCurrentRawStream", None) or _raw_stream,
@@ -112,6 +114,14 @@ class TorchKind:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
         check_shape(tuple(array.shape), argument, shape)
         return self.matrix(array.detach(), argument, shape[-1], said)
+
+    def copied(self, array: Any, argument: str) -> Any:
+        """A dense tensor with storage of its own: of a view all of the storage would be pickled."""
+        torch = torch_facts()
+        if array.layout is not torch.strided:
+            return array  # which is refused, with the reason
+        with _out_of_memory(array, f"a copy of {argument}, of shape {shape_text(array.shape)}"):
+            return array.detach().clone(memory_format=torch.contiguous_format)
 
     def empty(self, like: Any, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Matrix]:
         """A new tensor on the device of ``like``."""
