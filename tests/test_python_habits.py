@@ -80,6 +80,34 @@ def test_out_of_either_shape(weights, x):
         m(x, out=x[..., 0])
 
 
+def test_out_of_either_shape_of_every_result(weights, x):
+    one = model(weights, "linear | div(#t) | logsumexp")
+    out = np.full((2, 3), np.nan, np.float32)
+    assert one(x, out=out, t=2.0) is out
+    np.testing.assert_array_equal(out, one(x, t=2.0, keepdims=False))
+    several = model(weights, "linear | max, argmax, topk(1), gather(#c)")
+    columns = np.zeros((2, 3, 1), np.int64)
+    right = several(x, c=columns)
+    best = np.empty((2, 3), np.float32)
+    outs = (best, np.empty((2, 3, 1), np.int64), tuple(map(np.empty_like, right.topk)), np.empty_like(right.gather))
+    y = several(x, out=outs, c=columns)
+    assert y.max is best and y.argmax is outs[1]
+    np.testing.assert_array_equal(best, right.max[..., 0])
+    np.testing.assert_array_equal(y.argmax, right.argmax)
+    # Two results of as many rows as are wanted; the dimension of topk and gather stays.
+    flat = np.empty(2, np.float32), np.empty(2, np.int64), outs[2], outs[3]
+    with pytest.raises(ValueError, match=r"out of topk has shape \(2, 3, 1\); expected \(2, 1\)"):
+        several(x, out=flat, rows=[0, 5], c=columns)
+    flat = *flat[:2], (np.empty((2, 1), np.float32), np.empty((2, 1), np.int64)), np.empty(2, np.float32)
+    with pytest.raises(ValueError, match=r"out of gather has shape \(2,\); expected \(2, 1\)"):
+        several(x, out=flat, rows=[0, 5], c=columns)
+    flat = *flat[:3], np.empty((2, 1), np.float32)
+    several(x, out=flat, rows=[0, 5], c=columns)
+    np.testing.assert_array_equal(flat[0], right.max.reshape(6)[[0, 5]])
+    with pytest.raises(TypeError, match="out is a list; expected a numpy.ndarray"):
+        model(weights)(x[0, 0], out=[0.0])
+
+
 # cast
 
 

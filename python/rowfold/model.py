@@ -501,13 +501,8 @@ class Model:
             if y is not None:
                 return y
         x = self._inputs.converted(x)
-        if out is not None:
-            if not self._plain:
-                return self._outputs.together(self._call(handle, x, out, row_inputs, rows))
-            self._call(handle, x, self._outputs.with_column(out, x, rows), row_inputs, rows)
-            return out
-        made = self._call(handle, x, None, row_inputs, rows)
-        if not keepdims:
+        made = self._call(handle, x, out, row_inputs, rows)
+        if out is None and not keepdims:
             made = [y[..., 0] if self._outputs.has_one_column(i) else y for i, y in enumerate(made)]
         return self._outputs.together(made)
 

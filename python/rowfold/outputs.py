@@ -27,7 +27,7 @@ class Outputs:
     """The results of one model. Each has an array, topk two."""
 
     def __init__(self, info: ModelInfo) -> None:
-        self.infos, self._width = info.results, info.output_features
+        self.infos = info.results
         # For each result the place of its array, or of the first of two.
         self.places = [i for i, result in enumerate(info.results) if not result.part]
         self._tuple: Any = namedtuple("Results", [info.results[i].name for i in self.places])  # type: ignore[misc]
@@ -44,13 +44,6 @@ class Outputs:
             pair = place + 1 < len(made) and self.infos[place + 1].part
             results.append(TopK(made[place], made[place + 1]) if pair else made[place])
         return results[0] if len(results) == 1 else self._tuple(*results)
-
-    def with_column(self, out: Any, x: Any, rows: Any) -> Any:
-        """A view of the caller's ``out`` with the one column of a reduction, where it has no dimension for it."""
-        shape, lead = tuple(getattr(out, "shape", ())), tuple(getattr(x, "shape", ()))[:-1]
-        # One that does not fit stays as it is, for the error to name its shape. How many rows are wanted is seen later.
-        fits = shape == lead if rows is None else len(shape) == 1
-        return out[..., None] if self._width == 1 and fits else out
 
     def shapes(
         self, lead: tuple[int, ...], values: dict[str, tuple[Matrix, int]]
@@ -77,9 +70,16 @@ class Outputs:
             pairs = [kind.empty(x, shape, dtype) for shape, dtype in shapes]
             return [y for y, _ in pairs], [matrix for _, matrix in pairs]
         outs = self._apart(out)
-        if len(outs) == 1:
-            return outs, [kind.output(outs[0], given.owner, *shapes[0])]
-        return outs, [self._output(kind, i, y, given.owner, *shapes[i]) for i, y in enumerate(outs)]
+        views = [self._with_column(i, y, lead) for i, y in enumerate(outs)]
+        if len(views) == 1:
+            return outs, [kind.output(views[0], given.owner, *shapes[0])]
+        return outs, [self._output(kind, i, y, given.owner, *shapes[i]) for i, y in enumerate(views)]
+
+    def _with_column(self, index: int, array: Any, lead: tuple[int, ...]) -> Any:
+        """The caller's array, seen with the one column of a reduction where it has no dimension for it."""
+        # One that does not fit stays as it is, for the error to name its shape.
+        fits = self.has_one_column(index) and getattr(array, "shape", None) == lead
+        return array[..., None] if fits else array
 
     def _output(
         self, kind: ArrayKind, index: int, array: Any, like: Any, shape: tuple[int, ...], dtype: DType
