@@ -145,6 +145,41 @@ def test_cast_into_other_types(weights, x):
     np.testing.assert_array_equal(short(bits), same(bits))  # not numbers
 
 
+def test_cast_takes_values_of_rows(weights, x):
+    chain = "linear | div(#t) | pick(#c), gather(#g)"
+    plain, m = model(weights, chain), model(weights, chain, cast=True)
+    t, c, g = np.array([1, 2, 4], np.float32), np.array([0, 6, 3]), np.array([[0, 1], [2, 3], [6, 5]])
+    right = plain(x[0], t=t, c=c, g=g)
+    for convert in (np.ndarray.tolist, lambda a: a.astype(np.int16), lambda a: a.astype(np.uint64), lambda a: a):
+        for got, y in zip(m(x[0], t=convert(t), c=convert(c), g=convert(g)), right):
+            np.testing.assert_array_equal(got, y)
+    for got, y in zip(m(x[0], t=t.astype(np.float64), c=c.astype(np.int32), g=g), right):
+        np.testing.assert_array_equal(got, y)
+    np.testing.assert_array_equal(m(x[0], t=True, c=c, g=g).pick, plain(x[0], t=1.0, c=c, g=g).pick)
+    assert m(x[0, :0], t=[], c=[], g=np.empty((0, 2))).gather.shape == (0, 2)
+    double = rowfold.Model("linear | div(#t) | sum", K, N, dtype="float64", cast=True).load_weights(*weights)
+    np.testing.assert_array_equal(double(x[0], t=t), double(x[0], t=t.astype(np.float64)))
+    for rows, error, message in [
+        ({"t": ["a"] * 3}, TypeError, "the row input 't' has dtype <U1; expected real numbers"),
+        ({"t": [[1], [2, 3]]}, ValueError, "the row input 't' makes no array"),
+        ({"t": [1, 2]}, ValueError, r"the row input 't' has shape \(2,\); expected \(3,\)"),
+        ({"c": [0.0, 1.0, 2.0]}, TypeError, "the row input 'c' has dtype float64; expected int64 or int32"),
+        ({"c": [False] * 3}, TypeError, "the row input 'c' has dtype bool; expected int64 or int32"),
+        ({"c": np.array([0, 1, 2**63], np.uint64)}, ValueError, f"the row input 'c' has {2**63}; expected a column"),
+        ({"c": np.ma.masked_array([0, 1, 2], True)}, TypeError, "the row input 'c' is a masked array"),
+    ]:
+        with pytest.raises(error, match=message):
+            m(x[0], **{"t": t, "c": c, "g": g, **rows})
+    with pytest.raises(TypeError, match="the row input 't' is a list; .* or a Model with cast=True"):
+        plain(x[0], t=[1, 2, 4], c=c, g=g)
+
+
+def test_cast_counts_ways_and_states(weights, x):
+    m, plain = model(weights, cast=True), model(weights)
+    assert m.count_ways(x.tolist()) == plain.count_ways(x)
+    np.testing.assert_array_equal(m.states(x.tolist()).data, plain.states(x).data)
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
@@ -166,6 +201,30 @@ def test_cast_refuses_what_holds_no_numbers(weights, given, error, message):
 def test_without_cast_the_sentence_says_that_there_is_one(weights):
     with pytest.raises(TypeError, match="x is a list; expected an array; .* or a Model with cast=True"):
         model(weights)([1.0] * K)
+
+
+# Values of rows as other objects
+
+
+def test_buffers_and_exporters_as_values_of_rows(weights, x):
+    m = model(weights, "linear | div(#t) | pick(#c)")
+    t, c = np.array([1, 2, 4], np.float32), np.array([0, 6, 3])
+    right = m(x[0], t=t, c=c)
+    np.testing.assert_array_equal(m(x[0], t=array.array("f", t), c=memoryview(c)), right)
+    np.testing.assert_array_equal(m(x[0], t=unaligned(t), c=unaligned(c)), right)
+    with pytest.raises(TypeError, match="'c' is a exporters.Exporter; expected an array with shape, dtype, reshape"):
+        m(x[0], t=t, c=Exporter(c))
+
+
+def unaligned(values):
+    return np.frombuffer(bytearray(b"0" + values.tobytes()), np.uint8)[1:].view(values.dtype)
+
+
+def test_rows_that_are_not_aligned_are_copied(weights, x):
+    m = model(weights)
+    rows = unaligned(np.array([2, 0, 5]))
+    assert not rows.flags.aligned
+    np.testing.assert_array_equal(m(x, rows=rows), m(x, rows=[2, 0, 5]))
 
 
 # Sizes that the weight says

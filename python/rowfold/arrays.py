@@ -133,15 +133,9 @@ def cast(value: Any, dtype: DType, argument: str, only: bool = True) -> Any:
     ``only``: this dtype alone will do, not any of float32, float16 and bfloat16. Raises ArgumentTypeError for what
     holds no real numbers, InvalidArgumentError for lists of no shape.
     """
-    plain = isinstance(value, (list, tuple, int, float, np.ndarray, np.generic))
-    if not plain and (not hasattr(value, "__array__") or hasattr(value, "__dlpack__")):
+    array = read_by_numpy(value, argument)
+    if array is None:
         return value
-    if isinstance(value, np.ma.MaskedArray):
-        return value  # which is refused, with the reason
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{argument} makes no array: {error}") from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise ArgumentTypeError(f"{argument} has dtype {array.dtype}; expected real numbers, which cast converts")
     bits = array.dtype == _UINT16 and dtype is DType.BFLOAT16
@@ -170,6 +164,22 @@ def check_unmasked(array: Any, argument: str) -> None:
         raise ArgumentTypeError(
             f"{argument} is a masked array, whose mask would be lost; expected a plain array, e.g. filled()"
         )
+
+
+def read_by_numpy(value: Any, argument: str) -> np.ndarray[Any, Any] | None:
+    """What a model that casts may convert, as numpy has it; None for arrays of other frameworks and what is no array.
+
+    Raises InvalidArgumentError for lists of no shape.
+    """
+    plain = isinstance(value, (list, tuple, int, float, np.ndarray, np.generic))
+    if not plain and (not hasattr(value, "__array__") or hasattr(value, "__dlpack__")):
+        return None
+    if isinstance(value, np.ma.MaskedArray):
+        return None  # which is refused, with the reason
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{argument} makes no array: {error}") from None
 
 
 class NumpyKind:

@@ -78,14 +78,10 @@ class Inputs:
             raise InvalidArgumentError(f"{argument} and weight must both be on the host, or both on the model's device")
         return vector
 
-    def converted(self, x: Any) -> Any:
-        """What a call is given: as it is, or of the model's type where the model casts."""
-        if not self.cast:
-            return x
-        return arrays.cast(x, self.x_dtype, "x", self.x_fixed or self.weight_dtype is DType.FLOAT64)
-
     def matrix(self, x: Any) -> tuple[arrays.ArrayKind, arrays.Matrix]:
-        """The inputs as the library takes them, checked, and the family of arrays that they are of."""
+        """The inputs as the library takes them, converted if the model casts, and the family of their results."""
+        if self.cast:
+            x = arrays.cast(x, self.x_dtype, "x", self.x_fixed or self.weight_dtype is DType.FLOAT64)
         kind = kind_of(x, "x")
         given = kind.matrix(x, "x", self.in_features, self.x_dtype)
         self.check_dtype("x", given.dtype, self.x_dtype if self.x_fixed else None, "x_dtype")
@@ -120,9 +116,8 @@ class Inputs:
         compute = DType.FLOAT64 if self.weight_dtype is DType.FLOAT64 else DType.FLOAT32
         values = {}
         for name, use in self.rows.items():
-            value = row_inputs[name]
-            matrix = rows.row_values(value, name, use, given.lead, compute)
-            values[name] = matrix, value.shape[-1] if use is _lib.RowUse.COLUMNS else 1
+            matrix, width = rows.row_values(row_inputs[name], name, use, given.lead, compute, self.cast)
+            values[name] = matrix, width
             if use is _lib.RowUse.NUMBER:
                 self.check_dtype(f"the row input {name!r}", matrix.dtype)
             self.check_device(f"the row input {name!r}", matrix)

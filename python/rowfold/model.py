@@ -69,7 +69,7 @@ class Model:
         On a GPU too, a row's bits do not depend on the batch it is in. On a CPU they never do.
     cast
         Whether lists, numbers and numpy's arrays of other types (integers, booleans, float64 for a model that is not)
-        are converted to the model's type. By default they are refused: a conversion may round.
+        are converted to the model's type, and columns to int64. By default they are refused: a conversion may round.
     first_column, total_columns
         The model is a shard: it has columns ``first_column`` to ``first_column + out_features - 1`` of
         ``total_columns``, and rows of W for these alone. It gives ``states(x)``, of which ``merge_states`` makes the
@@ -500,7 +500,6 @@ class Model:
             y = calls.run(x, out, keepdims)
             if y is not None:
                 return y
-        x = self._inputs.converted(x)
         made = self._call(handle, x, out, row_inputs, rows)
         if out is None and not keepdims:
             made = [y[..., 0] if self._outputs.has_one_column(i) else y for i, y in enumerate(made)]
@@ -533,7 +532,6 @@ class Model:
         """
         handle = self._open()
         info = states_info(handle)
-        x = self._inputs.converted(x)
         kind, given = self._inputs.matrix(x)
         values = self._inputs.row_values(given, row_inputs)
         data, matrix = kind.empty(x, (*given.lead, info.num_groups, info.num_words), DType.FLOAT64)

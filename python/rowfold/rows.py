@@ -12,18 +12,22 @@ import numpy as np
 
 from . import _lib, arrays
 from ._lib import INDICES, DType, Memory, RowUse
-from .arrays import Matrix
+from .arrays import ConvertedKind, Matrix
 from .errors import ArgumentTypeError, InvalidArgumentError
 from .kinds import kind_of
 
+_ASKED = ("shape", "dtype", "reshape")
 _PER_ROW = {RowUse.NUMBER: "a number", RowUse.COLUMN: "a column", RowUse.COLUMNS: "k columns"}
 
 
-def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], compute: DType) -> Matrix:
-    """The values of one row input, one row behind the other.
+def row_values(
+    value: Any, name: str, use: RowUse, lead: tuple[int, ...], compute: DType, cast: bool
+) -> tuple[Matrix, int]:
+    """The values of one row input, one row behind the other, and how many each row has.
 
     ``value`` has the leading dimensions of x, or those and one of size 1; of columns, those and one of any size. A
-    single number counts for all rows. ``compute`` is the dtype of a number that brings none.
+    single number counts for all rows. ``compute`` is the dtype of a number that brings none, and of those that a model
+    which casts converts; lists and integers of any size become columns of int64.
     """
     argument = f"the row input {name!r}"
     if isinstance(value, Real) and not isinstance(value, np.generic):
@@ -34,9 +38,11 @@ def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], comput
         except OverflowError:
             raise InvalidArgumentError(f"{argument} is larger than any float64; expected a number") from None
         value = np.full(lead, number, arrays.numpy_dtype(compute))
-    if not hasattr(value, "shape") or not hasattr(value, "dtype") or not hasattr(value, "reshape"):
-        value = np.asarray(value) if hasattr(value, "__array__") else value
-        kind_of(value, argument)  # refuses what is no array
+    elif cast and use is RowUse.NUMBER:
+        value = arrays.cast(value, compute, argument, compute is DType.FLOAT64)
+    elif cast:
+        value = _cast_columns(value, argument)
+    value = _shaped(value, argument)
     shape = tuple(value.shape)
     batch = math.prod(lead)
     if use is RowUse.COLUMNS:
@@ -55,8 +61,32 @@ def row_values(value: Any, name: str, use: RowUse, lead: tuple[int, ...], comput
         if said not in INDICES:
             raise ArgumentTypeError(f"{argument} has dtype {value.dtype}; expected int64 or int32")
     if use is RowUse.COLUMNS:
-        return kind_of(value, argument).matrix(value.reshape(batch, shape[-1]), argument, shape[-1], said)
-    return kind_of(value, argument).matrix(value.reshape(batch), argument, batch, said)
+        return kind_of(value, argument).matrix(value.reshape(batch, shape[-1]), argument, shape[-1], said), shape[-1]
+    return kind_of(value, argument).matrix(value.reshape(batch), argument, batch, said), 1
+
+
+def _cast_columns(value: Any, argument: str) -> Any:
+    """Lists, and integers that are not int64 or int32 already, as int64. What is no integer stays, and is refused."""
+    given = arrays.read_by_numpy(value, argument)
+    if given is None or given.dtype in (np.int64, np.int32) or (given.size and given.dtype.kind not in "iu"):
+        return value if given is None else given
+    return _int64(given, argument, "a column")
+
+
+def _int64(given: np.ndarray[Any, Any], argument: str, expected: str) -> np.ndarray[Any, Any]:
+    """Integers as the library reads them, copied if they do not lie so."""
+    if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.int64).max:
+        raise InvalidArgumentError(f"{argument} has {given.max()}; expected {expected}")
+    return np.require(given, np.int64, ["C", "A"])
+
+
+def _shaped(value: Any, argument: str) -> Any:
+    """The values as an array that can be reshaped: what only numpy reads, as numpy has it."""
+    if all(hasattr(value, name) for name in _ASKED):
+        return value
+    if isinstance(kind_of(value, argument), ConvertedKind):
+        return np.asarray(value)
+    raise ArgumentTypeError(f"{argument} is a {arrays.type_name(value)}; expected an array with {', '.join(_ASKED)}")
 
 
 def wanted(value: Any, lead: tuple[int, ...]) -> Matrix:
@@ -102,9 +132,7 @@ def _wanted_on_host(value: Any, lead: tuple[int, ...]) -> np.ndarray[Any, Any]:
         raise ArgumentTypeError(f"rows has dtype {given.dtype}; expected integers, or a boolean for each row")
     if given.ndim != 1:
         raise InvalidArgumentError(f"rows has shape {arrays.shape_text(given.shape)}; expected one dimension")
-    if given.dtype == np.uint64 and given.size and given.max() > np.iinfo(np.int64).max:
-        raise InvalidArgumentError(f"rows has {given.max()}; expected a row of x")
-    return np.ascontiguousarray(given, np.int64)
+    return _int64(given, "rows", "a row of x")
 
 
 def native(name: str, use: RowUse, matrix: Matrix, batch: int, width: int) -> _lib.RowInput:
