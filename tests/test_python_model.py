@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 
+import exporters
 import numpy as np
 import pytest
 import rowfold
@@ -274,6 +275,30 @@ def test_out_must_not_overlap_x(model, rng):
     with pytest.raises(ValueError, match="out overlaps x"):
         model(table[:, :K], out=table[:, 3:4])
     np.testing.assert_array_equal(table, before)
+
+
+@pytest.mark.parametrize("family", ["numpy", "torch", "dlpack", "cast"])
+def test_out_must_not_overlap_an_x_that_is_copied(model, weights, family):
+    """Columns of a transposed matrix, and numbers of another type: x that the library never sees."""
+    memory = np.arange(2 * 4 * K, dtype=np.int32 if family == "cast" else np.float32)
+    before = memory.copy()
+    x, out = memory.reshape(K, 8)[:, ::2].T, memory.view(np.float32)
+    inside, beside = (out[first : first + 8 * 4].reshape(4, 8)[:, :1] for first in (0, 1))
+    model = rowfold.Model("linear | logsumexp", K, N, cast=family == "cast").load_weights(*weights)
+    expected = model(x)
+    if family == "torch":
+        convert = pytest.importorskip("torch").from_numpy
+    else:
+        convert = exporters.Exporter if family == "dlpack" else np.asarray
+    with pytest.raises(ValueError, match="out overlaps x in memory; expected separate arrays"):
+        model(convert(x), out=convert(inside))
+    np.testing.assert_array_equal(memory, before)
+    model(convert(x), out=convert(beside))  # between the columns: no byte is common
+    np.testing.assert_array_equal(beside, expected)
+    np.testing.assert_array_equal(memory.reshape(K, 8)[:, ::2], before.reshape(K, 8)[:, ::2])
+    several = rowfold.Model("linear | max, min", K, N, cast=family == "cast").load_weights(*weights)
+    with pytest.raises(ValueError, match="out of min overlaps x in memory; expected separate arrays"):
+        several(convert(x), out=(convert(beside), convert(inside)))
 
 
 def test_out_may_lie_between_the_rows_of_x(model, rng):

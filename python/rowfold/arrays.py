@@ -30,6 +30,20 @@ class Matrix(NamedTuple):
     stream: int | None
     owner: Any  # keeps the memory alive
     device: int = -1  # CUDA device; -1 for the host, or where the array does not say
+    source: Any = None  # the caller's array, or its Place, where the library sees another one or none
+
+
+class Place:
+    """Where an array lies, on whatever device, for numpy to compare: nothing is read there. Strides are in bytes."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (pointer, True),
+            "shape": tuple(shape),
+            "strides": tuple(strides),
+            "typestr": f"|V{itemsize}",
+        }
 
 
 class ArrayKind(Protocol):
@@ -54,10 +68,7 @@ class ArrayKind(Protocol):
         """A new dense array of this family on the device of ``like``, and itself as a matrix."""
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The caller's ``out``, checked: shape, dtype, layout, writable, apart from the input.
-
-        ``like`` is the owner that ``matrix`` gave for the input.
-        """
+        """The caller's ``out``, checked: shape, dtype, layout, writable. ``like`` owns the input's Matrix."""
 
     def written(self, array: Any) -> None:
         """Tells the family that the caller's ``out`` was written behind its back."""
@@ -109,6 +120,16 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
             return np.dtype(np.uint16)
         return bfloat16
     return np.dtype(dtype_name(dtype))
+
+
+def check_apart(source: Any, out: Matrix, width: int) -> None:
+    """Raises InvalidArgumentError if a row of ``out`` has a byte of the array ``source`` that x came from."""
+    if source is None or not out.batch:
+        return
+    itemsize = numpy_dtype(out.dtype).itemsize
+    rows = Place(out.pointer, (out.batch, width), ((out.ld or width) * itemsize, itemsize), itemsize)
+    if np.shares_memory(source, rows):
+        raise InvalidArgumentError("out overlaps x in memory; expected separate arrays")
 
 
 def new_array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -191,7 +212,7 @@ class NumpyKind:
 
     def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
         """An input (..., width) as a matrix, copied if its rows are not of unit stride and evenly spaced."""
-        values = self._array(array, argument)
+        source = values = self._array(array, argument)
         dtype = numpy_to_dtype(values.dtype, argument, said)
         check_last_dimension(values.shape, argument, width)
         if not values.flags.aligned:
@@ -201,7 +222,7 @@ class NumpyKind:
             values = dense(values, argument)
             ld = width
         lead = values.shape[:-1]
-        return Matrix(values.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, values)
+        return Matrix(values.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, values, source=source)
 
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
@@ -219,7 +240,7 @@ class NumpyKind:
         return y, Matrix(y.ctypes.data, shape[:-1], math.prod(shape[:-1]), 0, dtype, Memory.HOST, None, y)
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The caller's ``out``, checked. ``like`` is what the input's Matrix owns."""
+        """The caller's ``out``, checked."""
         if not isinstance(array, np.ndarray):
             raise ArgumentTypeError(f"out is a {type_name(array)}; expected a numpy.ndarray, as x is one")
         if isinstance(array, np.ma.MaskedArray):
@@ -235,8 +256,6 @@ class NumpyKind:
             raise InvalidArgumentError(
                 f"out has strides {array.strides} in bytes; expected aligned rows of unit stride, evenly spaced"
             )
-        if isinstance(like, np.ndarray) and np.shares_memory(array, like):
-            raise InvalidArgumentError("out overlaps x in memory; expected separate arrays")
         lead = shape[:-1]
         return Matrix(array.ctypes.data, lead, math.prod(lead), ld, dtype, Memory.HOST, None, array)
 

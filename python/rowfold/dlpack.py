@@ -27,6 +27,7 @@ from ._lib import INDICES, DType, Memory
 from .arrays import (
     NUMPY,
     Matrix,
+    Place,
     check_last_dimension,
     check_shape,
     deep_copied,
@@ -234,16 +235,18 @@ class DlpackKind:
         ld = row_stride(seen.shape, seen.strides, 1)
         if ld is not None:
             return _matrix(seen, dtype, ld, stream)
+        itemsize = seen.bits // 8
+        source = Place(seen.pointer, seen.shape, tuple(n * itemsize for n in seen.strides), itemsize)
         if stream is None:
             values = dense(_as_numpy(seen), argument)
             lead = seen.shape[:-1]
-            return Matrix(values.ctypes.data, lead, math.prod(lead), 0, dtype, Memory.HOST, None, values)
+            return Matrix(values.ctypes.data, lead, math.prod(lead), 0, dtype, Memory.HOST, None, values, source=source)
         dense_copy = framework_of(array).dense
         if dense_copy is None:
             raise InvalidArgumentError(
                 f"{argument} has strides {seen.strides}; expected rows of unit stride, evenly spaced"
             )
-        return self._input(dense_copy(array), argument, check, said)
+        return self._input(dense_copy(array), argument, check, said)._replace(source=source)
 
     def copied(self, array: Any, argument: str) -> Any:
         """As the framework copies it."""

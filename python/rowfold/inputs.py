@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from . import _lib, arrays, rows
 from ._lib import DType, Memory
 from .errors import ArgumentTypeError, InvalidArgumentError
@@ -80,10 +82,13 @@ class Inputs:
 
     def matrix(self, x: Any) -> tuple[arrays.ArrayKind, arrays.Matrix]:
         """The inputs as the library takes them, converted if the model casts, and the family of their results."""
+        values = x
         if self.cast:
-            x = arrays.cast(x, self.x_dtype, "x", self.x_fixed or self.weight_dtype is DType.FLOAT64)
-        kind = kind_of(x, "x")
-        given = kind.matrix(x, "x", self.in_features, self.x_dtype)
+            values = arrays.cast(x, self.x_dtype, "x", self.x_fixed or self.weight_dtype is DType.FLOAT64)
+        kind = kind_of(values, "x")
+        given = kind.matrix(values, "x", self.in_features, self.x_dtype)
+        if values is not x and isinstance(x, np.ndarray):
+            given = given._replace(source=x)
         self.check_dtype("x", given.dtype, self.x_dtype if self.x_fixed else None, "x_dtype")
         self.check_device("x", given)
         return kind, given

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from . import _lib
 from ._lib import DType
-from .arrays import ArrayKind, Matrix
+from .arrays import ArrayKind, Matrix, check_apart
 from .errors import ArgumentTypeError, InvalidArgumentError
 from .handle import ModelInfo
 
@@ -71,9 +71,7 @@ class Outputs:
             return [y for y, _ in pairs], [matrix for _, matrix in pairs]
         outs = self._apart(out)
         views = [self._with_column(i, y, lead) for i, y in enumerate(outs)]
-        if len(views) == 1:
-            return outs, [kind.output(views[0], given.owner, *shapes[0])]
-        return outs, [self._output(kind, i, y, given.owner, *shapes[i]) for i, y in enumerate(views)]
+        return outs, [self._output(kind, i, y, given, *shapes[i]) for i, y in enumerate(views)]
 
     def _with_column(self, index: int, array: Any, lead: tuple[int, ...]) -> Any:
         """The caller's array, seen with the one column of a reduction where it has no dimension for it."""
@@ -82,12 +80,16 @@ class Outputs:
         return array[..., None] if fits else array
 
     def _output(
-        self, kind: ArrayKind, index: int, array: Any, like: Any, shape: tuple[int, ...], dtype: DType
+        self, kind: ArrayKind, index: int, array: Any, given: Matrix, shape: tuple[int, ...], dtype: DType
     ) -> Matrix:
-        """One of several results' arrays, by name in what is raised."""
+        """The array of one result, checked; that of one among several is by name in what is raised."""
         try:
-            return kind.output(array, like, shape, dtype)
+            matrix = kind.output(array, given.owner, shape, dtype)
+            check_apart(given.source, matrix, shape[-1])
+            return matrix
         except (ArgumentTypeError, InvalidArgumentError) as error:
+            if len(self.infos) == 1:
+                raise
             raise type(error)(f"out of {self.infos[index].name}{str(error).removeprefix('out')}") from None
 
     def _apart(self, out: Any) -> list[Any]:

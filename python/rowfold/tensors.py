@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ._lib import FLOATS, INDICES, DType, Memory
 from .arrays import (
     Matrix,
+    Place,
     check_last_dimension,
     check_shape,
     dtype_name,
@@ -105,10 +106,13 @@ class TorchKind:
         shape = array.shape
         check_last_dimension(shape, argument, width)
         ld = 0 if array.is_contiguous() else row_stride(tuple(shape), array.stride(), 1)
-        if ld is None:
-            with _out_of_memory(array, f"a copy of {argument}, of shape {shape_text(shape)}"):
-                array, ld = array.contiguous(), 0
-        return _matrix(array, argument, shape[:-1], ld, dtype)
+        if ld is not None:
+            return _matrix(array, argument, shape[:-1], ld, dtype)
+        with _out_of_memory(array, f"a copy of {argument}, of shape {shape_text(shape)}"):
+            dense = array.contiguous()
+        matrix, itemsize = _matrix(dense, argument, shape[:-1], 0, dtype), array.element_size()
+        strides = tuple(n * itemsize for n in array.stride())
+        return matrix._replace(source=Place(array.data_ptr(), shape, strides, itemsize))
 
     def weight(self, array: Any, argument: str, shape: tuple[int, ...], said: DType) -> Matrix:
         """An input of exactly this shape, (rows, columns) or (columns,)."""
@@ -133,7 +137,7 @@ class TorchKind:
         return y, Matrix(y.data_ptr(), lead, math.prod(lead), 0, dtype, memory, None, y, y.get_device())
 
     def output(self, array: Any, like: Any, shape: tuple[int, ...], dtype: DType) -> Matrix:
-        """The caller's ``out``, checked. The library itself refuses one that overlaps x."""
+        """The caller's ``out``, checked. The library itself refuses one that overlaps the x that it sees."""
         torch = torch_facts()
         _check_recorded(torch)
         if not isinstance(array, torch.tensor):
