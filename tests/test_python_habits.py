@@ -295,6 +295,24 @@ def test_models_of_files_are_copied(weights, x, tmp_path, monkeypatch):
             pickle.loads(pickled)
 
 
+def test_a_chain_in_a_list_is_not_the_caller_s(weights, x, tmp_path):
+    w, b = weights
+    write(tmp_path / "w.safetensors", {"w": w})
+    np.savez(tmp_path / "w.npz", w=w)
+    for name in ("w.safetensors", "w.npz"):
+        operators = [rowfold.ops.linear, rowfold.ops.max]
+        for chain in (operators, iter(operators), rowfold.ops.linear | rowfold.ops.max):
+            m = Model.from_file(tmp_path / name, chain, weight="w")
+            pickled = pickle.dumps(m)
+            operators[1] = rowfold.ops.min
+            for other in (copy.copy(m), pickle.loads(pickled)):
+                assert other.info.chain == m.info.chain
+            operators[1] = rowfold.ops.max
+    sized = [rowfold.ops.linear(K, N), rowfold.ops.max]
+    with pytest.raises(ValueError, match=r"weight has shape \(5, 7\); expected \(7, 5\); pass weight.T"):
+        Model.from_state_dict({"w": w.T}, sized, weight="w")
+
+
 def test_models_that_keep_their_arrays_are_copied(weights, x):
     w, b = weights
     own = w.copy()

@@ -16,9 +16,9 @@ from .ops import Chain, Op, Operator
 _E = TypeVar("_E", bound=IntEnum)
 
 
-def as_chain(chain: Chain | Op | Operator | Iterable[Op | Operator]) -> Chain:
-    """A chain from any way to write one but text."""
-    if isinstance(chain, Chain):
+def as_chain(chain: str | Chain | Op | Operator | Iterable[Op | Operator]) -> str | Chain:
+    """A chain that nobody changes or uses up, from any way to write one: text as it is."""
+    if isinstance(chain, (str, Chain)):
         return chain
     if isinstance(chain, (Op, Operator)):
         return Chain([chain])
@@ -67,9 +67,9 @@ def says_sizes(chain: str | Chain) -> bool:
     return len(ops) == 0 or bool(ops[0].params)
 
 
-def say_sizes(keywords: dict[str, Any], chain: Any, shape: tuple[int, ...]) -> None:
+def say_sizes(keywords: dict[str, Any], chain: str | Chain, shape: tuple[int, ...]) -> None:
     """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
-    if isinstance(chain, (str, Chain)) and says_sizes(chain):
+    if says_sizes(chain):
         return  # load_weights compares, and names what differs
     if keywords.get("total_columns") is not None:
         if keywords.get("out_features") is None:

@@ -101,11 +101,10 @@ class Model:
         first_column: int = 0,
         total_columns: int | None = None,
     ) -> None:
-        config = _lib.Config(size=ctypes.sizeof(_lib.Config))
+        config, chain = _lib.Config(size=ctypes.sizeof(_lib.Config)), arguments.as_chain(chain)
         if isinstance(chain, str):
             config.chain = encode(chain, "chain")
         else:
-            chain = arguments.as_chain(chain)
             config.ops, config.num_ops = chain.native(), len(chain)
         config.in_features = arguments.size(in_features, "in_features")
         empty = out_features == 0 and total_columns is not None
@@ -322,7 +321,7 @@ class Model:
         FileError (OSError), InvalidFileError (ValueError), and what Model and load_weights raise.
 
         """
-        named = arguments.mapping(vectors, "vectors")
+        chain, named = arguments.as_chain(chain), arguments.mapping(vectors, "vectors")
         place = os.path.abspath(arguments.path_text(path))
         again = (_made_of_file, cls, place, chain, weight, bias, dict(named), dict(keywords))
         for argument, name in (("weight", weight), ("bias", bias), *(("vectors", name) for name in named.values())):
@@ -409,7 +408,7 @@ class Model:
         InvalidArgumentError for a name that is not there, and what Model and load_weights raise.
 
         """
-        state_dict = arguments.mapping(state_dict, "state_dict")
+        chain, state_dict = arguments.as_chain(chain), arguments.mapping(state_dict, "state_dict")
         matrix = arguments.entry(state_dict, weight, "weight")
         shape = tuple(getattr(matrix, "shape", ()))
         if hasattr(matrix, "shape") and len(shape) != 2:
