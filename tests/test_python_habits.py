@@ -11,6 +11,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,8 @@ def x():
 
 
 def model(weights, chain="linear | logsumexp", **keywords):
-    return rowfold.Model(chain, K, N, **keywords).load_weights(*weights)
+    sizes = () if "linear(" in chain else (K, N)
+    return rowfold.Model(chain, *sizes, **keywords).load_weights(*weights)
 
 
 # keepdims and out
@@ -259,6 +261,71 @@ def test_open_sizes_stay_open_after_an_error(weights, x):
     assert m(x).shape == (2, 3, 1)
     with pytest.raises(ValueError, match=r"weight has shape \(7, 5\); expected \(7, 4\)"):
         rowfold.Model("linear | max", in_features=4).load_weights(w)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_of_threads_that_say_the_sizes_one_loads(weights, x, fits):
+    """What the other one fails with takes nothing away."""
+    w = weights[0]
+    m = rowfold.Model("linear | max")
+    started = []
+
+    class Late:
+        """Weights that are asked for their shape while another thread loads."""
+
+        @property
+        def shape(self):
+            if not started:
+                started.append(threading.Thread(target=m.load_weights, args=(w[:3],)))
+                started[0].start()
+                started[0].join()
+            return w.shape
+
+        def __array__(self, dtype=None, copy=None):
+            return w if fits else w.astype(np.float64)
+
+    error, message = (rowfold.AlreadyLoadedError, "another thread") if fits else (TypeError, "weight has dtype float64")
+    with pytest.raises(error, match=message):
+        m.load_weights(Late())
+    np.testing.assert_array_equal(m(x), model((w[:3], None), "linear(5, 3) | max")(x))
+    with pytest.raises(rowfold.AlreadyLoadedError):
+        m.load_weights(w[:3])
+
+
+def test_a_model_that_was_closed_while_it_was_loaded_stays_closed(weights):
+    m = rowfold.Model("linear | max")
+
+    class Closing:
+        shape = weights[0].shape
+
+        def __array__(self, dtype=None, copy=None):
+            m.close()
+            return weights[0]
+
+    m.load_weights(Closing())
+    assert m.closed and repr(m) == "<rowfold.Model, closed>"
+
+
+def test_a_layer_without_inputs_or_outputs_is_the_chain_s_to_say(tmp_path):
+    for shape in ((5, 0), (0, 5), (0, 0)):
+        w = np.empty(shape, np.float32)
+        write(tmp_path / "w.safetensors", {"w": w})
+        np.savez(tmp_path / "w.npz", w=w)
+        sizes = f"linear({shape[1]}, {shape[0]})"
+        said = (
+            rf"has shape \({shape[0]}, {shape[1]}\); sizes of a layer .* written in the chain, as {re.escape(sizes)}$"
+        )
+        for load, what in (
+            (lambda chain, w=w: Model(chain).load_weights(w), "^weight"),
+            (lambda chain, w=w: Model.from_state_dict({"w": w}, chain, weight="w"), "^'w'"),
+            (lambda chain: Model.from_file(tmp_path / "w.safetensors", chain, weight="w"), "w.safetensors: tensor 'w'"),
+            (lambda chain: Model.from_file(tmp_path / "w.npz", chain, weight="w"), "^'w'"),
+        ):
+            with pytest.raises(ValueError, match=f"{what} {said}"):
+                load("linear | sum")
+            assert load(f"{sizes} | sum")(np.empty((2, shape[1]), np.float32)).tolist() == [[0], [0]]
+    with pytest.raises(ValueError, match=r"weight has shape \(5, 0\); expected \(5, 4\)"):
+        Model.from_state_dict({"w": np.empty((5, 0), np.float32)}, "linear | sum", weight="w", in_features=4)
 
 
 @pytest.mark.parametrize(

@@ -67,17 +67,30 @@ def says_sizes(chain: str | Chain) -> bool:
     return len(ops) == 0 or bool(ops[0].params)
 
 
-def say_sizes(keywords: dict[str, Any], chain: str | Chain, shape: tuple[int, ...]) -> None:
-    """Makes the weight's sizes keywords of Model. Those of a layer without inputs or outputs are the chain's to say."""
+def open_size(value: int, shape: tuple[int, ...], what: str) -> int:
+    """A size that is the weight's to say; that of a layer without inputs or outputs is the chain's.
+
+    ``shape`` is the weight's, and ``what`` is how a sentence names it.
+    """
+    if value == 0:
+        raise InvalidArgumentError(
+            f"{what} has shape {shape}; sizes of a layer without inputs or outputs are written in the chain, as "
+            f"linear({shape[1]}, {shape[0]})"
+        )
+    return int(value)
+
+
+def say_sizes(keywords: dict[str, Any], chain: str | Chain, shape: tuple[int, ...], what: str) -> None:
+    """Makes the weight's sizes keywords of Model, where neither these nor the chain say them. ``what``: the weight."""
     if says_sizes(chain):
         return  # load_weights compares, and names what differs
     if keywords.get("total_columns") is not None:
         if keywords.get("out_features") is None:
             raise InvalidArgumentError("out_features is not given; a shard's columns are for the caller to say")
-        keywords.setdefault("in_features", int(shape[-1]))
-    elif len(shape) == 2 and 0 not in shape:
-        keywords.setdefault("out_features", int(shape[0]))
-        keywords.setdefault("in_features", int(shape[1]))
+    elif len(shape) == 2 and keywords.get("out_features") is None:
+        keywords["out_features"] = open_size(shape[0], shape, what)
+    if len(shape) == 2 and keywords.get("in_features") is None:
+        keywords["in_features"] = open_size(shape[1], shape, what)
 
 
 def path_text(value: Any) -> str:

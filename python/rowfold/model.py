@@ -6,8 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from math import prod
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -17,7 +16,7 @@ import numpy as np
 from . import _lib, arguments, arrays, files, npz, rows
 from ._lib import DType, Memory, load
 from .calls import TensorCalls
-from .errors import ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoadedError
+from .errors import AlreadyLoadedError, ArgumentTypeError, ClosedError, InvalidArgumentError, NotLoadedError
 from .handle import Handle, ModelInfo, Ways
 from .inputs import Inputs
 from .kinds import kind_of
@@ -141,6 +140,7 @@ class Model:
         }
         self._handle: Handle | None = None
         self._open_config: _lib.Config | None = None  # of a model whose sizes are the weight's to say
+        self._unsettled = [True]  # until a load has said them
         if config.in_features and (config.out_features or empty) or arguments.says_sizes(chain):
             self._adopt(Handle(load(), config))
         else:
@@ -148,8 +148,8 @@ class Model:
             self._handle, self._open_config = None, config
 
     def _adopt(self, handle: Handle) -> None:
-        """Takes a model of the library as this one's, and notes what calls ask for."""
-        self._handle, info = handle, handle.info()
+        """Takes a model of the library as this one's, once what calls ask for is noted."""
+        info = handle.info()
         self._x_tail, self._y_tail = (info.in_features,), (info.output_features,)
         self._inputs = Inputs(info, self._x_fixed, self._cast)
         self._outputs = Outputs(info)
@@ -160,6 +160,7 @@ class Model:
         self._y_numpy = arrays.numpy_dtype(DType[info.y_dtype.upper()])
         self._forward = handle.library.rf_model_forward
         self._calls: TensorCalls | None = None
+        self._handle = handle
 
     @staticmethod
     def _trial(config: _lib.Config) -> Handle:
@@ -210,11 +211,14 @@ class Model:
 
         """
         weight, bias, named_arrays = self._inputs.own(weight, bias, arguments.mapping(vectors, "vectors"), keep)
-        with self._sized_by(weight):
-            handle = self._open()
-            flags = _lib.BORROW if borrow or keep else 0
-            with self._inputs.native_weights(weight, bias, named_arrays, flags) as (weights, owner):
-                handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
+        sized = self._sized_by(weight)
+        handle = self._open() if sized is None else sized
+        inputs = self._inputs if sized is None else Inputs(sized.info(), self._x_fixed, self._cast)
+        flags = _lib.BORROW if borrow or keep else 0
+        with inputs.native_weights(weight, bias, named_arrays, flags) as (weights, owner):
+            handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(weights))
+        if sized is not None:
+            self._settle(sized)
         if borrow or keep:
             handle.lend(owner)
         self._remake = (_made_of_arrays, type(self), self._arguments, weight, bias, named_arrays) if keep else None
@@ -265,28 +269,39 @@ class Model:
         self._remake = (_made_of_arrays, type(self), self._arguments, weight, bias, named_arrays) if keep else None
         return self
 
-    @contextmanager
-    def _sized_by(self, weight: Any) -> Iterator[None]:
-        """Gives a model whose sizes are open those of the weight, unless it is then not loaded."""
-        config, shape = self._open_config, tuple(getattr(weight, "shape", ()))
-        if config is None:
-            yield
-            return
+    def _sized_by(self, weight: Any) -> Handle | None:
+        """A model of the library with the weight's sizes, to be loaded, where those of this one are open."""
+        given, shape = self._open_config, tuple(getattr(weight, "shape", ()))
+        if given is None:
+            return None
         if len(shape) != 2:
             what = (
                 f"has shape {arrays.shape_text(shape)}" if hasattr(weight, "shape") else f"is a {type(weight).__name__}"
             )
             raise InvalidArgumentError(f"weight {what}; expected (out_features, in_features)")
-        before = config.in_features, config.out_features
-        config.out_features, config.in_features = before[1] or int(shape[0]), before[0] or int(shape[1])
+        # Of its own: another thread may be loading, too. What it points to belongs to the one given.
+        config = _lib.Config.from_buffer_copy(given)
+        if not config.in_features:
+            config.in_features = arguments.open_size(shape[1], shape, "weight")
+        if not config.out_features:
+            shard = config.total_columns != 0  # which may have no columns
+            config.out_features = int(shape[0]) if shard else arguments.open_size(shape[0], shape, "weight")
+        return Handle(load(), config)
+
+    def _settle(self, loaded: Handle) -> None:
+        """Takes a model of the library that was loaded as this one's, whose sizes were open.
+
+        Of threads that load at once the first to be done has loaded. Without a lock, which a child of fork could
+        find taken.
+        """
         try:
-            self._adopt(Handle(load(), config))
-            self._open_config = None
-            yield
-        except BaseException:
-            self._handle, self._open_config = None, config
-            config.in_features, config.out_features = before
-            raise
+            self._unsettled.pop()
+        except IndexError:
+            raise AlreadyLoadedError("another thread has loaded the model's weights") from None
+        self._adopt(loaded)
+        if self._open_config is None:  # closed in the meantime
+            self._handle = None
+        self._open_config = None
 
     @classmethod
     def from_file(
@@ -359,7 +374,7 @@ class Model:
                 raise InvalidArgumentError(
                     f"{tensor.path}: tensor {weight!r} has shape {shape}; expected (out_features, in_features)"
                 )
-            arguments.say_sizes(keywords, chain, tensor.shape)
+            arguments.say_sizes(keywords, chain, tensor.shape, f"{tensor.path}: tensor {weight!r}")
             if tensor.dtype is not None:
                 keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
             model = cls(chain, **keywords)
@@ -415,7 +430,7 @@ class Model:
             raise InvalidArgumentError(
                 f"{weight!r} has shape {arrays.shape_text(shape)}; expected (out_features, in_features)"
             )
-        arguments.say_sizes(keywords, chain, shape)
+        arguments.say_sizes(keywords, chain, shape, repr(weight))
         if hasattr(matrix, "dtype") and "dtype" not in keywords:
             keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
         row = None if bias is None else arguments.entry(state_dict, bias, "bias")
