@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import pickle
 
 import numpy as np
 import pytest
 import rowfold
 from rowfold import _lib
+from rowfold.shards import groups_of
 
 K = 24
 CHAINS = (
@@ -111,6 +113,16 @@ def test_borders():
     ]
     with pytest.raises(rowfold.InvalidArgumentError, match="shard is 2; expected 0 to 1"):
         rowfold.shard_columns(10, 2, 2)
+
+
+def test_groups_of_a_shard():
+    rng = np.random.default_rng(3)
+    for total in (1, 256, 700, 5000, 128256):
+        borders = rowfold.state_groups(total)
+        for _ in range(20):
+            first, end = sorted(rng.integers(0, total + 1, 2).tolist())
+            model = rowfold.Model("linear | max", 4, end - first, first_column=first, total_columns=total)
+            assert groups_of(first, end - first, borders) == model.states_info.num_groups
 
 
 def test_what_a_shard_says_of_itself():
@@ -235,6 +247,36 @@ def test_wrong_calls():
         rowfold.Model("linear | max", K, 300, first_column=500, total_columns=700)
     with pytest.raises(rowfold.NotLoadedError):
         rowfold.Model("linear | max", K, 300, total_columns=700).states(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"groups": 6}, ValueError, r"data has shape \(3, 6, 2\); expected \(..., 3, 2\), the groups of 700 columns"),
+        ({"groups": 2}, ValueError, r"data has shape \(3, 2, 2\); expected \(..., 3, 2\), the groups of 700 columns"),
+        ({"num_columns": 300}, ValueError, r"expected \(..., 2, 2\), the groups of 300 columns from column 0 on"),
+        ({"num_columns": 0}, ValueError, r"expected \(..., 0, 2\), the groups of 0 columns from column 0 on"),
+        ({"num_columns": 2**64 + 700}, ValueError, r"num_columns is 18446744073709552316; expected 0 to 2\*\*63 - 1"),
+        ({"num_columns": 700.0}, TypeError, "num_columns is 700.0; expected an int"),
+        ({"num_columns": 701}, ValueError, r"^parts\[0\] has 701 columns from column 0"),
+        ({"first_column": -1}, ValueError, "first_column is -1; expected 0 to"),
+        ({"first_column": None}, TypeError, "first_column is None; expected an int"),
+        ({"chain": 2**64}, ValueError, r"chain is 18446744073709551616; expected 0 to 2\*\*64 - 1"),
+    ],
+)
+def test_states_that_do_not_fit_their_columns(change, error, message):
+    W, b, _, rng = layer(700)
+    x = rng.normal(size=(3, K)).astype(np.float32)
+    model = rowfold.Model("linear | logsumexp").load_weights(W, b)
+    part = model.states(x)
+    data = np.concatenate([part.data, part.data], -2)[:, : change.get("groups", 3)]
+    numbers = {name: value for name, value in change.items() if name != "groups"}
+    with pytest.raises(error, match=message) as caught:
+        rowfold.merge_states(model, [dataclasses.replace(part, data=data, **numbers)])
+    assert isinstance(caught.value, rowfold.Error)
+    assert str(caught.value).startswith("parts[0]")
+    same = dataclasses.replace(part, num_columns=np.int64(700), chain=np.uint64(part.chain))
+    np.testing.assert_array_equal(rowfold.merge_states(model, [same]), rowfold.merge_states(model, [part]))
 
 
 @pytest.mark.parametrize(

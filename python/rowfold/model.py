@@ -22,7 +22,7 @@ from .inputs import Inputs
 from .kinds import kind_of
 from .ops import Chain, Op, Operator, encode
 from .outputs import Outputs
-from .shards import States, StatesInfo, native_part, part_matrix, states_info
+from .shards import States, StatesInfo, native_part, part_matrix, state_groups, states_info
 from .tensors import TorchKind
 
 
@@ -570,8 +570,9 @@ class Model:
         handle = self._open()
         if not parts:
             raise InvalidArgumentError("parts is empty; expected the states of all columns")
-        words = states_info(handle).num_words
-        read = [part_matrix(part, f"parts[{i}]", words) for i, part in enumerate(parts)]
+        info = states_info(handle)
+        words, borders = info.num_words, state_groups(info.total_columns)
+        read = [part_matrix(part, f"parts[{i}]", words, borders) for i, part in enumerate(parts)]
         lead = read[0][1]
         for i, (_, other) in enumerate(read):
             if other != lead:

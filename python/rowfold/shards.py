@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,8 +80,27 @@ def native_part(part: States, matrix: arrays.Matrix, size: int) -> _lib.States:
     )
 
 
-def part_matrix(part: Any, argument: str, num_words: int) -> tuple[arrays.Matrix, tuple[int, ...]]:
-    """A shard's states as dense memory, and the leading dimensions of the x that they are of."""
+_UNIT = 256  # columns: RFI_GROUP_UNIT of lib/groups.h
+
+
+def groups_of(first_column: int, num_columns: int, borders: Sequence[int]) -> int:
+    """How many groups the states of a shard are of, where the groups of all columns have these borders.
+
+    It is cut into units from its own first column on, and a unit is of the group that it begins in.
+    """
+    if not num_columns:
+        return 0
+    last = first_column + (num_columns - 1) // _UNIT * _UNIT
+    return bisect_right(borders, last) - bisect_right(borders, first_column) + 1
+
+
+def part_matrix(
+    part: Any, argument: str, num_words: int, borders: Sequence[int]
+) -> tuple[arrays.Matrix, tuple[int, ...]]:
+    """A shard's states as dense memory, and the leading dimensions of the x that they are of.
+
+    ``borders`` are those of the groups of all columns.
+    """
     if not isinstance(part, States):
         raise ArgumentTypeError(f"{argument} is a {arrays.type_name(part)}; expected what Model.states gives")
     kind = kind_of(part.data, f"{argument}.data")
@@ -88,6 +108,17 @@ def part_matrix(part: Any, argument: str, num_words: int) -> tuple[arrays.Matrix
     if len(shape) < 2 or shape[-1] != num_words:
         raise InvalidArgumentError(
             f"{argument}.data has shape {arrays.shape_text(shape)}; expected (..., groups, {num_words})"
+        )
+    first, count = (
+        arguments.integer(getattr(part, name), f"{argument}.{name}", 64) for name in ("first_column", "num_columns")
+    )
+    arguments.integer(part.chain, f"{argument}.chain", 65)  # without a sign
+    # The library takes memory that is larger, and refuses columns that there are not.
+    groups = groups_of(first, count, borders)
+    if shape[-2] != groups and first + count <= borders[-1]:
+        raise InvalidArgumentError(
+            f"{argument}.data has shape {arrays.shape_text(shape)}; expected (..., {groups}, {num_words}), the groups "
+            f"of {count} columns from column {first} on"
         )
     matrix = kind.matrix(part.data, f"{argument}.data", num_words, DType.FLOAT64)
     if matrix.dtype is not DType.FLOAT64:
