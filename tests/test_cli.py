@@ -157,6 +157,14 @@ def test_explain_measures_every_type(dtype):
     assert "Measured" in done.stdout
 
 
+@pytest.mark.parametrize("chain", ["linear(4, 0) | sum", "linear(0, 5) | logsumexp", "linear(0, 0)"])
+def test_explain_measures_layers_without_inputs_or_outputs(chain):
+    for batch in (0, 3):
+        done = cli("explain", chain, "--measure", "--batch", batch)
+        assert done.returncode == 0, done.stderr
+        assert "Measured" in done.stdout
+
+
 def test_explain_takes_sizes_from_weights(weights):
     done = cli("explain", "linear | mul(@s) | max", "--weights", weights, "--vector", "s=scale", "--measure")
     assert done.returncode == 0, done.stderr
@@ -174,6 +182,13 @@ def test_explain_takes_sizes_from_weights(weights):
         (["linear(2, 3) | frobnicate"], ["there is no operator", "there are mul add", "logsumexp"]),
         (["linear(2, 3)", "--backend", "abacus"], ["abacus"]),
         (["linear(2, 3)", "--batch", "-1"], ["-1"]),
+        (["linear(2, 3)", "--batch", "-1", "--measure"], ["--batch is -1; expected 0 to 2**63 - 1"]),
+        (
+            ["linear(2, 3)", "--batch", 10**15, "--measure"],
+            ["no memory for 1000000000000000 rows of 2 inputs to measure"],
+        ),
+        (["linear(2, 3)", "--batch", 2**62, "--measure"], ["no memory for 4611686018427387904 rows"]),
+        (["linear(2, 3)", "--batch", 10**30, "--measure"], ["--batch is 1", "expected 0 to 2**63 - 1"]),
         (["linear(2, 3)", "--threads", "0"], ["threads"]),
         (["linear", "--weights", "/nowhere/w.npz"], ["/nowhere/w.npz"]),
         (["linear", "--weights", "/nowhere/w.safetensors"], ["/nowhere/w.safetensors"]),
@@ -234,6 +249,27 @@ def test_run_over_safetensors(tmp_path, x):
     assert done.returncode == 0, done.stderr
     with rowfold.Model.from_file(path, CHAIN, weight="w") as expected:
         np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), expected(x))
+
+
+def test_names_of_tensors_may_have_colons(tmp_path, weights, x):
+    for name in ("x:0", "x.json:0", "a.safetensors:x"):
+        for file in ("x.safetensors", "x.json.safetensors"):
+            write(tmp_path / file, {name: x})
+            files = ["--input", f"{tmp_path / file}:{name}", "--output", tmp_path / "y.npy", "--force"]
+            done = cli("run", CHAIN, "--weights", weights, "--weight", "head.weight", *files)
+            assert done.returncode == 0, done.stderr
+            np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), model(weights, bias="head.bias")(x))
+
+
+def test_run_over_rows_without_inputs(tmp_path):
+    bias = np.arange(5, dtype=np.float32)
+    np.savez(tmp_path / "w.npz", w=np.empty((5, 0), np.float32), b=bias)
+    np.save(tmp_path / "x.npy", np.empty((3, 0), np.float32))
+    common = ["linear(0, 5) | max", "--weights", tmp_path / "w.npz", "--bias", "b", "--output", tmp_path / "y.npy"]
+    for given in (tmp_path / "x.npy", "-"):
+        done = cli("run", *common, "--input", given, "--force", given=(tmp_path / "x.npy").read_bytes())
+        assert done.returncode == 0, done.stderr
+        assert np.load(tmp_path / "y.npy").tolist() == [[4]] * 3
 
 
 def test_run_over_no_rows(tmp_path, weights):
@@ -449,6 +485,12 @@ def bytes_of(array):
         return file.getvalue()
 
 
+def header_of(shape):
+    with io.BytesIO() as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        return file.getvalue()
+
+
 def test_run_reads_and_writes_pipes(weights, x, tmp_path):
     expected = model(weights)(x)
     common = [CHAIN, "--weights", weights, "--weight", "head.weight", "--bias", "none", "--max-memory", "64K"]
@@ -477,6 +519,8 @@ def test_a_file_may_be_called_minus(weights, x, tmp_path):
         (b"", "standard input: no .npy: "),
         (b"1.0 2.0\n" * 20, "standard input: no .npy: "),
         (bytes_of(np.zeros((4, K), np.float32))[:-5], "standard input: ends after 0 rows and a part; expected 4"),
+        (header_of((-3, K)), "standard input: no .npy: its header has the shape (-3, 24)"),
+        (header_of((10**20, K)), "standard input: no .npy: its header has the shape (100000000000000000000, 24)"),
         (bytes_of(np.zeros((K, 4), np.float32).T), "standard input: is in Fortran order"),
         (bytes_of(np.zeros((4, K), np.int32)), "has dtype int32"),
         (bytes_of(np.zeros((4, K), ">f4")), "of the other byte order"),

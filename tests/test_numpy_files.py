@@ -74,7 +74,10 @@ def archive(member: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
 
 def everything(path: Path) -> None:
     """All ways to read a file of numpy; each may raise rowfold's exceptions, of one line, and nothing else."""
-    ways: list[Callable[[], Any]] = [lambda: npz.mapped(path).tobytes()]  # not all types have sums
+    ways: list[Callable[[], Any]] = [
+        lambda: npz.mapped(path).tobytes(),  # not all types have sums
+        lambda: npz.stream_header(io.BytesIO(path.read_bytes()), "standard input"),
+    ]
     if path.suffix == ".npz":
         ways = [
             lambda: files.tensors(path),
@@ -95,6 +98,9 @@ def test_a_broken_array_is_one_sentence(tmp_path: Path, about: str) -> None:
     with pytest.raises(rowfold.Error) as caught:
         npz.mapped(path).sum()
     assert "x.npy: " in str(caught.value) and "pickle.load" not in str(caught.value)
+    if "shape" in about:
+        with pytest.raises(rowfold.Error, match="^standard input: no .npy: "):
+            npz.stream_header(io.BytesIO(BROKEN[about]), "standard input")
     everything(path)
     path = tmp_path / "x.npz"
     path.write_bytes(archive(BROKEN[about]))

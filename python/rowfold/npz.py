@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from collections.abc import Iterator
@@ -74,12 +75,20 @@ def mapped(path: str | os.PathLike[str]) -> Array:
 def stream_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether in Fortran order, and dtype of an .npy whose data comes next. Raises InvalidFileError."""
     with _in_a_sentence(name, "no .npy: "):
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
+        shape, fortran, dtype = _read_header(file)
         if dtype.hasobject:
             raise ValueError("it holds Python's objects")
         return shape, fortran, dtype
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """What an .npy begins with. Raises ValueError for a shape that no array has, and what numpy raises."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > np.iinfo(np.int64).max:
+        raise ValueError(f"its header has the shape {shape}")
+    return shape, fortran, dtype
 
 
 @contextmanager
@@ -115,9 +124,7 @@ def _read(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -> 
 
 def _header(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -> Header:
     with _in_a_sentence(f"{path_text(path)}: array {name[: -len(MEMBER)]!r}"), archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
+        shape, _, dtype = _read_header(member)
     return shape, dtype
 
 

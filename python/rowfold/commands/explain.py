@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import integer
 from ..arrays import parse_dtype
 from ..bench.cases import stored
+from ..errors import OutOfMemoryError
 from ..model import Model
 from ..ops import Chain
 from . import options
@@ -72,15 +74,18 @@ def _model(arguments: argparse.Namespace, more: dict[str, Any]) -> Model:
 
 def _measure(model: Model, batch: int) -> float:
     """Median time of a forward. Random values: a processor may be quicker on zeros."""
-    random, info = np.random.default_rng(0), model.info
+    random, info, batch = np.random.default_rng(0), model.info, integer(batch, "batch", 64)
     if not info.loaded:
         weight = random.standard_normal((info.out_features, info.in_features), np.float32)
         names = [op.vector for op in Chain.parse(info.chain) if op.vector and not op.vector.startswith("#")]
         dtype = parse_dtype(info.dtype, "dtype")
         vectors = {name: stored(random.random(info.out_features, np.float32), dtype) for name in names}
         model.load_weights(stored(weight, dtype), vectors=vectors)
-    x = random.standard_normal((batch, info.in_features), np.float64 if info.dtype == "float64" else np.float32)
-    columns = random.integers(0, info.out_features, batch)
+    try:
+        x = random.standard_normal((batch, info.in_features), np.float64 if info.dtype == "float64" else np.float32)
+        columns = random.integers(0, max(info.out_features, 1), batch)
+    except (MemoryError, ValueError):  # the second where no address reaches so far
+        raise OutOfMemoryError(f"no memory for {batch} rows of {info.in_features} inputs to measure with") from None
     given = {"number": 1.0, "column": columns, "columns": columns[:, None]}
     rows: dict[str, Any] = {name: given[use] for name, use in info.row_inputs.items()}
     times = []

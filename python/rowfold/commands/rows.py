@@ -7,6 +7,7 @@ import contextlib
 import math
 import mmap
 import os
+import re
 import stat
 import sys
 from typing import Any, BinaryIO
@@ -32,7 +33,7 @@ class Rows:
 
     def take(self, first: int, count: int) -> Array:
         """These rows, (count, width)."""
-        return self.x.reshape(-1, self.shape[-1])[first : first + count]
+        return self.x.reshape(len(self), self.shape[-1])[first : first + count]
 
     def done(self, first: int, count: int) -> None:
         """Lets go of the pages of rows that are done: they would count as this process's until others need them."""
@@ -137,9 +138,9 @@ def _rows(x: Array, dtype: DType, column: bool) -> Rows:
 
 def tensor_of(text: str) -> tuple[str, str, bool]:
     """A file and a tensor in it, and whether the text names one."""
-    path, colon, tensor = text.rpartition(":")
-    named = bool(colon) and path.endswith((".safetensors", ".json"))
-    return (path, tensor, True) if named else (text, "", False)
+    # At the first colon behind such a file: names of tensors have colons, too.
+    named = re.match(r"(.*?\.(?:safetensors|json)):(.*)", text, re.DOTALL)
+    return (named[1], named[2], True) if named else (text, "", False)
 
 
 def is_stream(path: str) -> bool:
