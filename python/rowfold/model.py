@@ -55,7 +55,8 @@ class Model:
     y_dtype
         Of the result; float64 for float64 weights, else float32.
     math
-        How products of float32 weights may be computed: ``"f32"``, ``"tf32"`` or ``"bf16"``.
+        How products of float32 weights may be computed: ``"f32"``, ``"tf32"`` or ``"bf16"``. They are bounds on what
+        may be lost: a GPU computes bf16 as tf32, a CPU both as f32.
     simplify
         Which rewrites are allowed: ``"none"``, ``"exact"`` (the same bits) or ``"algebraic"`` (equal over the reals).
     device
@@ -63,7 +64,8 @@ class Model:
     threads
         CPU threads of one call; None for $ROWFOLD_NUM_THREADS, else all cores that this process may use.
     backend
-        One of ``rowfold.backends()`` by name; None for $ROWFOLD_BACKEND, else the best that can run the model.
+        One of ``rowfold.backends()`` by name; None for $ROWFOLD_BACKEND, which is not looked at where ``device`` is
+        given, else the best that can run the model.
     batch_invariant
         On a GPU too, a row's bits do not depend on the batch it is in. On a CPU they never do.
     cast

@@ -81,7 +81,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="of x and W; may be repeated (float32)",
     )
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
-    parser.add_argument("--math", choices=("f32", "tf32", "bf16"), default="f32", help="of float32, on a GPU (f32)")
+    parser.add_argument(
+        "--math",
+        choices=("f32", "tf32", "bf16"),
+        default="f32",
+        help="of float32, on a GPU: what may be lost, where bf16 is computed as tf32 (f32)",
+    )
     parser.add_argument(
         "--data",
         choices=list(DATA),
