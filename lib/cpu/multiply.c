@@ -98,10 +98,15 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
     return f;
 }
 
-/* Is more of x read than of W, and all of it alike? Then the next chunk of x is asked for while this one is multiplied,
- * which leaves W to the processor's own foresight. */
+/* Is more of x read than of W, or of W so little that a chunk stays near while x comes from far, and all of x alike?
+ * Then the next chunk of x is asked for while this one is multiplied, which leaves W to the processor's own foresight.
+ */
 static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
-    return t->rows > t->last - t->first && !t->list && !run->row_list && !run->call->wanted;
+    enum { NEAR_BYTES = 512 }; /* of W for each input */
+    const int64_t columns = t->last - t->first;
+    const int pays =
+        t->rows > columns || (4 * t->rows > columns && columns * (int64_t)run->prepared->item <= NEAR_BYTES);
+    return pays && !t->list && !run->row_list && !run->call->wanted;
 }
 
 /* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end` in the next chunk: some of them,
@@ -113,7 +118,8 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
                   k = at->k + RFI_CPU_DEPTH, turns = most(1, sliver->depth / RFI_CPU_STEP);
     sliver->ahead_lines = k < t->end ? (int)(first + (end - first) * (part + 1) / parts - row) : 0;
     if (!sliver->ahead_lines) return;
-    sliver->ahead = rfi_cpu_x_of_tile(run, t, row, k);
+    /* A chunk's first line, where rows begin anywhere, was the last one of the chunk before. */
+    sliver->ahead = rfi_cpu_x_of_tile(run, t, row, k) + RFI_CPU_ALIGN - 1;
     sliver->ahead_apart = run->call->ldx * (int64_t)t->item;
     sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
 }

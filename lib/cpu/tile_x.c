@@ -14,6 +14,7 @@ static void ask_for_row(const rfi_cpu_run *run, const rfi_cpu_tile *t, int64_t i
     const char *x = rfi_cpu_x_of_tile(run, t, i + ROWS_AHEAD, at->k);
     const size_t bytes = (size_t)at->depth * t->item;
     for (size_t b = 0; b < bytes; b += RFI_CPU_ALIGN) __builtin_prefetch(x + b);
+    if (bytes) __builtin_prefetch(x + bytes - 1);
 }
 
 static void widen_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
