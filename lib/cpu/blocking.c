@@ -244,7 +244,7 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), states = 0, list = 0, tops = 0,
             words = rfi_plan_words(&spec->plan);
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch),
-        .narrow = rfi_cpu_is_narrow(&spec->plan),
+        .narrow = rfi_cpu_is_narrow(spec, kernel),
         .splits = 1,
         .column_parts = 1};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);

@@ -41,6 +41,7 @@ enum {
     RFI_CPU_TILE_BLOCK = 128,                            /* rows of a task's block, for tiles */
     RFI_CPU_TILE_PANEL = 32,                             /* columns of a panel, for tiles */
     RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
+    RFI_CPU_NARROW_PAIRS = 19, /* where panels multiply x and W in pairs, */
     RFI_CPU_NARROW_SHORT = 16, /* and of one that folds nothing and has fewer inputs than RFI_CPU_LONG: sums of lanes
                                   cost more than panels */
     RFI_CPU_LONG = 128,

@@ -180,7 +180,7 @@ static void fill(rfi_cpu_prepared *p, const rfi_spec *spec, const rfi_weight_vie
         .item = rfi_dtype_size(spec->weight_dtype),
         .value = value,
     };
-    if (rfi_cpu_is_narrow(plan)) rfi_pool_run(spec->threads, out_features, pack_column, &job);
+    if (rfi_cpu_is_narrow(spec, p->kernel)) rfi_pool_run(spec->threads, out_features, pack_column, &job);
     else rfi_pool_run(spec->threads, p->padded / p->kernel->panel, pack_panel, &job);
 }
 
@@ -208,7 +208,7 @@ rf_status rfi_cpu_update(
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights,
     void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
-    const int narrow = rfi_cpu_is_narrow(plan), pairs = rfi_cpu_in_pairs(spec, kernel),
+    const int narrow = rfi_cpu_is_narrow(spec, kernel), pairs = rfi_cpu_in_pairs(spec, kernel),
               terms = rfi_cpu_in_terms(spec, kernel);
     int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
     size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_cpu_weight_item(spec, kernel);

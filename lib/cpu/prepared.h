@@ -25,17 +25,22 @@ typedef struct rfi_cpu_prepared {
     rfi_collapse collapse; /* usable only where the plan is collapsible */
 } rfi_cpu_prepared;
 
-static inline int rfi_cpu_is_narrow(const rfi_plan *plan) {
-    int most = plan->branches[0].reduction || plan->in_features >= RFI_CPU_LONG ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
+static inline int rfi_cpu_is_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    const rfi_plan *plan = &spec->plan;
+    const int in_pairs = kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && spec->x_dtype == RF_BFLOAT16,
+              lanes_pay = plan->branches[0].reduction || plan->in_features >= RFI_CPU_LONG,
+              most = !lanes_pay ? RFI_CPU_NARROW_SHORT
+        : in_pairs              ? RFI_CPU_NARROW_PAIRS
+                                : RFI_CPU_NARROW;
     return plan->out_features > 0 && plan->out_features <= most && !rfi_plan_is_shard(plan);
 }
 
 static inline int rfi_cpu_in_pairs(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
-    return kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && !rfi_cpu_is_narrow(&spec->plan);
+    return kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && !rfi_cpu_is_narrow(spec, kernel);
 }
 
 static inline int rfi_cpu_in_terms(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
-    return kernel->terms && spec->weight_dtype == RF_FLOAT32 && !rfi_cpu_is_narrow(&spec->plan);
+    return kernel->terms && spec->weight_dtype == RF_FLOAT32 && !rfi_cpu_is_narrow(spec, kernel);
 }
 
 /* Bytes of a value of W as it is packed, where the layer is not narrow. */
