@@ -26,15 +26,15 @@ static inline vf lower(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_e
 
 /* A pair of inputs, x in pairs. */
 static inline __attribute__((always_inline)) void add_pair(
-    vf sum[][VECTORS], const void *x, const uint32_t *w, const int rows) {
+    vf sum[][VECTORS], const void *x, const uint32_t *w, const int rows, const int vectors) {
     __m512i wv[VECTORS];
 #pragma GCC unroll 2
-    for (int v = 0; v < VECTORS; v++) wv[v] = _mm512_load_si512(w + v * LANES);
+    for (int v = 0; v < vectors; v++) wv[v] = _mm512_load_si512(w + v * LANES);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         __m512i xv = _mm512_set1_epi32(((const int *)x)[i * RFI_CPU_PAIRS_LD]);
 #pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++) sum[i][v] = add_pairs(sum[i][v], xv, wv[v]);
+        for (int v = 0; v < vectors; v++) sum[i][v] = add_pairs(sum[i][v], xv, wv[v]);
     }
 }
 
@@ -61,8 +61,9 @@ static inline __attribute__((always_inline)) void add_pair_float(
             sum[i][v] = _mm512_fmadd_ps(_mm512_set1_ps(x[i * RFI_CPU_X_LD + 1]), second[v], sum[i][v]);
 }
 
-/* As in multiply_typed.h; RFI_CPU_STEP inputs are whole pairs. */
-static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver *s, const int rows, const int floats) {
+/* As in multiply_typed.h; RFI_CPU_STEP inputs are whole pairs. Floats are multiplied with all vectors. */
+static inline __attribute__((always_inline)) void multiply(
+    const rfi_cpu_sliver *s, const int rows, const int floats, const int vectors) {
     const char *x = s->x, *ahead = s->ahead;
     const uint32_t *w = s->w;
     const int64_t depth = s->depth, ld_in = s->ld_in, ld_more = s->ld_more, ld_out = s->ld_out;
@@ -83,30 +84,34 @@ static inline __attribute__((always_inline)) void multiply(const rfi_cpu_sliver 
 #pragma GCC unroll 2
         for (int u = 0; u < RFI_CPU_STEP / 2; u++, x += step, w += PANEL)
             if (floats) add_pair_float(sum, (const float *)x, w, rows, 1);
-            else add_pair(sum, x, w, rows);
+            else add_pair(sum, x, w, rows, vectors);
         for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         ahead += s->ahead_step;
     }
     for (; k < depth; k += 2, x += step, w += PANEL)
-        if (!floats) add_pair(sum, x, w, rows);
+        if (!floats) add_pair(sum, x, w, rows, vectors);
         else if (k + 1 < depth) add_pair_float(sum, (const float *)x, w, rows, 1);
         else add_pair_float(sum, (const float *)x, w, rows, 0);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++)
+        for (int v = 0; v < vectors; v++)
             _mm512_storeu_ps(out + v * LANES,
                 _mm512_loadu_ps(in + v * LANES) + sum[i][v] + _mm512_loadu_ps(more + v * LANES) +
                     _mm512_loadu_ps(bias + v * LANES));
+        if (vectors < VECTORS) _mm512_storeu_ps(out + LANES, _mm512_setzero_ps());
         in += ld_in;
         more += ld_more;
         out += ld_out;
     }
 }
 
-#define ONE(rows)                                                                        \
-    static void multiply_pairs_##rows(const rfi_cpu_sliver *s) { multiply(s, rows, 0); } \
-    static void multiply_float_##rows(const rfi_cpu_sliver *s) { multiply(s, rows, 1); }
+#define ONE(rows)                                                \
+    static void multiply_pairs_##rows(const rfi_cpu_sliver *s) { \
+        if (s->half) multiply(s, rows, 0, VECTORS / 2);          \
+        else multiply(s, rows, 0, VECTORS);                      \
+    }                                                            \
+    static void multiply_float_##rows(const rfi_cpu_sliver *s) { multiply(s, rows, 1, VECTORS); }
 EACH_ROWS(ONE)
 #undef ONE
 

@@ -186,6 +186,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             .bias = alone ? bias : (const char *)zeros,
             .out = alone ? c : (char *)of_chunk,
             .ld_out = alone ? c_ld : kernel->panel,
+            .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
         };
         ask_for_w(run, at, next, s, slivers, &sliver);
         if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);

@@ -13,21 +13,22 @@
 /* The row count is a constant in each instance, so that the sums live in registers: rows * VECTORS of them, with
  * VECTORS for W and one for x. */
 static inline __attribute__((always_inline)) void NAME(add_product)(
-    V sum[][VECTORS], const T *const *x, int64_t k, const W *w, const int rows) {
+    V sum[][VECTORS], const T *const *x, int64_t k, const W *w, const int rows, const int vectors) {
     V wv[VECTORS];
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; v++) wv[v] = LOAD_W(w + v * LANES);
+    for (int v = 0; v < vectors; v++) wv[v] = LOAD_W(w + v * LANES);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         V xv = BROADCAST(x[i][k]);
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) sum[i][v] = FMA(xv, wv[v], sum[i][v]);
+        for (int v = 0; v < vectors; v++) sum[i][v] = FMA(xv, wv[v], sum[i][v]);
     }
 }
 
-/* Up to FEW rows leave the first cache room for what is asked for. */
+/* Of a panel's columns only `vectors` vectors, the others are zero. Up to FEW rows leave the first cache room for what
+ * is asked for. */
 static inline __attribute__((always_inline)) void NAME(multiply)(
-    const rfi_cpu_sliver *s, const int rows, const int64_t ld_x) {
+    const rfi_cpu_sliver *s, const int rows, const int64_t ld_x, const int vectors) {
     const T *x[ROWS_MAX];
     const W *w = s->w;
     const int64_t depth = s->depth, ld_in = s->ld_in, ld_more = s->ld_more, ld_out = s->ld_out;
@@ -51,27 +52,32 @@ static inline __attribute__((always_inline)) void NAME(multiply)(
     int64_t k = 0;
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
-        for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x, k + u, w + u * VECTORS * LANES, rows);
+        for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x, k + u, w + u * VECTORS * LANES, rows, vectors);
         for (int line = 0; line < lines; line++)
             if (rows <= FEW) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
             else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         ahead += s->ahead_step;
         w += RFI_CPU_STEP * VECTORS * LANES;
     }
-    for (; k < depth; k++, w += VECTORS * LANES) NAME(add_product)(sum, x, k, w, rows);
+    for (; k < depth; k++, w += VECTORS * LANES) NAME(add_product)(sum, x, k, w, rows, vectors);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++)
+        for (int v = 0; v < vectors; v++)
             STORE(out + v * LANES, LOAD(in + v * LANES) + sum[i][v] + LOAD(more + v * LANES) + LOAD(bias + v * LANES));
+#pragma GCC unroll 4
+        for (int v = vectors; v < VECTORS; v++) STORE(out + v * LANES, BROADCAST(0));
         in += ld_in;
         more += ld_more;
         out += ld_out;
     }
 }
 
-#define ONE(rows) \
-    static void NAME(multiply_##rows)(const rfi_cpu_sliver *s) { NAME(multiply)(s, rows, RFI_CPU_X_LD); }
+#define ONE(rows)                                                              \
+    static void NAME(multiply_##rows)(const rfi_cpu_sliver *s) {               \
+        if (s->half) NAME(multiply)(s, rows, RFI_CPU_X_LD, (VECTORS + 1) / 2); \
+        else NAME(multiply)(s, rows, RFI_CPU_X_LD, VECTORS);                   \
+    }
 EACH_ROWS(ONE)
 #undef ONE
 
@@ -82,8 +88,11 @@ static const rfi_cpu_multiply NAME(multiply_table)[] = {
 };
 
 #ifdef LIES
-#define ONE(rows) \
-    static void NAME(multiply_lying_##rows)(const rfi_cpu_sliver *s) { NAME(multiply)(s, rows, s->ld_x); }
+#define ONE(rows)                                                         \
+    static void NAME(multiply_lying_##rows)(const rfi_cpu_sliver *s) {    \
+        if (s->half) NAME(multiply)(s, rows, s->ld_x, (VECTORS + 1) / 2); \
+        else NAME(multiply)(s, rows, s->ld_x, VECTORS);                   \
+    }
 EACH_ROWS(ONE)
 #undef ONE
 
