@@ -28,10 +28,9 @@ typedef struct rfi_cpu_prepared {
 static inline int rfi_cpu_is_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
     const rfi_plan *plan = &spec->plan;
     const int in_pairs = kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && spec->x_dtype == RF_BFLOAT16,
-              lanes_pay = plan->branches[0].reduction || plan->in_features >= RFI_CPU_LONG,
-              most = !lanes_pay ? RFI_CPU_NARROW_SHORT
-        : in_pairs              ? RFI_CPU_NARROW_PAIRS
-                                : RFI_CPU_NARROW;
+              is_long = plan->in_features >= RFI_CPU_LONG;
+    int most = plan->branches[0].reduction || is_long ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
+    if (in_pairs) most = is_long ? RFI_CPU_NARROW_PAIRS : RFI_CPU_NARROW_SHORT;
     return plan->out_features > 0 && plan->out_features <= most && !rfi_plan_is_shard(plan);
 }
 
