@@ -10,7 +10,7 @@
  * too short for the processor to see where it goes on. Lane l of a sum adds the products of the inputs l, l + LANES,
  * ... in their order, whatever the rows and columns beside it. */
 static inline __attribute__((always_inline)) void NAME(inner_block)(
-    const rfi_cpu_inner *in, int row, int column, const int rows, const int columns) {
+    const rfi_cpu_inner *in, int row, int column, const int rows, const int columns, const int asks) {
     V sum[INNER_ROWS][INNER_COLUMNS], wv[INNER_COLUMNS];
     const X *x[INNER_ROWS];
     const T *w = (const T *)in->w + column * in->ldw;
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) void NAME(inner_block)(
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             V xv = LOAD_X(x[i] + k);
-            if (!column && columns > 1) __builtin_prefetch(x[i] + k + in->ahead, 0, 2);
+            if (asks && !column) __builtin_prefetch(x[i] + k + in->ahead, 0, 2);
 #pragma GCC unroll 8
             for (int c = 0; c < columns; c++) sum[i][c] = FMA(xv, wv[c], sum[i][c]);
         }
@@ -54,10 +54,11 @@ static inline __attribute__((always_inline)) void NAME(inner_block)(
 }
 
 static inline __attribute__((always_inline)) void NAME(inner_rows)(
-    const rfi_cpu_inner *in, int column, const int columns) {
+    const rfi_cpu_inner *in, int column, const int columns, const int asks) {
     int row = 0;
-    for (; row + INNER_ROWS <= in->rows; row += INNER_ROWS) NAME(inner_block)(in, row, column, INNER_ROWS, columns);
-    for (; row < in->rows; row++) NAME(inner_block)(in, row, column, 1, columns);
+    for (; row + INNER_ROWS <= in->rows; row += INNER_ROWS)
+        NAME(inner_block)(in, row, column, INNER_ROWS, columns, asks);
+    for (; row < in->rows; row++) NAME(inner_block)(in, row, column, 1, columns, asks);
 }
 
 /* Groups of nearly as many columns each: a last one of a single column would leave the multipliers idle. */
@@ -66,8 +67,11 @@ static void NAME(inner)(const rfi_cpu_inner *in) {
     for (int g = 0; g < groups; g++) {
         int column = in->columns * g / groups;
         switch (in->columns * (g + 1) / groups - column) {
-#define ONE(n) \
-    case n: NAME(inner_rows)(in, column, n); break;
+#define ONE(n)                                                    \
+    case n:                                                       \
+        if (n > 1 || in->far) NAME(inner_rows)(in, column, n, 1); \
+        else NAME(inner_rows)(in, column, n, 0);                  \
+        break;
             EACH_INNER_COLUMNS(ONE)
 #undef ONE
         }

@@ -108,6 +108,8 @@ typedef struct rfi_cpu_inner {
     int64_t depth;
     int64_t ahead; /* values from a row's part of the chunk to what of x is read next and worth asking for */
     int columns, rows, first;
+    int far; /* so much of x is read that one column asks for what comes next, too: less is near, and asking costs it
+                more than it gains */
 } rfi_cpu_inner;
 
 /* Products of bfloat16 in pairs, for instruction sets that add two of them to a float at once. A pair is 32 bits, the

@@ -72,6 +72,8 @@ static int64_t to_next(const rfi_cpu_run *run, const block *t, int begin, int fi
     return t->row + first + rows < run->rows ? group - k : RFI_CPU_DEPTH;
 }
 
+enum { FAR_BYTES = 1 << 24 }; /* of x: more than is near */
+
 /* The sums of the products of a group of rows with the inputs of the chunk at k. */
 static void multiply_chunk(const rfi_cpu_run *run, const block *t, int first, int64_t k, int64_t ahead, char *lanes) {
     const rfi_cpu_prepared *p = run->prepared;
@@ -92,6 +94,7 @@ static void multiply_chunk(const rfi_cpu_run *run, const block *t, int first, in
         .columns = t->columns_end - t->column,
         .rows = rows,
         .first = k == 0,
+        .far = run->rows * run->spec->plan.in_features >= FAR_BYTES / (int64_t)rfi_dtype_size(run->call->x_dtype),
     };
     kernel->inner[x_dtype](&inner);
 }
