@@ -219,4 +219,5 @@ def files() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in files().items():
-        path.write_text(text)
+        if path.read_text() != text:  # what is as it was keeps its date: all of CUDA is compiled anew after rowfold.h
+            path.write_text(text)
