@@ -219,5 +219,7 @@ def files() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in files().items():
-        if path.read_text() != text:  # what is as it was keeps its date: all of CUDA is compiled anew after rowfold.h
+        if (
+            not path.exists() or path.read_text() != text
+        ):  # what is as it was keeps its date: all of CUDA is compiled anew after rowfold.h
             path.write_text(text)
