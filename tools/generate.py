@@ -219,7 +219,6 @@ def files() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in files().items():
-        if (
-            not path.exists() or path.read_text() != text
-        ):  # what is as it was keeps its date: all of CUDA is compiled anew after rowfold.h
+        # What is as it was keeps its date: all of CUDA is compiled anew after rowfold.h.
+        if not path.exists() or path.read_text() != text:
             path.write_text(text)
