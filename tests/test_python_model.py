@@ -301,6 +301,18 @@ def test_out_must_not_overlap_an_x_that_is_copied(model, weights, family):
         several(convert(x), out=(convert(beside), convert(inside)))
 
 
+def test_whether_out_overlaps_x_is_not_looked_into_for_ever(monkeypatch):
+    """Strides for which an exact answer takes too long: refused, though they have no byte in common."""
+    memory, strided = np.zeros(20_000, np.float32), np.lib.stride_tricks.as_strided
+    x = strided(memory, (3, 3, 3, 12), (4 * 313, 4 * 237, 4 * 86, 8))
+    out = strided(memory[1:], (3, 3, 3, 1), (36 * 137, 12 * 137, 4 * 137, 4))
+    model = rowfold.Model("linear | sum").load_weights(np.ones((N, 12), np.float32))
+    model(x, out=out)
+    monkeypatch.setattr("rowfold.arrays._OVERLAP_WORK", 1)
+    with pytest.raises(ValueError, match="out overlaps x in memory"):
+        model(x, out=out)
+
+
 def test_out_may_lie_between_the_rows_of_x(model, rng):
     """One matrix for both: no byte is common."""
     table = rng.standard_normal((4, K + 1), dtype=np.float32)

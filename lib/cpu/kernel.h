@@ -42,8 +42,8 @@ enum {
     RFI_CPU_TILE_PANEL = 32,                             /* columns of a panel, for tiles */
     RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
     RFI_CPU_NARROW_PAIRS = 12, /* where panels multiply x and W in pairs, */
-    RFI_CPU_NARROW_SHORT = 16, /* and of one with fewer inputs than RFI_CPU_LONG that folds nothing, whose sums of lanes
-                                  cost more than panels, or would be in pairs */
+    RFI_CPU_NARROW_SHORT = 16, /* and with fewer inputs than RFI_CPU_LONG, where panels multiply in pairs or the layer
+                                  folds nothing, so that sums of lanes cost more than panels */
     RFI_CPU_LONG = 128,
     RFI_CPU_NARROW_ROWS = 64, /* rows in a block of those, at most */
     RFI_CPU_GROUP_ROWS = 16,  /* rows whose dot products are under way at a time */

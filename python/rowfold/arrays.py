@@ -122,13 +122,20 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(dtype_name(dtype))
 
 
+_OVERLAP_WORK = 1_000_000  # some milliseconds; what rows and columns ask for is far below
+
+
 def check_apart(source: Any, out: Matrix, width: int) -> None:
     """Raises InvalidArgumentError if a row of ``out`` has a byte of the array ``source`` that x came from."""
     if source is None or not out.batch:
         return
     itemsize = numpy_dtype(out.dtype).itemsize
     rows = Place(out.pointer, (out.batch, width), ((out.ld or width) * itemsize, itemsize), itemsize)
-    if np.shares_memory(source, rows):
+    try:
+        overlaps = np.shares_memory(source, rows, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]
+    except RuntimeError:  # TooHardError: strides for which an exact answer may take for ever
+        overlaps = True
+    if overlaps:
         raise InvalidArgumentError("out overlaps x in memory; expected separate arrays")
 
 
