@@ -233,16 +233,18 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
 /* What DEPTH stages give, half of the columns after the other: the tensor cores add this, plain additions the rest. Of
  * one product of 16-bit values with what they cut off on average. */
 template <class C, int N> __device__ __forceinline__ void add_stages(
-    float (&total)[N], const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, float regain) {
+    float (&total)[N], const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, float regain, int warpgroup) {
     constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
     for (int h = 0; h < PARTS; h++) {
         float part[NR];
+        if (C::IN_TURN) barrier_sync(TURN_BARRIER + warpgroup, 128 * CONSUMERS);
 #pragma unroll
         for (int d = 0; d < C::DEPTH; d++) {
             if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
             multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
         }
+        if (C::IN_TURN) barrier_arrive(TURN_BARRIER + (warpgroup ^ 1), 128 * CONSUMERS);
         if (C::DEPTH > 1 && h == PARTS - 1) {
             wgmma_wait<1>();
             release<C>(sh.empty + 8 * ring.stage);
@@ -267,12 +269,13 @@ template <class C, int N> __device__ __forceinline__ void multiply_by_stages(flo
 #pragma unroll 1
         for (int k = -first; k < stages; k += C::DEPTH) {
             if (C::LEVELS && k == 0 && first) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
-            add_stages<C>(total, sh, ring, a, b, p.fold.product.regain);
+            add_stages<C>(total, sh, ring, a, b, p.fold.product.regain, warpgroup);
         }
     } else {
 #pragma unroll 1
         for (int level = !C::BF16 && wide; level >= 0; level--) {
-            for (int k = 0; k < stages; k += C::DEPTH) add_stages<C>(total, sh, ring, a, b, p.fold.product.regain);
+            for (int k = 0; k < stages; k += C::DEPTH)
+                add_stages<C>(total, sh, ring, a, b, p.fold.product.regain, warpgroup);
             if (!C::BF16 && level) change_level<C>(total, p.fold.product, first_row_of<C>(tile, warpgroup));
         }
     }
@@ -316,7 +319,8 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     rfi_wait_for_previous();
     if (find_unusual<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     mbarrier_arrive(sh.wide_known);
-    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
+    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS);                              /* all have looked */
+    if (C::IN_TURN && at.warpgroup) barrier_arrive(TURN_BARRIER, 128 * CONSUMERS); /* the first begins */
     for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
         const bool idle = is_idle<C>(p, sh, walk.tile.m), wide = !idle && is_wide<C>(sh, walk.tile.m);
@@ -343,6 +347,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (!C::STORES && walk.count && draws_tickets(p.fold))
         finish_tile<C::TOTALS>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if (C::IN_TURN && !at.warpgroup) barrier_sync(TURN_BARRIER, 128 * CONSUMERS);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
