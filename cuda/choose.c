@@ -50,6 +50,10 @@ static const double PREPARED_ROW[] = {1.9e-9, 0.8e-9}, PREPARED_RAGGED_ROW[] = {
  * multiprocessor has a block of large tiles to the end, beside which there are no registers for it to wait with. */
 static const double MERGED_ROW = 0.5e-9, CROWDED_SECONDS = 4e-6;
 
+/* What a row takes longer where something is searched for, by kernels for groups of rows, which open no pass: between
+ * what topk and var take, measured on 9.0. */
+static const double SEARCHED_ROW = 0.06e-6;
+
 /* What a multiprocessor takes for a value of rows that are no whole pieces of 16 bytes, where a kernel loads them one
  * by one: those of 16 bits, of 32 and of 64, measured on 9.0. */
 static const double LOADED_VALUE[] = {0.4e-9, 0.2e-9, 0.18e-9};
@@ -173,6 +177,7 @@ typedef struct family {
                         the blocks have nothing to do */
     int beside;      /* the same along the columns */
     int turned;      /* groups of rows as equal as can be, and what they take: see rfi_turned_time_of */
+    double memory;   /* of the bytes that memory serves in a second it reaches so much; 0: what most do */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int last_round;  /* and of the last tiles where there are many */
     int fewer_parts; /* than there is room for, if that is expected to be faster */
@@ -192,6 +197,7 @@ typedef struct family {
     double start;  /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
     double single_start; /* and more with one product */
     double single_fold;  /* in place of `fold` with one product, of all rows of a tile; 0: as of several */
+    int single_joins;    /* with one product, what merging states takes is in `single_start`, however many there are */
 } family;
 
 #ifdef RFI_BUILD_SM90
@@ -291,7 +297,8 @@ static double larger(double a, double b) { return a > b ? a : b; }
 static int parts_of(const family *f) { return f->of_cluster > 1 ? f->of_cluster : 1; }
 
 static double row_tiles_of(const struct kernel *k, const rfi_cuda_problem *p) {
-    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, p->in_features, parts_of(k->family))
+    return k->family->turned ? (double)rfi_turned_groups(p->batch, p->out_features, p->in_features, parts_of(k->family),
+                                   p->states != RFI_CUDA_PAIRS)
                              : tiles(p->batch, k->tile_rows);
 }
 
@@ -450,8 +457,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const double row_tiles = down * tiles(p->out_features, k->tile_columns) * sharers;
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
-    c->apart = shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED);
-    const double states = c->apart ? 0 : tiles(p->out_features, STATE_COLUMNS);
+    c->apart = shared->turned ||
+        (shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED));
+    const double states =
+        c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, STATE_COLUMNS);
     const int single_fold = products == 1 && shared->single_fold > 0;
     const double fold = 1e-6 * (single_fold ? shared->single_fold : k->fold) *
         (shared->by_rows || single_fold ? 0.2 + 0.8 * merged_rows / k->tile_rows : 1);
@@ -461,15 +470,16 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double folds = turns * fold +
         (states < MOST_STATES ? states : MOST_STATES) * (STATE_SECONDS + merged_rows * STATE_ROW_SECONDS);
     if (shared->turned) { /* in place of what tiles of one height would take */
-        const rfi_turned_time time =
-            rfi_turned_time_of(p->batch, p->out_features, p->in_features, parts_of(shared), (int64_t)down);
+        const rfi_turned_time time = rfi_turned_time_of(
+            p->batch, p->out_features, p->in_features, parts_of(shared), p->states != RFI_CUDA_PAIRS, (int64_t)down);
         const double slower = TURNED_CLOCK / f->clock_hz;
         arithmetic = slower * time.products, folds = slower * time.ends;
     }
     /* What is fetched before x is there hides some of it. */
-    const double memory = c->bytes / ((shared->turned ? 1.2 : 0.9) * c->bytes_per_second);
+    const double memory = c->bytes / ((shared->memory > 0 ? shared->memory : 0.9) * c->bytes_per_second);
     c->seconds = larger(arithmetic, memory) + preparation + merge + folds + launches * LAUNCH_SECONDS +
         (c->apart ? batch * MERGED_ROW : 0) +
+        (shared->turned && p->states == RFI_CUDA_SEARCH_STATES ? batch * SEARCHED_ROW : 0) +
         (c->apart && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
         (products == 1 ? shared->single_start : 0) + (by_value && !p->w_terms ? shared->by_value : 0) +
         (splits == 1            ? 0

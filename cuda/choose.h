@@ -26,8 +26,11 @@
 #define RFI_TURNED_LOW(HEIGHT) HEIGHT(48, 1) HEIGHT(80, 1) HEIGHT(96, 1) HEIGHT(112, 1) HEIGHT(136, 1)
 #define RFI_TURNED_HIGH(HEIGHT) \
     HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(224, 1) HEIGHT(256, 1) HEIGHT(136, 2) HEIGHT(144, 2) HEIGHT(160, 2)
-#define RFI_TURNED_LOW_ROWS 136 /* the last of the low, which alone take K in quarters or eighths */
-#define RFI_TURNED_ROWS 320     /* the last of all */
+/* The same heights where sums are added by parts of K, of which registers hold some twice: up to 272. */
+#define RFI_TURNED_ANSWERS_HIGH(HEIGHT) HEIGHT(160, 1) HEIGHT(192, 1) HEIGHT(112, 2) HEIGHT(128, 2) HEIGHT(136, 2)
+#define RFI_TURNED_LOW_ROWS 136     /* the last of the low, which alone take K in quarters or eighths */
+#define RFI_TURNED_ROWS 320         /* the last of all */
+#define RFI_TURNED_ANSWERS_ROWS 272 /* and where sums are added by parts */
 #define RFI_TURNED_COLUMNS 128
 #define RFI_TURNED_STATES (1 << 21) /* of all rows at most, of 64 columns: 16 MiB */
 
@@ -43,28 +46,29 @@ static inline int rfi_turned_height(int64_t batch, int64_t groups) {
 }
 
 /* Seconds that their tiles take in all rounds over the multiprocessors of a whole device: products, and what follows
- * these. `parts`: of so many blocks a tile, which share out K, or 1. A stage takes as long as what is slowest: the
- * tensor cores; shared memory, through which each row goes several times; the second-level cache, which all blocks
- * read; memory, which those of one group read. Fitted to times of bfloat16 on 9.0 at 1.98 GHz: see few-rows.md 52
- * and 54. */
+ * these. `parts`: of so many blocks a tile, which share out K, or 1; `answers`: sums are added by parts of K. A stage
+ * takes as long as what is slowest: the tensor cores; shared memory, through which each row goes several times; the
+ * second-level cache, which all blocks read; memory, which those of one group read. Fitted to times on 9.0 at 1.98 GHz:
+ * see few-rows.md 52, 54 and 57. */
 typedef struct rfi_turned_time {
     double products, ends;
 } rfi_turned_time;
 static inline rfi_turned_time rfi_turned_time_of(
-    int64_t batch, int64_t columns, int64_t depth, int parts, int64_t groups) {
-    enum { STAGE = 64, BESIDE = 2 };
+    int64_t batch, int64_t columns, int64_t depth, int parts, int answers, int64_t groups) {
+    enum { STAGE = 64, BESIDE = 2, FORMS = 4 };
     static const struct rfi_turned_figures {
         double row, stage, stage_row, read, memory; /* nanoseconds of a stage */
         double block;                               /* and for each block that runs, but of memory */
         double end, end_row;                        /* of a tile */
-    } beside = {2.3, 115, 0.848, 0.0121, 3.7, 0.766, 2206, 30},
-      halves = {2.24, 130, 0.802, 0.0134, 3.55, 0.116, 1866, 25},
-      quarters = {2.04, 117, 0.754, 0.0113, 4.35, 1.05, 287, 30.8},
-      eighths = {1.94, 104, 0.689, 0.00533, 1.89, 1.64, 3982, 23};
-    const struct rfi_turned_figures *const f = parts == 8 ? &eighths
-        : parts == 4                                      ? &quarters
-        : parts == 2                                      ? &halves
-                                                          : &beside;
+    } figures[2][FORMS] = {                         /* side by side, halves, quarters and eighths of K */
+        {{2.3, 115, 0.848, 0.0121, 3.7, 0.766, 2206, 30}, {2.24, 130, 0.802, 0.0134, 3.55, 0.116, 1866, 25},
+            {2.04, 117, 0.754, 0.0113, 4.35, 1.05, 287, 30.8}, {1.94, 104, 0.689, 0.00533, 1.89, 1.64, 3982, 23}},
+        {{2.14, 130, 0.9, 0.01264, 3.09, 0.716, 200, 48.6}, {2.17, 138, 1.02, 0.0123, 3.59, 0.439, 200, 39.3},
+            {2.15, 105, 1.27, 0.00892, 2.41, 0.996, 4537, 29.8}, {2.31, 105, 1.45, 0.00261, 4.14, 1.19, 4005, 25.7}}};
+    const struct rfi_turned_figures *const f = &figures[answers != 0][parts == 8 ? 3
+            : parts == 4                                                         ? 2
+            : parts == 2                                                         ? 1
+                                                                                 : 0];
     const int64_t most = parts > 2 ? 120 : 132, /* blocks at a time: larger clusters leave some multiprocessors out */
         cluster = parts > 1 ? parts : BESIDE,
                   wide = (parts > 1 ? 1 : BESIDE) * RFI_TURNED_COLUMNS, /* columns of a cluster */
@@ -86,14 +90,16 @@ static inline rfi_turned_time rfi_turned_time_of(
 }
 
 /* In how many groups of rows that is least. */
-static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int64_t depth, int parts) {
+static inline int64_t rfi_turned_groups(int64_t batch, int64_t columns, int64_t depth, int parts, int answers) {
     enum { MORE = 5 };
-    const int64_t most = parts > 2 ? RFI_TURNED_LOW_ROWS : RFI_TURNED_ROWS,
+    const int64_t most = parts > 2 ? RFI_TURNED_LOW_ROWS
+        : answers                  ? RFI_TURNED_ANSWERS_ROWS
+                                   : RFI_TURNED_ROWS,
                   fewest = batch > most ? (batch + most - 1) / most : 1;
     int64_t best = fewest;
     double least = 0;
     for (int64_t groups = fewest; groups <= fewest + MORE && (groups == fewest || groups <= batch); groups++) {
-        const rfi_turned_time time = rfi_turned_time_of(batch, columns, depth, parts, groups);
+        const rfi_turned_time time = rfi_turned_time_of(batch, columns, depth, parts, answers, groups);
         const double seconds = time.products + time.ends;
         if (groups == fewest || seconds < least) best = groups, least = seconds;
     }

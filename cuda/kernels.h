@@ -465,6 +465,11 @@ cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStre
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
+cudaError_t rfi_cuda_fold_sm90_turned_answers(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_turned_answers_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_turned_answers_quarters(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_turned_answers_eighths(const rfi_cuda_fold *fold, cudaStream_t stream);
+
 /* From `slots` states of a row, pairs, from number `first` on, which is even, to y, for rows that are not irregular: up
  * to RFI_SM90_JOINED by a part of a warp, more by a whole one, round by round. */
 cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots, cudaStream_t stream);

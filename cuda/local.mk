@@ -29,6 +29,9 @@ cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
+	cuda/sm90/answers_turned.cu \
+	cuda/sm90/answers_quarters.cu \
+	cuda/sm90/answers_eighths.cu \
 	cuda/sm90/asked.cu \
 	cuda/sm90/finish.cu \
 	cuda/sm90/fold_128x128.cu \

@@ -146,14 +146,19 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     "kernel, k",
-    [(f"hopper_{name}", k) for name in ("320x128", "halves_320x128") for k in (1, 64, 200, 2100)]
-    + [("hopper_quarters_136x128", k) for k in (129, 200, 2040)]
-    + [("hopper_eighths_136x128", k) for k in (385, 456, 2040)],
+    [(name, k) for name in ("320x128", "halves_320x128") for k in (1, 64, 200, 2100)]
+    + [("quarters_136x128", k) for k in (129, 200, 2040)]
+    + [("eighths_136x128", k) for k in (385, 456, 2040)]
+    + [(name, k) for name in ("answers_272x128", "answers_halves_272x128") for k in (1, 64, 200, 2100)]
+    + [("answers_quarters_136x128", k) for k in (129, 200, 2040)]
+    + [("answers_eighths_136x128", k) for k in (385, 456, 2040)],
 )
 def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each height of a tile, one row, boxes of unequal height, groups of which the last has fewer; a tile a block and
-    several; features that fill no tile and no pair of tiles; W in blocks and as it is lent; the same bits every time.
+    several; features that fill no tile and no pair of tiles; an odd number of stages of K and an even one; W in blocks
+    and as it is lent; the same bits every time.
     """
+    kernel, reduction = f"hopper_{kernel}", "max" if "answers" in kernel else "logsumexp"
     monkeypatch.setenv(FORCE, kernel)
     columns = {1: 7, 8: 64, 9: 100, 137: 300, 185: 190, 225: 500, 255: 8000, 257: 1000, 289: 70, 300: 130}
     # One group each, with as many columns: two would take twice as many rounds.
@@ -161,7 +166,7 @@ def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.Mon
     columns |= {rows: 33_000 + rows for rows in heights}
     many = {144: 20_600 if k > 200 else 40_960, 210: 12_290}  # states of a row, merged by a warp in one round and more
     for batch, n in {**columns, 321: 257, 800: 10_240, 1537: 1500, **many}.items():
-        case = _case("linear | mul(@v) | logsumexp", batch, k, n, dtype, "kernelbench")
+        case = _case(f"linear | mul(@v) | {reduction}", batch, k, n, dtype, "kernelbench")
         rng = np.random.default_rng(batch)
         case = replace(case, vectors={"v": store(rng.normal(size=n), dtype)})
         some = replace(case, x=case.x[:: 1 + batch // 50])
@@ -206,7 +211,9 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
                     assert (beside == store(np.array(7.0), dtype)).all(), (chain, dtype, ld, skip)
 
 
-_IN_PARTS = {"hopper_quarters_136x128": 200, "hopper_eighths_136x128": 400}  # inputs, a stage of each part
+def _inputs_of(kernel: str, others: int) -> int:
+    """A stage of each part of K, where it is in quarters or eighths."""
+    return 200 if "quarters" in kernel else 400 if "eighths" in kernel else others
 
 
 @pytest.mark.parametrize(
@@ -220,6 +227,10 @@ _IN_PARTS = {"hopper_quarters_136x128": 200, "hopper_eighths_136x128": 400}  # i
         ("halves_320x128", 64),
         ("quarters_136x128", 64),
         ("eighths_136x128", 64),
+        ("answers_272x128", 64),
+        ("answers_halves_272x128", 64),
+        ("answers_quarters_136x128", 64),
+        ("answers_eighths_136x128", 64),
         ("64x128", 64),
         ("64x64", 32),
     ],
@@ -232,7 +243,7 @@ def test_states_that_a_kernel_behind_the_fold_merges(
     """Up to 160 of a row; one more, and the fold merges them itself. Odd numbers, one alone, a ragged last one."""
     monkeypatch.setenv(FORCE, f"hopper_{kernel}")
     for states, less in ((1, 0), (2, 1), (17, 5), (159, 0), (160, 0), (160, 3), (161, 1)):
-        rows, k = 33 if kernel == "small" else 70, _IN_PARTS.get(f"hopper_{kernel}", 24)
+        rows, k = 33 if kernel == "small" else 70, _inputs_of(kernel, 24)
         case = _case(chain, rows, k, columns * states - less, dtype)
         case.check(case.run("cuda", simplify="none"), f"{kernel} with {states} states")
 
@@ -589,10 +600,14 @@ def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.Monke
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     monkeypatch.setenv(FORCE, kernel)
     rng = np.random.default_rng(0)
-    rows, k = 13008, _IN_PARTS.get(kernel, 8)
-    n = 10_000 if kernel.endswith(("320x128", "136x128")) else 16592  # which have no more states
+    rows, k = 13008, _inputs_of(kernel, 8)
+    n, reduction = 16592, "logsumexp"
+    if kernel.endswith(("320x128", "272x128", "136x128")):
+        n = 10_000  # which have no more states
+    if "answers" in kernel:
+        n, reduction = n // 2, "max"
     data = Data(rng.normal(size=(rows, k)), rng.normal(size=(n, k)) / np.sqrt(8), rng.normal(size=n))
-    case = make_case("linear | logsumexp", data, dtype="bfloat16", x_dtype="bfloat16")
+    case = make_case(f"linear | {reduction}", data, dtype="bfloat16", x_dtype="bfloat16")
     some = replace(case, x=case.x[::271])
     expected = some.expected("cuda")
     x = DeviceArray(case.x)

@@ -3,5 +3,5 @@
 #include "sm90/turned_launch.cuh"
 
 cudaError_t rfi_cuda_fold_sm90_turned_eighths(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::turned::launch_rows<8>(*fold, stream);
+    return hopper::turned::launch_rows<8, false>(*fold, stream);
 }

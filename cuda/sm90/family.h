@@ -23,29 +23,42 @@ static int runs_hopper_192(const rfi_cuda_problem *p, const rfi_cuda_figures *f)
     return runs_hopper(p, f) && p->w_terms <= 1 && p->x_terms <= 1 && !in_tf32(p) && p->reduction && !p->alike;
 }
 
-/* 16-bit values as they are stored. A kernel behind it merges the states of all columns. */
-static int runs_hopper_turned(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && !p->w_terms && !p->x_terms && p->reduction && !p->batch_invariant &&
-        p->batch <= RFI_TURNED_STATES / ceil_div(p->out_features, STATE_COLUMNS);
-}
-
-/* W in blocks, which go in pairs, has stages of zeros behind K for the last of so many parts as well. */
-static int runs_hopper_parts(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int parts) {
-    return runs_hopper_turned(p, f) && (ceil_div(p->in_features, 64) + 1) / 2 * 2 % parts == 0;
-}
-static int runs_hopper_quarters(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_parts(p, f, 4);
-}
-static int runs_hopper_eighths(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_parts(p, f, 8);
-}
-
 static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
 }
 
 static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_SEARCH_STATES;
+}
+
+/* 16-bit values as they are stored. A kernel behind it merges the states of all columns, of which those of several
+ * results are twice as large. */
+static int are_turned(const rfi_cuda_problem *p, int64_t most_states) {
+    return !p->w_terms && !p->x_terms && p->reduction && !p->batch_invariant &&
+        p->batch <= most_states / ceil_div(p->out_features, STATE_COLUMNS);
+}
+static int runs_hopper_turned(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && are_turned(p, RFI_TURNED_STATES);
+}
+static int runs_hopper_turned_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return (runs_hopper_answers(p, f) || runs_hopper_searches(p, f)) && are_turned(p, RFI_TURNED_STATES / 2);
+}
+
+/* W in blocks, which go in pairs, has stages of zeros behind K for the last of so many parts as well. */
+static int has_parts(const rfi_cuda_problem *p, int parts) {
+    return (ceil_div(p->in_features, 64) + 1) / 2 * 2 % parts == 0;
+}
+static int runs_hopper_quarters(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned(p, f) && has_parts(p, 4);
+}
+static int runs_hopper_eighths(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned(p, f) && has_parts(p, 8);
+}
+static int runs_hopper_quarters_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned_answers(p, f) && has_parts(p, 4);
+}
+static int runs_hopper_eighths_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned_answers(p, f) && has_parts(p, 8);
 }
 
 /* Three terms of x are three times as wide. */
@@ -79,16 +92,27 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
 static const family HOPPER_256 = {
     HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -3e-6};
-static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64};
+static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.5, .single_start = 4.9e-6,
+    .single_fold = 0.7, .single_joins = 1};
+static const family HOPPER_ANSWERS_256 = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.27,
+    .single_start = 3.6e-6, .single_fold = 7.3, .single_joins = 1};
 static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
 static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1
-static const family HOPPER_TURNED = {TURNED, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
-static const family HOPPER_TURNED_HALVES = {TURNED, .of_cluster = 2, .start = 1.5e-6};
-static const family HOPPER_TURNED_QUARTERS = {TURNED, .of_cluster = 4, .start = 1.4e-6};
-static const family HOPPER_TURNED_EIGHTHS = {TURNED, .of_cluster = 8, .start = -1.6e-6};
+#define TURNED_PAIRS TURNED, .memory = 1.2
+#define TURNED_ANSWERS TURNED, .memory = 0.93
+static const family HOPPER_TURNED = {TURNED_PAIRS, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
+static const family HOPPER_TURNED_HALVES = {TURNED_PAIRS, .of_cluster = 2, .start = 1.5e-6};
+static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = 1.4e-6};
+static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -1.6e-6};
+static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 2.2e-6};
+static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 3.1e-6};
+static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = -1.9e-6};
+static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = -0.8e-6};
+#undef TURNED_PAIRS
+#undef TURNED_ANSWERS
 #undef TURNED
 static const family HOPPER_SMALL = {.unit = WARPGROUP16,
     .terms = 1,
@@ -99,5 +123,15 @@ static const family HOPPER_SMALL = {.unit = WARPGROUP16,
     .start = 2e-6,
     .single_start = -2.5e-6,
     .single_fold = 5};
+static const family HOPPER_ANSWERS_SMALL = {.unit = WARPGROUP16,
+    .terms = 1,
+    .irregular = 1,
+    .promotes = 1,
+    .least_rows = 8,
+    .shares = 1,
+    .start = 2e-6,
+    .single_start = 1e-6,
+    .single_fold = 0.5,
+    .single_joins = 1};
 
 #endif

@@ -3,8 +3,8 @@
 #include "sm90/turned_launch.cuh"
 
 cudaError_t rfi_cuda_fold_sm90_turned(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::turned::launch_rows<1>(*fold, stream);
+    return hopper::turned::launch_rows<1, false>(*fold, stream);
 }
 cudaError_t rfi_cuda_fold_sm90_turned_halves(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::turned::launch_rows<2>(*fold, stream);
+    return hopper::turned::launch_rows<2, false>(*fold, stream);
 }

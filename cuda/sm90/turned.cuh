@@ -34,6 +34,7 @@ constexpr int W_BYTES = FEATURES * ROW;
 constexpr int RING_BYTES = 210 * 1024;        /* at most */
 constexpr int TILE_BARRIER = 1;               /* by name, of all consumers */
 constexpr int COPIED_BARRIER = 2;             /* of these and the warp that rehearses: the parameters are copied */
+constexpr int TURN_BARRIER = 3;               /* and 4: it is the turn of a warpgroup: see add_stages */
 constexpr int EIGHT_BYTES = 8 * FEATURES * 4; /* of the sums of eight rows */
 
 struct Parameters {
@@ -46,15 +47,17 @@ struct Parameters {
     rfi_cuda_fold fold;
 };
 
-/* PARTS products of NT rows each. More than two blocks of a cluster share out K, of two p.halves says whether. */
-template <bool BF16_, int NT_, int PARTS_, int CLUSTER_> struct Config {
-    static constexpr bool BF16 = BF16_, TF32 = false;
+/* PARTS products of NT rows each. More than two blocks of a cluster share out K, of two p.halves says whether. ANSWERS:
+ * for states of rfi_answers, which a single logit shows in. */
+template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct Config {
+    static constexpr bool BF16 = BF16_, TF32 = false, ANSWERS = ANSWERS_;
     static constexpr int CLUSTER = CLUSTER_;
     static constexpr bool BY_ROWS = CLUSTER > 2;                      /* what a block finishes */
     static constexpr int NT = NT_, PARTS = PARTS_, ROWS = NT * PARTS; /* of a group at most: what lies in the place of
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
     static constexpr int SUMS = NT / 2;                                  /* of a thread and a product */
+    static constexpr bool IN_TURN = ANSWERS && ROWS > 80;                /* see add_stages */
     static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
     static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
     /* BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
@@ -184,7 +187,60 @@ template <class C> __device__ __forceinline__ void release(const Parameters &p, 
         mbarrier_arrive_remote(sh.empty + 8 * slot, lane);
 }
 
-/* The sums of a tile over this block's share of K, added by the tensor cores. */
+/* Nobody uses sums before the wait for them. */
+template <int N> __device__ __forceinline__ void hold(float (&sums)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+/* The first warpgroup begins, and is the last to be told that it is its turn. */
+template <class C> __device__ __forceinline__ void begin_turns(int warpgroup) {
+    if (C::IN_TURN && warpgroup) barrier_arrive(TURN_BARRIER, CONSUMER_THREADS);
+}
+template <class C> __device__ __forceinline__ void end_turns(int warpgroup) {
+    if (C::IN_TURN && !warpgroup) barrier_sync(TURN_BARRIER, CONSUMER_THREADS);
+}
+
+/* What the tensor cores add up of STAGES stages, a product after the other, added to the sums in float32, with what
+ * they cut off of it on average. The warpgroups take turns with the tensor cores: both at once would add at once, too,
+ * while nothing is multiplied. */
+template <class C, int STAGES> __device__ __forceinline__ void add_stages(float (&total)[C::PARTS][C::SUMS],
+    const Parameters &p, const Shared &sh, Ring &ring, int rank, int warpgroup, uint64_t w0, uint64_t x0,
+    float regain) {
+    int slots[STAGES];
+#pragma unroll
+    for (int part = 0; part < C::PARTS; part++) {
+        float sums[C::SUMS];
+        if (C::IN_TURN) barrier_sync(TURN_BARRIER + warpgroup, CONSUMER_THREADS);
+#pragma unroll
+        for (int i = 0; i < STAGES; i++) {
+            if (part == 0) {
+                mbarrier_wait(sh.full + 8 * ring.slot, ring.round & 1);
+                slots[i] = ring.slot;
+                ring.advance<C>();
+            }
+            const uint64_t at = (uint64_t)slots[i] * (C::STAGE >> 4);
+            wgmma_fence();
+#pragma unroll
+            for (int s = 0; s < K / 16; s++)
+                multiply<C>(sums, w0 + at + s * (32 >> 4), x0 + at + s * (32 >> 4) + part * (C::NT * ROW >> 4), i || s);
+            wgmma_commit();
+        }
+        if (C::IN_TURN) barrier_arrive(TURN_BARRIER + (warpgroup ^ 1), CONSUMER_THREADS);
+        if (STAGES > 1 && part == C::PARTS - 1) {
+            wgmma_wait<1>();
+            release<C>(p, sh, slots[0], rank);
+        }
+        wgmma_wait<0>();
+        if (part == C::PARTS - 1) release<C>(p, sh, slots[STAGES - 1], rank);
+        hold(sums);
+#pragma unroll
+        for (int i = 0; i < C::SUMS; i++) total[part][i] = fmaf(sums[i], regain, total[part][i]);
+    }
+}
+
+/* The sums of a tile over this block's share of K: added by the tensor cores, or, where a single logit shows, by parts
+ * of RFI_SM90_PART columns. */
 template <class C> __device__ __forceinline__ void sum_products(
     float (&total)[C::PARTS][C::SUMS], const Parameters &p, const Shared &sh, Ring &ring, int rank, int warpgroup) {
     const uint64_t w0 = wgmma_descriptor<ROW>(sh.ring + warpgroup * HALF * ROW),
@@ -193,6 +249,15 @@ template <class C> __device__ __forceinline__ void sum_products(
     for (int part = 0; part < C::PARTS; part++)
 #pragma unroll
         for (int i = 0; i < C::SUMS; i++) total[part][i] = 0;
+    if constexpr (C::ANSWERS) {
+        constexpr int STAGES = RFI_SM90_PART / K;
+        static_assert(STAGES == 2, "the last of an odd number by itself");
+        const float regain = p.fold.product.regain;
+        for (int k = STAGES; k <= p.stages; k += STAGES)
+            add_stages<C, STAGES>(total, p, sh, ring, rank, warpgroup, w0, x0, regain);
+        if (p.stages % STAGES) add_stages<C, 1>(total, p, sh, ring, rank, warpgroup, w0, x0, regain);
+        return;
+    }
     int previous = 0;
     for (int k = 0; k < p.stages; k++) {
         mbarrier_wait(sh.full + 8 * ring.slot, ring.round & 1);
@@ -213,10 +278,7 @@ template <class C> __device__ __forceinline__ void sum_products(
     wgmma_wait<0>();
     release<C>(p, sh, previous, rank);
 #pragma unroll
-    for (int part = 0; part < C::PARTS; part++)
-#pragma unroll
-        for (int i = 0; i < C::SUMS; i++)
-            asm volatile("" : "+f"(total[part][i])::"memory"); /* no use before the wait */
+    for (int part = 0; part < C::PARTS; part++) hold(total[part]);
 }
 
 /* Sum i of a thread and a product lies in row i / 4 * 8 + i % 2 of those behind the first, feature i / 2 % 2 * 8. */
@@ -332,6 +394,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
     copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
     barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
     rfi_wait_for_previous();
+    begin_turns<C>(warpgroup);
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int turn = walk.count & 1;
         const int64_t group_row = (int64_t)walk.group(p) * p.group_rows, row0 = group_row + share.first * 8,
@@ -352,6 +415,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
         if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.folded, threadIdx.x);
     }
+    end_turns<C>(warpgroup);
 }
 
 } // namespace by_rows
@@ -364,6 +428,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
     Ring ring = {0, 0};
     copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
     rfi_wait_for_previous();
+    begin_turns<C>(warpgroup);
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int turn = walk.count & 1;
         const int64_t row0 = (int64_t)walk.group(p) * p.group_rows,
@@ -389,10 +454,14 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
         if (threadIdx.x == 0) mbarrier_arrive_remote(sh.folded, rank ^ 1);
     }
+    end_turns<C>(warpgroup);
 }
 
 template <class C>
 __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_constant__ Parameters p) {
+    if constexpr (C::ANSWERS) {
+        if (!rfi_is_wanted(p.fold.schedule)) return;
+    }
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], folded, drained, arrived;
     __shared__ rfi_cuda_fold fold;

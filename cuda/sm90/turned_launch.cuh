@@ -41,25 +41,25 @@ template <class C, int PARTS> cudaError_t launch(const rfi_cuda_fold &f, int64_t
     return error ? error : finish_apart(f, 0, (int)rfi_tiles(f.product.out_features, RFI_FOLD_COLUMNS), stream);
 }
 
-template <int PARTS, int NT, int PRODUCTS>
+template <int PARTS, bool ANSWERS, int NT, int PRODUCTS>
 cudaError_t launch_for(const rfi_cuda_fold &f, int64_t groups, cudaStream_t stream) {
     constexpr int CLUSTER = PARTS > 1 ? PARTS : 2;
-    return f.product.w.dtype == RF_BFLOAT16 ? launch<Config<true, NT, PRODUCTS, CLUSTER>, PARTS>(f, groups, stream)
-                                            : launch<Config<false, NT, PRODUCTS, CLUSTER>, PARTS>(f, groups, stream);
-}
-
-template <int PARTS> int64_t groups_of(const rfi_cuda_product &of) {
-    return rfi_turned_groups(of.batch, of.out_features, of.depth, PARTS);
+    return f.product.w.dtype == RF_BFLOAT16
+        ? launch<Config<true, NT, PRODUCTS, CLUSTER, ANSWERS>, PARTS>(f, groups, stream)
+        : launch<Config<false, NT, PRODUCTS, CLUSTER, ANSWERS>, PARTS>(f, groups, stream);
 }
 
 /* Of more than two parts of K the low tiles alone are compiled: see rfi_turned_groups. */
-template <int PARTS> cudaError_t launch_rows(const rfi_cuda_fold &f, cudaStream_t stream) {
-    const int64_t groups = groups_of<PARTS>(f.product);
-    const int height = rfi_turned_height(f.product.batch, groups);
+template <int PARTS, bool ANSWERS> cudaError_t launch_rows(const rfi_cuda_fold &f, cudaStream_t stream) {
+    const rfi_cuda_product &of = f.product;
+    const int64_t groups = rfi_turned_groups(of.batch, of.out_features, of.depth, PARTS, ANSWERS);
+    const int height = rfi_turned_height(of.batch, groups);
 #define HEIGHT(width, products) \
-    case width *products: return launch_for<PARTS, width, products>(f, groups, stream);
+    case width *products: return launch_for<PARTS, ANSWERS, width, products>(f, groups, stream);
     switch (height) { RFI_TURNED_LOW(HEIGHT) }
-    if constexpr (PARTS <= 2) {
+    if constexpr (PARTS <= 2 && ANSWERS) {
+        switch (height) { RFI_TURNED_ANSWERS_HIGH(HEIGHT) }
+    } else if constexpr (PARTS <= 2) {
         switch (height) { RFI_TURNED_HIGH(HEIGHT) }
     }
 #undef HEIGHT

@@ -343,8 +343,10 @@ static void test_merged_behind(void) {
             CHECK(is(&c, kernels[i].name) && c.apart == (few || !more), "%s with %d columns more: %d", c.name, more,
                 c.apart);
             p.states = RFI_CUDA_ANSWER_STATES;
-            c = choose(&p, &hopper, -1);
-            CHECK(!c.apart, "several results by %s are merged behind it", c.name);
+            c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_answers_64x128"));
+            CHECK(is(&c, "hopper_answers_64x128") && !c.apart, "several results by %s are merged behind it", c.name);
+            c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_answers_272x128"));
+            CHECK(is(&c, "hopper_answers_272x128") && c.apart, "several results by %s are not", c.name);
         }
 }
 
@@ -361,43 +363,58 @@ static void test_groups_of_rows(void) {
         {160, 4096, 4096, 2, 2, 80}};
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const int64_t groups =
-            rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].depth, expected[i].parts);
+            rfi_turned_groups(expected[i].batch, expected[i].columns, expected[i].depth, expected[i].parts, 0);
         const int height = rfi_turned_height(expected[i].batch, groups);
         CHECK(groups == expected[i].groups && height == expected[i].height, "%lld rows of %lld columns: %lld of %d",
             (long long)expected[i].batch, (long long)expected[i].columns, (long long)groups, height);
     }
     for (int64_t batch = 1; batch < 5000; batch += 7)
         for (int64_t columns = 1; columns < 140000; columns = columns * 3 / 2 + 100)
-            for (int parts = 1; parts <= 8; parts *= 2) {
-                const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, parts);
-                CHECK(rfi_turned_height(batch, groups) * groups >= batch && groups <= batch, "%lld rows in %lld groups",
+            for (int form = 0; form < 8; form++) {
+                const int parts = 1 << form / 2, answers = form % 2;
+                const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, parts, answers);
+                const int height = rfi_turned_height(batch, groups);
+                CHECK(height * groups >= batch && groups <= batch, "%lld rows in %lld groups", (long long)batch,
+                    (long long)groups);
+                CHECK(!answers || height <= RFI_TURNED_ANSWERS_ROWS, "%lld rows in %lld groups of several results",
                     (long long)batch, (long long)groups);
             }
     /* The GPU tests take each height by as many columns (test_groups_of_rows). */
-#define RFI_ALONE(height, most)                                                   \
-    for (int parts = 1; parts <= (most); parts *= 2)                              \
-        for (int64_t depth = 64; depth <= 385; depth += depth < 200 ? 136 : 185)  \
-            CHECK(rfi_turned_groups(height, 33000 + (height), depth, parts) == 1, \
+#define RFI_ALONE(height, most, answers)                                                   \
+    for (int parts = 1; parts <= (most); parts *= 2)                                       \
+        for (int64_t depth = 64; depth <= 385; depth += depth < 200 ? 136 : 185)           \
+            CHECK(rfi_turned_groups(height, 33000 + (height), depth, parts, answers) == 1, \
                 "%d rows are in several groups of %d parts", height, parts);
-#define RFI_LOW(width, products) RFI_ALONE((width) * (products), 8)
-#define RFI_HIGH(width, products) RFI_ALONE((width) * (products), 2)
+#define RFI_LOW(width, products) RFI_ALONE((width) * (products), 8, 0) RFI_ALONE((width) * (products), 8, 1)
+#define RFI_HIGH(width, products) RFI_ALONE((width) * (products), 2, 0)
+#define RFI_ANSWERS_HIGH(width, products) RFI_ALONE((width) * (products), 2, 1)
     RFI_TURNED_LOW(RFI_LOW)
     RFI_TURNED_HIGH(RFI_HIGH)
+    RFI_TURNED_ANSWERS_HIGH(RFI_ANSWERS_HIGH)
 #undef RFI_ALONE
 #undef RFI_LOW
 #undef RFI_HIGH
-    const int kernel = rfi_cuda_kernel_find("hopper_320x128");
-    for (int64_t columns = 64; columns < 200000; columns *= 2) {
-        rfi_cuda_problem p =
-            problem_of(RFI_TURNED_STATES / (columns / 64), 64, columns, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
-        rfi_cuda_choice c = choose(&p, &hopper, kernel);
-        CHECK(is(&c, "hopper_320x128"), "%lld rows of %lld columns by %s", (long long)p.batch, (long long)columns,
-            c.name);
-        p.batch++;
-        c = choose(&p, &hopper, kernel);
-        CHECK(!is(&c, "hopper_320x128"), "%lld rows of %lld columns have too many states", (long long)p.batch,
-            (long long)columns);
-    }
+#undef RFI_ANSWERS_HIGH
+    static const struct {
+        const char *name;
+        rfi_cuda_states states;
+        int64_t most;
+    } limits[] = {{"hopper_320x128", RFI_CUDA_PAIRS, RFI_TURNED_STATES},
+        {"hopper_answers_272x128", RFI_CUDA_ANSWER_STATES, RFI_TURNED_STATES / 2}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        for (int64_t columns = 64; columns < 200000; columns *= 2) {
+            const int kernel = rfi_cuda_kernel_find(limits[i].name);
+            rfi_cuda_problem p =
+                problem_of(limits[i].most / (columns / 64), 64, columns, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+            p.states = limits[i].states;
+            rfi_cuda_choice c = choose(&p, &hopper, kernel);
+            CHECK(is(&c, limits[i].name), "%lld rows of %lld columns by %s", (long long)p.batch, (long long)columns,
+                c.name);
+            p.batch++;
+            c = choose(&p, &hopper, kernel);
+            CHECK(!is(&c, limits[i].name), "%lld rows of %lld columns have too many states", (long long)p.batch,
+                (long long)columns);
+        }
 }
 
 /* Where another kernel was measured to take 1.3 times as long and more. */
@@ -477,10 +494,30 @@ static void test_measured(void) {
         CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
             (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
     }
-    rfi_cuda_problem several = problem_of(256, 8192, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
-    several.states = RFI_CUDA_ANSWER_STATES;
-    const rfi_cuda_choice c = choose(&several, &hopper, -1);
-    CHECK(is(&c, "hopper_answers_64x128"), "256 rows of several results take %s", c.name);
+    static const struct {
+        rfi_cuda_states states;
+        int64_t batch, k, n;
+        const char *kernel;
+    } several[] = {
+        {RFI_CUDA_ANSWER_STATES, 1, 8192, 8192, "hopper_answers_small"},
+        {RFI_CUDA_ANSWER_STATES, 65, 8192, 8192, "hopper_answers_halves_272x128"},
+        {RFI_CUDA_ANSWER_STATES, 256, 8192, 8192, "hopper_answers_halves_272x128"},
+        {RFI_CUDA_ANSWER_STATES, 1024, 8192, 8192, "hopper_answers_128x256"},
+        {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},
+        {RFI_CUDA_ANSWER_STATES, 257, 4096, 1024, "hopper_answers_quarters_136x128"},
+        {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_272x128"},
+        {RFI_CUDA_SEARCH_STATES, 257, 8192, 8192, "hopper_answers_halves_272x128"},
+        {RFI_CUDA_SEARCH_STATES, 512, 4096, 4096, "hopper_searches_128x256"}, /* all columns stored in one pass */
+    };
+    for (size_t i = 0; i < sizeof several / sizeof *several; i++) {
+        rfi_cuda_problem p =
+            problem_of(several[i].batch, several[i].k, several[i].n, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+        p.states = several[i].states;
+        p.w_panel = rfi_cuda_weight_panel(&p, &hopper, -1);
+        const rfi_cuda_choice c = choose(&p, &hopper, -1);
+        CHECK(is(&c, several[i].kernel), "several results of %lld x %lld -> %lld take %s, not %s", (long long)p.batch,
+            (long long)p.in_features, (long long)p.out_features, c.name, several[i].kernel);
+    }
 }
 #endif
 
