@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "sizes.h"
+#include "turned.h"
 
 /* Operations a clock and multiprocessor, a multiply-add counted as two: dense binary16 matrix instructions with float32
  * sums, as mma.sync reaches them, float32 and float64. From NVIDIA's architecture white papers; on 9.0 mma.sync reaches

@@ -447,6 +447,7 @@ cudaError_t rfi_cuda_fold_sm90_128x256(const rfi_cuda_fold *fold, cudaStream_t s
 cudaError_t rfi_cuda_fold_sm90_128x192(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_turned_thirds(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_quarters(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_eighths(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
@@ -467,6 +468,7 @@ cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStr
 
 cudaError_t rfi_cuda_fold_sm90_turned_answers(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_turned_answers_thirds(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_quarters(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_eighths(const rfi_cuda_fold *fold, cudaStream_t stream);
 

@@ -30,6 +30,7 @@ cuda_sm90_cu = \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
 	cuda/sm90/answers_turned.cu \
+	cuda/sm90/answers_thirds.cu \
 	cuda/sm90/answers_quarters.cu \
 	cuda/sm90/answers_eighths.cu \
 	cuda/sm90/asked.cu \
@@ -44,6 +45,7 @@ cuda_sm90_cu = \
 	cuda/sm90/searches_64x128.cu \
 	cuda/sm90/stores.cu \
 	cuda/sm90/small.cu \
+	cuda/sm90/thirds.cu \
 	cuda/sm90/quarters.cu \
 	cuda/sm90/eighths.cu \
 	cuda/sm90/turned.cu
@@ -59,6 +61,7 @@ cuda_h = \
 	cuda/prepared.h \
 	cuda/run.h \
 	cuda/shards.h \
+	cuda/turned.h \
 	cuda/common/clear.cuh \
 	cuda/common/epilogue.cuh \
 	cuda/common/irregular_infinities.cuh \

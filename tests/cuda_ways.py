@@ -19,7 +19,7 @@ TERMS = [
     for name in KERNELS
     if name.startswith(("mma", "hopper"))
     and not name.startswith(("hopper_answers", "hopper_searches", "mma_f64"))
-    and not name.endswith(("_320x128", "_136x128"))
+    and not name.endswith(("_320x128", "_thirds_256x128", "_136x128"))
     and name not in _WITHOUT_TERMS
 ]
 K, N = 1056, 200

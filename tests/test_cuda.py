@@ -147,16 +147,18 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
 @pytest.mark.parametrize(
     "kernel, k",
     [(name, k) for name in ("320x128", "halves_320x128") for k in (1, 64, 200, 2100)]
+    + [("thirds_256x128", k) for k in (129, 300, 2100, 2040)]
     + [("quarters_136x128", k) for k in (129, 200, 2040)]
     + [("eighths_136x128", k) for k in (385, 456, 2040)]
     + [(name, k) for name in ("answers_272x128", "answers_halves_272x128") for k in (1, 64, 200, 2100)]
+    + [("answers_thirds_256x128", k) for k in (129, 300, 2100, 2040)]
     + [("answers_quarters_136x128", k) for k in (129, 200, 2040)]
     + [("answers_eighths_136x128", k) for k in (385, 456, 2040)],
 )
 def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each height of a tile, one row, boxes of unequal height, groups of which the last has fewer; a tile a block and
-    several; features that fill no tile and no pair of tiles; an odd number of stages of K and an even one; W in blocks
-    and as it is lent; the same bits every time.
+    several; features that fill no tile and no pair of tiles; an odd number of stages of K and an even one, and fewer in
+    the last third; W in blocks and as it is lent; the same bits every time.
     """
     kernel, reduction = f"hopper_{kernel}", "max" if "answers" in kernel else "logsumexp"
     monkeypatch.setenv(FORCE, kernel)
@@ -212,8 +214,8 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
 
 
 def _inputs_of(kernel: str, others: int) -> int:
-    """A stage of each part of K, where it is in quarters or eighths."""
-    return 200 if "quarters" in kernel else 400 if "eighths" in kernel else others
+    """A stage of each part of K, where it is in thirds, quarters or eighths."""
+    return {"thirds": 150, "quarters": 200, "eighths": 400}.get(f"_{kernel}".split("_")[-2], others)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +227,12 @@ def _inputs_of(kernel: str, others: int) -> int:
         ("halves_128x128", 128),
         ("320x128", 64),
         ("halves_320x128", 64),
+        ("thirds_256x128", 64),
         ("quarters_136x128", 64),
         ("eighths_136x128", 64),
         ("answers_272x128", 64),
         ("answers_halves_272x128", 64),
+        ("answers_thirds_256x128", 64),
         ("answers_quarters_136x128", 64),
         ("answers_eighths_136x128", 64),
         ("64x128", 64),
@@ -602,7 +606,7 @@ def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.Monke
     rng = np.random.default_rng(0)
     rows, k = 13008, _inputs_of(kernel, 8)
     n, reduction = 16592, "logsumexp"
-    if kernel.endswith(("320x128", "272x128", "136x128")):
+    if kernel.endswith(("320x128", "272x128", "thirds_256x128", "136x128")):
         n = 10_000  # which have no more states
     if "answers" in kernel:
         n, reduction = n // 2, "max"

@@ -61,6 +61,18 @@ static int runs_hopper_eighths_answers(const rfi_cuda_problem *p, const rfi_cuda
     return runs_hopper_turned_answers(p, f) && has_parts(p, 8);
 }
 
+/* The last has what stages the others leave, one at least. */
+static int has_thirds(const rfi_cuda_problem *p) {
+    const int64_t stages = ceil_div(p->in_features, 64);
+    return 2 * ceil_div(stages, 3) < stages;
+}
+static int runs_hopper_thirds(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned(p, f) && has_thirds(p);
+}
+static int runs_hopper_thirds_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned_answers(p, f) && has_thirds(p);
+}
+
 /* Three terms of x are three times as wide. */
 static int is_small(const rfi_cuda_problem *p) {
     return !in_tf32(p) && p->batch <= (p->x_terms == 3 ? 32 : 64) && !p->batch_invariant;
@@ -105,10 +117,12 @@ static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.
 #define TURNED_ANSWERS TURNED, .memory = 0.93
 static const family HOPPER_TURNED = {TURNED_PAIRS, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
 static const family HOPPER_TURNED_HALVES = {TURNED_PAIRS, .of_cluster = 2, .start = 1.5e-6};
+static const family HOPPER_TURNED_THIRDS = {TURNED_PAIRS, .of_cluster = 3, .start = 1e-6};
 static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = 1.4e-6};
 static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -1.6e-6};
 static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 2.2e-6};
 static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 3.1e-6};
+static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = -0.1e-6};
 static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = -1.9e-6};
 static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = -0.8e-6};
 #undef TURNED_PAIRS

@@ -21,6 +21,7 @@
 
 #include "common/epilogue.cuh"
 #include "sm90/fold.cuh"
+#include "turned.h"
 
 namespace hopper {
 namespace turned {
@@ -42,6 +43,7 @@ struct Parameters {
     int32_t box_rows[BOXES];    /* whole eights in the first of two; 0: there is none */
     int32_t group_rows, groups; /* of the batch */
     int32_t stages, tiles;      /* of K, of a block; of features */
+    int32_t last_stages;        /* of the last, UNEVEN */
     int32_t halves;             /* the blocks of a cluster share out K */
     int64_t w_panel;            /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
@@ -60,10 +62,12 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
     static constexpr bool IN_TURN = ANSWERS && ROWS > 80;                /* see add_stages */
     static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
     static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
-    /* BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
-    static constexpr int RAISED = BY_ROWS ? 176 : 240, LOWERED = BY_ROWS ? 152 : 24;
+    static constexpr bool UNEVEN = CLUSTER == 3;                         /* the last block may have fewer stages */
+    /* With low tiles BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
+    static constexpr bool REHEARSES = BY_ROWS && ROWS <= RFI_TURNED_LOW_ROWS;
+    static constexpr int RAISED = REHEARSES ? 176 : 240, LOWERED = REHEARSES ? 152 : 24;
     static constexpr int FOLDED = /* rows of a lane at once: then the warps have one turn with a tile, or few */
-        BY_ROWS       ? (MOST_EIGHTS + 1) / 2
+        BY_ROWS       ? MOST_EIGHTS > 10 ? 5 : (MOST_EIGHTS + 1) / 2
         : ROWS <= 64  ? 2
         : ROWS <= 96  ? 3
         : ROWS <= 128 ? 4
@@ -114,27 +118,31 @@ struct Ring {
     }
 };
 
-/* This block's first stage of K. All parts have as many, of which those behind K are all zeros: what
- * differs between the blocks the compiler takes for different within a warp, and does not count in uniform registers.
- */
+/* This block's first stage of K, and how many it has. All parts have as many, of which those behind K are all zeros:
+ * what differs between the blocks the compiler takes for different within a warp, and does not count in uniform
+ * registers, but where a shuffle says that it does not, UNEVEN: W need not go on behind K for so many parts. */
 template <class C> __device__ __forceinline__ int first_stage(const Parameters &p, int rank) {
     return C::BY_ROWS || p.halves ? rank * p.stages : 0;
+}
+
+template <class C> __device__ __forceinline__ int stages_of(const Parameters &p, int rank) {
+    return C::UNEVEN ? __shfl_sync(~0u, rank == C::CLUSTER - 1 ? p.last_stages : p.stages, 0) : p.stages;
 }
 
 /* The threads that drive copies have no time to lose: what a stage is loaded from is counted on, not computed anew. One
  * of them loads W: `ahead`, what the ring takes of the first tile, and then the rest. A block without features loads
  * another's. */
 template <class C>
-__device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh, int rank, bool ahead) {
+__device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh, int rank, int stages, bool ahead) {
     constexpr int BLOCKS = FEATURES / RFI_BLOCK_ROWS, BLOCK = RFI_BLOCK_ROWS * ROW;
     const rfi_cuda_product &f = p.fold.product;
     const uint64_t policy = policy_of(p.groups == 1);
-    const int fetched = min(p.stages, C::STAGES);
+    const int fetched = min(stages, C::STAGES);
     Ring ring = {0, 0};
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int tile = min(walk.template tile<C>(p, rank), p.tiles - 1),
                   skipped = !ahead && !walk.count ? fetched : 0, first = first_stage<C>(p, rank) + skipped,
-                  end = first_stage<C>(p, rank) + (ahead ? fetched : p.stages);
+                  end = first_stage<C>(p, rank) + (ahead ? fetched : stages);
         const uint32_t bytes =
             p.w_panel ? min(BLOCKS, (int)(f.w.ld / RFI_BLOCK_ROWS) - tile * BLOCKS) * BLOCK : W_BYTES;
         const char *from = (const char *)f.w.data + (int64_t)tile * W_BYTES + first * p.w_panel;
@@ -154,9 +162,9 @@ __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh,
 
 /* Another x: all of a group's rows, or SHARED, this block's box for both. */
 template <class C, bool SHARED>
-__device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh, int rank) {
+__device__ __forceinline__ void produce_x(const Parameters &p, const Shared &sh, int rank, int stages) {
     const int bytes = (p.box_rows[0] + p.box_rows[1]) * ROW, box = SHARED ? rank : 0, before = box * p.box_rows[0],
-              second = SHARED ? 0 : p.box_rows[1], first = first_stage<C>(p, rank) * K, end = first + p.stages * K;
+              second = SHARED ? 0 : p.box_rows[1], first = first_stage<C>(p, rank) * K, end = first + stages * K;
     const Address to = sh.ring + W_BYTES + before * ROW;
     const bool loads = p.box_rows[box];
     Ring ring = {0, 0};
@@ -241,8 +249,8 @@ template <class C, int STAGES> __device__ __forceinline__ void add_stages(float 
 
 /* The sums of a tile over this block's share of K: added by the tensor cores, or, where a single logit shows, by parts
  * of RFI_SM90_PART columns. */
-template <class C> __device__ __forceinline__ void sum_products(
-    float (&total)[C::PARTS][C::SUMS], const Parameters &p, const Shared &sh, Ring &ring, int rank, int warpgroup) {
+template <class C> __device__ __forceinline__ void sum_products(float (&total)[C::PARTS][C::SUMS], const Parameters &p,
+    const Shared &sh, Ring &ring, int rank, int stages, int warpgroup) {
     const uint64_t w0 = wgmma_descriptor<ROW>(sh.ring + warpgroup * HALF * ROW),
                    x0 = wgmma_descriptor<ROW>(sh.ring + W_BYTES);
 #pragma unroll
@@ -253,13 +261,13 @@ template <class C> __device__ __forceinline__ void sum_products(
         constexpr int STAGES = RFI_SM90_PART / K;
         static_assert(STAGES == 2, "the last of an odd number by itself");
         const float regain = p.fold.product.regain;
-        for (int k = STAGES; k <= p.stages; k += STAGES)
+        for (int k = STAGES; k <= stages; k += STAGES)
             add_stages<C, STAGES>(total, p, sh, ring, rank, warpgroup, w0, x0, regain);
-        if (p.stages % STAGES) add_stages<C, 1>(total, p, sh, ring, rank, warpgroup, w0, x0, regain);
+        if (stages % STAGES) add_stages<C, 1>(total, p, sh, ring, rank, warpgroup, w0, x0, regain);
         return;
     }
     int previous = 0;
-    for (int k = 0; k < p.stages; k++) {
+    for (int k = 0; k < stages; k++) {
         mbarrier_wait(sh.full + 8 * ring.slot, ring.round & 1);
         const uint64_t at = (uint64_t)ring.slot * (C::STAGE >> 4);
         wgmma_fence();
@@ -386,13 +394,13 @@ __device__ __forceinline__ void add_sent(float *tile, const Shared &sh, const Sh
 }
 
 template <class C>
-__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
+__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int stages, int warpgroup) {
     const rfi_cuda_product &f = p.fold.product;
     const Share share = share_of<C>(p, rank);
     float *const tile = sh.tile + C::SENT_BYTES / sizeof(float);
     Ring ring = {0, 0};
     copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
-    barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
+    if (C::REHEARSES) barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
     rfi_wait_for_previous();
     begin_turns<C>(warpgroup);
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
@@ -401,7 +409,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
                       end = min(f.batch, min(group_row + p.group_rows, row0 + share.count * 8));
         float total[C::PARTS][C::SUMS];
         if (threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::CLUSTER * share.count * EIGHT_BYTES);
-        sum_products<C>(total, p, sh, ring, rank, warpgroup);
+        sum_products<C>(total, p, sh, ring, rank, stages, warpgroup);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
         if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.drained, threadIdx.x);
         send_sums<C>(total, p, sh, rank, turn);
@@ -421,7 +429,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
 } // namespace by_rows
 
 template <class C>
-__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int warpgroup) {
+__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int stages, int warpgroup) {
     const rfi_cuda_product &f = p.fold.product;
     const bool halves = p.halves, sends = halves && warpgroup != rank;
     const int features = halves ? HALF : FEATURES, tile_ld = features + 4; /* see rfi_fold_tile */
@@ -435,7 +443,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
                       column0 = (int64_t)walk.template tile<C>(p, rank) * FEATURES + (halves ? rank * HALF : 0);
         float total[C::PARTS][C::SUMS];
         if (halves && threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::SENT_BYTES);
-        sum_products<C>(total, p, sh, ring, rank, warpgroup);
+        sum_products<C>(total, p, sh, ring, rank, stages, warpgroup);
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
         if (halves) {
             if (threadIdx.x == 0) mbarrier_arrive_remote(sh.drained, rank ^ 1);
@@ -471,7 +479,8 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
         shared_address(&drained), shared_address(&arrived), (float *)(raw + (ring - shared_address(raw))), &fold};
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
      */
-    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), rank = __shfl_sync(~0u, (int)cluster_rank(), 0);
+    const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), rank = __shfl_sync(~0u, (int)cluster_rank(), 0),
+              stages = stages_of<C>(p, rank);
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
         for (int i = 0; i < C::STAGES; i++) {
@@ -485,26 +494,26 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     }
     __syncthreads();
     constexpr int PRODUCER = CONSUMER_THREADS / 32;
-    if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, true);
+    if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, stages, true);
     __syncwarp();
     cluster_sync(); /* the barriers of all blocks are there */
     if (warp < PRODUCER) {
         registers_raise<C::RAISED>();
-        if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, rank, warp / 4);
-        else consume<C>(p, sh, rank, warp / 4);
+        if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, rank, stages, warp / 4);
+        else consume<C>(p, sh, rank, stages, warp / 4);
     } else {
         registers_lower<C::LOWERED>();
-        if (C::BY_ROWS && warp == PRODUCER + 2) {
+        if (C::REHEARSES && warp == PRODUCER + 2) {
             rehearsal.prepare();
             rfi_wait_for_previous();
             barrier_sync(COPIED_BARRIER, CONSUMER_THREADS + 32);
             rehearse_fold<C::FOLDED>(
                 *sh.fold, rehearsal, (int64_t)first_of<C>().template tile<C>(p, rank) * FEATURES, rfi_to_partials());
         }
-        if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, false);
+        if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, stages, false);
         if (warp == PRODUCER + 1 && elect_lane()) {
-            if (C::BY_ROWS || p.halves) produce_x<C, false>(p, sh, rank);
-            else produce_x<C, true>(p, sh, rank);
+            if (C::BY_ROWS || p.halves) produce_x<C, false>(p, sh, rank, stages);
+            else produce_x<C, true>(p, sh, rank, stages);
         }
     }
     __syncwarp();

@@ -20,6 +20,7 @@ template <int PARTS> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f, int
     p->box_rows[0] = min(PARTS > 1 ? MOST_BOX_ROWS : (p->group_rows + 15) / 16 * 8, p->group_rows);
     p->box_rows[1] = p->group_rows - p->box_rows[0];
     p->stages = (int32_t)((f.product.depth + PARTS * K - 1) / (PARTS * K));
+    p->last_stages = (int32_t)rfi_tiles(f.product.depth, K) - (PARTS - 1) * p->stages;
     p->tiles = (int32_t)rfi_tiles(f.product.out_features, FEATURES);
     p->halves = PARTS == 2;
     p->w_panel = f.product.w.panel ? f.product.w.ld * ROW : 0;
@@ -49,7 +50,6 @@ cudaError_t launch_for(const rfi_cuda_fold &f, int64_t groups, cudaStream_t stre
         : launch<Config<false, NT, PRODUCTS, CLUSTER, ANSWERS>, PARTS>(f, groups, stream);
 }
 
-/* Of more than two parts of K the low tiles alone are compiled: see rfi_turned_groups. */
 template <int PARTS, bool ANSWERS> cudaError_t launch_rows(const rfi_cuda_fold &f, cudaStream_t stream) {
     const rfi_cuda_product &of = f.product;
     const int64_t groups = rfi_turned_groups(of.batch, of.out_features, of.depth, PARTS, ANSWERS);
@@ -57,10 +57,19 @@ template <int PARTS, bool ANSWERS> cudaError_t launch_rows(const rfi_cuda_fold &
 #define HEIGHT(width, products) \
     case width *products: return launch_for<PARTS, ANSWERS, width, products>(f, groups, stream);
     switch (height) { RFI_TURNED_LOW(HEIGHT) }
-    if constexpr (PARTS <= 2 && ANSWERS) {
-        switch (height) { RFI_TURNED_ANSWERS_HIGH(HEIGHT) }
-    } else if constexpr (PARTS <= 2) {
-        switch (height) { RFI_TURNED_HIGH(HEIGHT) }
+    if constexpr (PARTS <= 3) {
+        if constexpr (ANSWERS) {
+            switch (height) { RFI_TURNED_ANSWERS_MIDDLE(HEIGHT) }
+        } else {
+            switch (height) { RFI_TURNED_MIDDLE(HEIGHT) }
+        }
+    }
+    if constexpr (PARTS <= 2) {
+        if constexpr (ANSWERS) {
+            switch (height) { RFI_TURNED_ANSWERS_HIGH(HEIGHT) }
+        } else {
+            switch (height) { RFI_TURNED_HIGH(HEIGHT) }
+        }
     }
 #undef HEIGHT
     return cudaErrorInvalidConfiguration;

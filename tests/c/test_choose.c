@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "../../cuda/choose.h"
+#include "../../cuda/turned.h"
 
 static const rfi_cuda_figures large = {"large", 8, 0, 108, 1.41e9, 1.94e12, 40 << 20, 163 << 10};
 static const rfi_cuda_figures hopper = {"hopper", 9, 0, 132, 1.98e9, 4.8e12, 50 << 20, 227 << 10};
@@ -370,30 +371,36 @@ static void test_groups_of_rows(void) {
     }
     for (int64_t batch = 1; batch < 5000; batch += 7)
         for (int64_t columns = 1; columns < 140000; columns = columns * 3 / 2 + 100)
-            for (int form = 0; form < 8; form++) {
-                const int parts = 1 << form / 2, answers = form % 2;
+            for (int form = 0; form < 10; form++) {
+                const int parts = form / 2 < 4 ? 1 + form / 2 : 8, answers = form % 2;
                 const int64_t groups = rfi_turned_groups(batch, columns, 1 + batch % 700 * 13, parts, answers);
                 const int height = rfi_turned_height(batch, groups);
                 CHECK(height * groups >= batch && groups <= batch, "%lld rows in %lld groups", (long long)batch,
                     (long long)groups);
-                CHECK(!answers || height <= RFI_TURNED_ANSWERS_ROWS, "%lld rows in %lld groups of several results",
-                    (long long)batch, (long long)groups);
+                CHECK(height <= rfi_turned_most_rows(parts, answers), "%lld rows in %lld groups are too high for %d",
+                    (long long)batch, (long long)groups, parts);
             }
     /* The GPU tests take each height by as many columns (test_groups_of_rows). */
 #define RFI_ALONE(height, most, answers)                                                   \
-    for (int parts = 1; parts <= (most); parts *= 2)                                       \
+    for (int parts = 1; parts <= (most); parts += parts < 4 ? 1 : 4)                       \
         for (int64_t depth = 64; depth <= 385; depth += depth < 200 ? 136 : 185)           \
             CHECK(rfi_turned_groups(height, 33000 + (height), depth, parts, answers) == 1, \
                 "%d rows are in several groups of %d parts", height, parts);
 #define RFI_LOW(width, products) RFI_ALONE((width) * (products), 8, 0) RFI_ALONE((width) * (products), 8, 1)
+#define RFI_MIDDLE(width, products) RFI_ALONE((width) * (products), 3, 0)
 #define RFI_HIGH(width, products) RFI_ALONE((width) * (products), 2, 0)
+#define RFI_ANSWERS_MIDDLE(width, products) RFI_ALONE((width) * (products), 3, 1)
 #define RFI_ANSWERS_HIGH(width, products) RFI_ALONE((width) * (products), 2, 1)
     RFI_TURNED_LOW(RFI_LOW)
+    RFI_TURNED_MIDDLE(RFI_MIDDLE)
     RFI_TURNED_HIGH(RFI_HIGH)
+    RFI_TURNED_ANSWERS_MIDDLE(RFI_ANSWERS_MIDDLE)
     RFI_TURNED_ANSWERS_HIGH(RFI_ANSWERS_HIGH)
 #undef RFI_ALONE
 #undef RFI_LOW
+#undef RFI_MIDDLE
 #undef RFI_HIGH
+#undef RFI_ANSWERS_MIDDLE
 #undef RFI_ANSWERS_HIGH
     static const struct {
         const char *name;
@@ -445,7 +452,7 @@ static void test_measured(void) {
         {RF_FLOAT64, 832, 4160, 19, "mma_f64_32x64"},
         {RF_FLOAT64, 1024, 8192, 8192, "mma_f64_64x64"},
         {RF_BFLOAT16, 64, 15488, 256, "mma_16x64"},
-        {RF_FLOAT16, 896, 13376, 64, "mma_64x64"},
+        {RF_FLOAT16, 896, 13376, 64, "hopper_thirds_256x128"},
         {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
         {RF_FLOAT32, 2394, 12480, 2, "narrow_32x8"},
         {RF_FLOAT32, 201, 889, 15, "narrow_16x16"},
@@ -471,6 +478,8 @@ static void test_measured(void) {
         {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
         {RF_BFLOAT16, 1536, 8192, 1024, "hopper_halves_320x128"},
         {RF_BFLOAT16, 288, 2048, 8192, "hopper_halves_320x128"}, /* 132 blocks of 128 x 192 would be slower */
+        {RF_BFLOAT16, 129, 14336, 4096, "hopper_thirds_256x128"},
+        {RF_BFLOAT16, 160, 8192, 2048, "hopper_thirds_256x128"},
         {RF_BFLOAT16, 40, 8192, 2048, "hopper_quarters_136x128"},
         {RF_BFLOAT16, 128, 4096, 1024, "hopper_quarters_136x128"},
         {RF_BFLOAT16, 128, 8192, 2048, "hopper_quarters_136x128"},
@@ -503,6 +512,7 @@ static void test_measured(void) {
         {RFI_CUDA_ANSWER_STATES, 65, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_ANSWER_STATES, 256, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_ANSWER_STATES, 1024, 8192, 8192, "hopper_answers_128x256"},
+        {RFI_CUDA_ANSWER_STATES, 129, 14336, 4096, "hopper_answers_thirds_256x128"},
         {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},
         {RFI_CUDA_ANSWER_STATES, 257, 4096, 1024, "hopper_answers_quarters_136x128"},
         {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_272x128"},
