@@ -197,7 +197,8 @@ typedef struct family {
                       several */
     double start;  /* seconds that a call takes besides, measured on 9.0 with graphs of small ones */
     double single_start; /* and more with one product */
-    double single_fold;  /* in place of `fold` with one product, of all rows of a tile; 0: as of several */
+    double single_fold;  /* in place of `fold` with one product, of all rows of a tile, less of fewer where
+                            there are `least_rows`; 0: as of several */
     int single_joins;    /* with one product, what merging states takes is in `single_start`, however many there are */
 } family;
 
@@ -464,7 +465,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, STATE_COLUMNS);
     const int single_fold = products == 1 && shared->single_fold > 0;
     const double fold = 1e-6 * (single_fold ? shared->single_fold : k->fold) *
-        (shared->by_rows || single_fold ? 0.2 + 0.8 * merged_rows / k->tile_rows : 1);
+        (shared->by_rows || (single_fold && shared->least_rows) ? 0.2 + 0.8 * merged_rows / k->tile_rows : 1);
     const double turns = shared->shares == 1 && row_tiles > sms
         ? ceil(row_tiles / sms)
         : larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1);

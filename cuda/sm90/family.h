@@ -104,10 +104,10 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
 static const family HOPPER_256 = {
     HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -3e-6};
-static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.5, .single_start = 4.9e-6,
-    .single_fold = 0.7, .single_joins = 1};
+static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 0.72, .single_start = 2.1e-6,
+    .single_fold = 7.3, .single_joins = 1};
 static const family HOPPER_ANSWERS_256 = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.27,
-    .single_start = 3.6e-6, .single_fold = 7.3, .single_joins = 1};
+    .single_start = -0.4e-6, .single_fold = 12.6, .single_joins = 1};
 static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
 static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
@@ -120,11 +120,11 @@ static const family HOPPER_TURNED_HALVES = {TURNED_PAIRS, .of_cluster = 2, .star
 static const family HOPPER_TURNED_THIRDS = {TURNED_PAIRS, .of_cluster = 3, .start = 1e-6};
 static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = 1.4e-6};
 static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -1.6e-6};
-static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 2.2e-6};
-static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 3.1e-6};
-static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = -0.1e-6};
-static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = -1.9e-6};
-static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = -0.8e-6};
+static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 3.1e-6};
+static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 3.6e-6};
+static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = 0.1e-6};
+static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = -1.5e-6};
+static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = -0.4e-6};
 #undef TURNED_PAIRS
 #undef TURNED_ANSWERS
 #undef TURNED
@@ -144,8 +144,9 @@ static const family HOPPER_ANSWERS_SMALL = {.unit = WARPGROUP16,
     .least_rows = 8,
     .shares = 1,
     .start = 2e-6,
-    .single_start = 1e-6,
-    .single_fold = 0.5,
+    .single = 0.84,
+    .single_start = 0,
+    .single_fold = 8.4,
     .single_joins = 1};
 
 #endif

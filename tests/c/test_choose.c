@@ -509,6 +509,7 @@ static void test_measured(void) {
         const char *kernel;
     } several[] = {
         {RFI_CUDA_ANSWER_STATES, 1, 8192, 8192, "hopper_answers_small"},
+        {RFI_CUDA_ANSWER_STATES, 2003, 64, 4025, "hopper_answers_128x256"},
         {RFI_CUDA_ANSWER_STATES, 65, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_ANSWER_STATES, 256, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_ANSWER_STATES, 1024, 8192, 8192, "hopper_answers_128x256"},
