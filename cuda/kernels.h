@@ -215,8 +215,8 @@ typedef struct rfi_cuda_visitor {
     int32_t keeps_states;   /* partial states of all columns are read behind the launch */
     int32_t knows_picked;   /* a kernel in front has written `picked`, of all rows */
     rfi_cuda_chain chain;
-    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by that for few rows and by
-     * those that are made for it. */
+    /* Beside the fold, by kernels that take RFI_CUDA_ANSWERS, with those alone; of sm_90a by those for few rows and for
+     * groups of rows and by those that are made for it. */
     rfi_cuda_before before[2];
     rfi_cuda_squares squares;
     int32_t num_results; /* of RFI_CUDA_ANSWERS; y is then none of them */
@@ -472,8 +472,8 @@ cudaError_t rfi_cuda_fold_sm90_turned_answers_thirds(const rfi_cuda_fold *fold, 
 cudaError_t rfi_cuda_fold_sm90_turned_answers_quarters(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_eighths(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* From `slots` states of a row, pairs, from number `first` on, which is even, to y, for rows that are not irregular: up
- * to RFI_SM90_JOINED by a part of a warp, more by a whole one, round by round. */
+/* From `slots` states of a row, pairs or those of RFI_CUDA_ANSWERS, from number `first` on, which is even, to y, for
+ * rows that are not irregular: up to RFI_SM90_JOINED by a part of a warp, more by a whole one, round by round. */
 cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots, cudaStream_t stream);
 
 /* The same with what goes beside the fold, `before` and `squares`. */
