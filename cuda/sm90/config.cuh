@@ -65,9 +65,9 @@ struct Config {
     static constexpr int DEPTH = PROMOTE && PRODUCTS == 1 ? 2 : 1; /* stages that the tensor cores add before that */
     static_assert(DEPTH <= 2, "two are told apart");
     static constexpr bool REGAINS = DEPTH == 2 && !TF32;
-    static constexpr bool IN_TURN =
-        PRODUCTS == 2; /* the consumers, with the tensor cores: where both add at once, which
-                          they may fall into with so few products, nothing is multiplied */
+    static constexpr bool IN_TURN = PRODUCTS == 2; /* the consumers: see take_turn. With so few products they may fall
+                                                      into adding at once */
+    static constexpr int TURN_BARRIER = 6;
 
     static constexpr int K = PRODUCTS > 3 ? 16
         : W_TERMS == 1 && X_TERMS < 3     ? 64
@@ -105,8 +105,7 @@ template <class C> struct Shared {
 };
 
 /* Barriers by name. 0 is that of __syncthreads. */
-constexpr int CONSUMERS_BARRIER = 1 + 2 * CONSUMERS; /* of both consumers' threads */
-constexpr int TURN_BARRIER = 2 + 2 * CONSUMERS;      /* and the next: it is the turn of a consumer: see add_stages */
+constexpr int CONSUMERS_BARRIER = 1 + 2 * CONSUMERS;                                /* of both consumers' threads */
 __device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; } /* of a consumer's threads */
 __device__ __forceinline__ int written_barrier(int warpgroup) {
     return 1 + CONSUMERS + warpgroup;

@@ -230,6 +230,22 @@ template <class C> __device__ __forceinline__ int64_t first_row_of(Tile tile, in
     return (int64_t)tile.m * C::BM + (C::SPLITS == 1 ? warpgroup * 64 : 0);
 }
 
+/* C::IN_TURN the two warpgroups that multiply take turns with the tensor cores, by barriers TURN_BARRIER and the next:
+ * one says that its products are on their way, and the other's come behind. Both at once would add what they give at
+ * once, too, while nothing is multiplied. The first begins, and is the last to be told. */
+template <class C> __device__ __forceinline__ void take_turn(int warpgroup) {
+    if (C::IN_TURN) barrier_sync(C::TURN_BARRIER + warpgroup, 128 * CONSUMERS);
+}
+template <class C> __device__ __forceinline__ void pass_turn(int warpgroup) {
+    if (C::IN_TURN) barrier_arrive(C::TURN_BARRIER + (warpgroup ^ 1), 128 * CONSUMERS);
+}
+template <class C> __device__ __forceinline__ void begin_turns(int warpgroup) {
+    if (warpgroup) pass_turn<C>(1);
+}
+template <class C> __device__ __forceinline__ void end_turns(int warpgroup) {
+    if (!warpgroup) take_turn<C>(0);
+}
+
 /* What DEPTH stages give, half of the columns after the other: the tensor cores add this, plain additions the rest. Of
  * one product of 16-bit values with what they cut off on average. */
 template <class C, int N> __device__ __forceinline__ void add_stages(
@@ -238,13 +254,13 @@ template <class C, int N> __device__ __forceinline__ void add_stages(
 #pragma unroll
     for (int h = 0; h < PARTS; h++) {
         float part[NR];
-        if (C::IN_TURN) barrier_sync(TURN_BARRIER + warpgroup, 128 * CONSUMERS);
+        take_turn<C>(warpgroup);
 #pragma unroll
         for (int d = 0; d < C::DEPTH; d++) {
             if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
             multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
         }
-        if (C::IN_TURN) barrier_arrive(TURN_BARRIER + (warpgroup ^ 1), 128 * CONSUMERS);
+        pass_turn<C>(warpgroup);
         if (C::DEPTH > 1 && h == PARTS - 1) {
             wgmma_wait<1>();
             release<C>(sh.empty + 8 * ring.stage);
@@ -319,8 +335,8 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     rfi_wait_for_previous();
     if (find_unusual<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     mbarrier_arrive(sh.wide_known);
-    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS);                              /* all have looked */
-    if (C::IN_TURN && at.warpgroup) barrier_arrive(TURN_BARRIER, 128 * CONSUMERS); /* the first begins */
+    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
+    begin_turns<C>(at.warpgroup);
     for (; walk.is_there(); take_next<C>(sh, walk)) {
         float total[C::SUMS];
         const bool idle = is_idle<C>(p, sh, walk.tile.m), wide = !idle && is_wide<C>(sh, walk.tile.m);
@@ -347,7 +363,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (!C::STORES && walk.count && draws_tickets(p.fold))
         finish_tile<C::TOTALS>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
-    if (C::IN_TURN && !at.warpgroup) barrier_sync(TURN_BARRIER, 128 * CONSUMERS);
+    end_turns<C>(at.warpgroup);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))

@@ -11,8 +11,8 @@
  *
  * The two blocks of a cluster have the same tile, and half of K each: then either finishes 64 of its features, to which
  * it adds what the other has of them. Or, where there are enough tiles, they have features side by side and share the
- * rows of x: each loads a box, for both. Or, where there are few, four or eight blocks have as many parts of K; a state
- * is of 64 features, so that each of these finishes some of the rows instead.
+ * rows of x: each loads a box, for both. Or, where there are few, three, four or eight blocks have as many parts of K;
+ * a state is of 64 features, so that each of these finishes some of the rows instead.
  *
  * A tile's logits take the place of the ring: nothing is loaded for the next tile before this one is folded. Where
  * there are many tiles that counts, and is worth it for rows that would leave much of other tiles empty. */
@@ -35,7 +35,6 @@ constexpr int W_BYTES = FEATURES * ROW;
 constexpr int RING_BYTES = 210 * 1024;        /* at most */
 constexpr int TILE_BARRIER = 1;               /* by name, of all consumers */
 constexpr int COPIED_BARRIER = 2;             /* of these and the warp that rehearses: the parameters are copied */
-constexpr int TURN_BARRIER = 3;               /* and 4: it is the turn of a warpgroup: see add_stages */
 constexpr int EIGHT_BYTES = 8 * FEATURES * 4; /* of the sums of eight rows */
 
 struct Parameters {
@@ -59,7 +58,8 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
                                    those that are not there is multiplied as it is, and nobody reads the result */
     static constexpr int STAGE = W_BYTES + ROWS * ROW, STAGES = RING_BYTES / STAGE;
     static constexpr int SUMS = NT / 2;                                  /* of a thread and a product */
-    static constexpr bool IN_TURN = ANSWERS && ROWS > 80;                /* see add_stages */
+    static constexpr bool IN_TURN = ANSWERS && ROWS > 80;                /* see take_turn */
+    static constexpr int TURN_BARRIER = 3;                               /* and 4 */
     static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
     static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
     static constexpr bool UNEVEN = CLUSTER == 3;                         /* the last block may have fewer stages */
@@ -201,17 +201,8 @@ template <int N> __device__ __forceinline__ void hold(float (&sums)[N]) {
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-/* The first warpgroup begins, and is the last to be told that it is its turn. */
-template <class C> __device__ __forceinline__ void begin_turns(int warpgroup) {
-    if (C::IN_TURN && warpgroup) barrier_arrive(TURN_BARRIER, CONSUMER_THREADS);
-}
-template <class C> __device__ __forceinline__ void end_turns(int warpgroup) {
-    if (C::IN_TURN && !warpgroup) barrier_sync(TURN_BARRIER, CONSUMER_THREADS);
-}
-
 /* What the tensor cores add up of STAGES stages, a product after the other, added to the sums in float32, with what
- * they cut off of it on average. The warpgroups take turns with the tensor cores: both at once would add at once, too,
- * while nothing is multiplied. */
+ * they cut off of it on average. */
 template <class C, int STAGES> __device__ __forceinline__ void add_stages(float (&total)[C::PARTS][C::SUMS],
     const Parameters &p, const Shared &sh, Ring &ring, int rank, int warpgroup, uint64_t w0, uint64_t x0,
     float regain) {
@@ -219,7 +210,7 @@ template <class C, int STAGES> __device__ __forceinline__ void add_stages(float 
 #pragma unroll
     for (int part = 0; part < C::PARTS; part++) {
         float sums[C::SUMS];
-        if (C::IN_TURN) barrier_sync(TURN_BARRIER + warpgroup, CONSUMER_THREADS);
+        take_turn<C>(warpgroup);
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
             if (part == 0) {
@@ -234,7 +225,7 @@ template <class C, int STAGES> __device__ __forceinline__ void add_stages(float 
                 multiply<C>(sums, w0 + at + s * (32 >> 4), x0 + at + s * (32 >> 4) + part * (C::NT * ROW >> 4), i || s);
             wgmma_commit();
         }
-        if (C::IN_TURN) barrier_arrive(TURN_BARRIER + (warpgroup ^ 1), CONSUMER_THREADS);
+        pass_turn<C>(warpgroup);
         if (STAGES > 1 && part == C::PARTS - 1) {
             wgmma_wait<1>();
             release<C>(p, sh, slots[0], rank);
