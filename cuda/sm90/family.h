@@ -128,25 +128,10 @@ static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster
 #undef TURNED_PAIRS
 #undef TURNED_ANSWERS
 #undef TURNED
-static const family HOPPER_SMALL = {.unit = WARPGROUP16,
-    .terms = 1,
-    .irregular = 1,
-    .promotes = 1,
-    .least_rows = 8,
-    .shares = 1,
-    .start = 2e-6,
-    .single_start = -2.5e-6,
-    .single_fold = 5};
-static const family HOPPER_ANSWERS_SMALL = {.unit = WARPGROUP16,
-    .terms = 1,
-    .irregular = 1,
-    .promotes = 1,
-    .least_rows = 8,
-    .shares = 1,
-    .start = 2e-6,
-    .single = 0.84,
-    .single_start = 0,
-    .single_fold = 8.4,
-    .single_joins = 1};
+#define HOPPER_FEW \
+    .unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .shares = 1, .start = 2e-6
+static const family HOPPER_SMALL = {HOPPER_FEW, .single_start = -2.5e-6, .single_fold = 5};
+static const family HOPPER_ANSWERS_SMALL = {HOPPER_FEW, .single = 0.84, .single_fold = 8.4, .single_joins = 1};
+#undef HOPPER_FEW
 
 #endif

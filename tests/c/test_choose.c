@@ -513,7 +513,7 @@ static void test_measured(void) {
         {RFI_CUDA_ANSWER_STATES, 65, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_ANSWER_STATES, 256, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_ANSWER_STATES, 1024, 8192, 8192, "hopper_answers_128x256"},
-        {RFI_CUDA_ANSWER_STATES, 129, 14336, 4096, "hopper_answers_thirds_256x128"},
+        {RFI_CUDA_ANSWER_STATES, 129, 14336, 4096, "hopper_answers_thirds_224x128"},
         {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},
         {RFI_CUDA_ANSWER_STATES, 257, 4096, 1024, "hopper_answers_quarters_136x128"},
         {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_272x128"},
