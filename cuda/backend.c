@@ -119,6 +119,7 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         .num_vectors = spec->plan.num_vectors,
         .reduction = pass->reduction,
         .states = pass->states,
+        .shows = pass->shows,
         .batch_invariant = spec->batch_invariant,
         .alike = spec->batch_invariant || rfi_plan_is_shard(&spec->plan) || pass->reduction == RF_OP_NONE ||
             pass->states != RFI_CUDA_PAIRS,

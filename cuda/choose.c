@@ -51,6 +51,12 @@ static const double PREPARED_ROW[] = {1.9e-9, 0.8e-9}, PREPARED_RAGGED_ROW[] = {
  * multiprocessor has a block of large tiles to the end, beside which there are no registers for it to wait with. */
 static const double MERGED_ROW = 0.5e-9, CROWDED_SECONDS = 4e-6;
 
+/* What folding takes where results show less of a state of several than all, by rfi_cuda_problem.shows, of what it
+ * takes with all; kernels for groups of rows take hardly less. And what a call saves where the kernel that folds a
+ * row's only state finishes it, by tiles and by groups of rows. Measured on 9.0. */
+static const double SHOWN_FOLD[] = {0.84, 1, 1, 1, 0.94, 1, 1, 1};
+static const double ALONE_SECONDS = 3.2e-6, TURNED_ALONE_SECONDS = 2e-6;
+
 /* What a row takes longer where something is searched for, by kernels for groups of rows, which open no pass: between
  * what topk and var take, measured on 9.0. */
 static const double SEARCHED_ROW = 0.06e-6;
@@ -366,6 +372,15 @@ static int summed_columns(const family *kernel, const rfi_cuda_problem *p, int64
     return p->states == RFI_CUDA_PAIRS && !kernel->promotes ? RFI_CUDA_SUMMED_ALL : RFI_SM90_PART;
 }
 
+/* Whether blocks of one round leave hardly a multiprocessor to a kernel behind them that has many rows of several
+ * results to finish: then those that finish rows themselves, by tickets, are faster by 1 to 5 us, elsewhere slower by
+ * as much. What merges a row must not depend on the batch where bits must not. */
+static int is_crowded(const rfi_cuda_problem *p, const rfi_cuda_figures *f, double blocks) {
+    enum { MANY_ROWS = 1280, PART = 4 };
+    return p->states == RFI_CUDA_ANSWER_STATES && !p->batch_invariant && p->batch > MANY_ROWS &&
+        blocks * PART >= f->multiprocessors && blocks <= f->multiprocessors;
+}
+
 /* With the parts of K that `c` says. */
 static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int kernel, rfi_cuda_choice *c) {
     const struct kernel *k = &kernels[kernel];
@@ -459,14 +474,18 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const double row_tiles = down * tiles(p->out_features, k->tile_columns) * sharers;
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
+    const int answers = p->states == RFI_CUDA_ANSWER_STATES && shared->irregular,
+              alone = answers && (shared->turned ? p->out_features <= STATE_COLUMNS : shared->groups && slots == 1);
     c->apart = shared->turned ||
-        (shared->irregular && p->states == RFI_CUDA_PAIRS && (!shared->groups || slots <= RFI_SM90_JOINED));
+        (shared->irregular && (p->states == RFI_CUDA_PAIRS || answers) &&
+            (!shared->groups || slots <= RFI_SM90_JOINED) && (alone || !is_crowded(p, f, blocks)));
     const double states =
         c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, STATE_COLUMNS);
-    const int single_fold = products == 1 && shared->single_fold > 0;
+    const int single_fold = products == 1 && shared->single_fold > 0, single_answers = answers && single_fold;
     const double fold = 1e-6 * (single_fold ? shared->single_fold : k->fold) *
+        (single_answers ? SHOWN_FOLD[p->shows] : 1) *
         (shared->by_rows || (single_fold && shared->least_rows) ? 0.2 + 0.8 * merged_rows / k->tile_rows : 1);
-    const double turns = shared->shares == 1 && row_tiles > sms
+    const double turns = single_answers || (shared->shares == 1 && row_tiles > sms)
         ? ceil(row_tiles / sms)
         : larger(row_tiles / sms, shared->shares ? LEAST_SHARE : 1);
     double folds = turns * fold +
@@ -480,9 +499,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* What is fetched before x is there hides some of it. */
     const double memory = c->bytes / ((shared->memory > 0 ? shared->memory : 0.9) * c->bytes_per_second);
     c->seconds = larger(arithmetic, memory) + preparation + merge + folds + launches * LAUNCH_SECONDS +
-        (c->apart ? batch * MERGED_ROW : 0) +
+        (alone             ? -(shared->turned ? TURNED_ALONE_SECONDS : ALONE_SECONDS)
+                : c->apart ? batch * MERGED_ROW
+                           : 0) +
         (shared->turned && p->states == RFI_CUDA_SEARCH_STATES ? batch * SEARCHED_ROW : 0) +
-        (c->apart && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
+        (c->apart && !alone && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
         (products == 1 ? shared->single_start : 0) + (by_value && !p->w_terms ? shared->by_value : 0) +
         (splits == 1            ? 0
                 : whole_columns ? LAST_ROUND_SECONDS

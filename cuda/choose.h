@@ -41,6 +41,14 @@ typedef struct rfi_cuda_figures {
 /* In place of a reduction: the state from which several results are read, see rfi_answers in common/states.cuh. */
 #define RFI_CUDA_ANSWERS (-1)
 
+/* What its results show of that state, bits, besides the peak and whether there is a NaN: nothing else need be folded.
+ */
+enum {
+    RFI_CUDA_SHOWS_TOTAL = 1,  /* the sum of a logsumexp */
+    RFI_CUDA_SHOWS_TOTALS = 3, /* that of an entropy, too */
+    RFI_CUDA_SHOWS_COLUMN = 4  /* the column of the peak */
+};
+
 /* What the state of a row is made of. */
 typedef enum rfi_cuda_states {
     RFI_CUDA_PAIRS,         /* a peak and a sum; or there is none, and the result is (batch, N) */
@@ -61,6 +69,7 @@ typedef struct rfi_cuda_problem {
     int num_vectors; /* per-feature vectors of the chain */
     int reduction;   /* as in rfi_cuda_chain; RF_OP_NONE: the result is (batch, N) */
     rfi_cuda_states states;
+    int shows; /* as in rfi_cuda_chain */
     int batch_invariant;
     int alike; /* equal logits of a row must have equal bits wherever they are: columns are compared, seen by the
                   caller, or lie in shards */

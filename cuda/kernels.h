@@ -47,6 +47,7 @@ typedef struct rfi_cuda_chain {
     int32_t num_affine;        /* the steps on logits once more, as these; 0 if there are none, or others among them */
     int32_t affine_saves;      /* whether one of these remembers its value */
     int32_t reduction;         /* rf_op_kind, RF_OP_NONE or RFI_CUDA_ANSWERS */
+    int32_t shows;             /* of RFI_CUDA_ANSWERS: RFI_CUDA_SHOWS_... */
     rfi_cuda_step steps[RF_MAX_OPS];
     rfi_cuda_affine affine[RF_MAX_OPS];
 } rfi_cuda_chain;
@@ -464,6 +465,7 @@ cudaError_t rfi_cuda_store_sm90_halves(const rfi_cuda_fold *fold, cudaStream_t s
 /* Folds of sm_90a as those above, for states of RFI_CUDA_ANSWERS and for steps that read row inputs. */
 cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 cudaError_t rfi_cuda_fold_sm90_turned_answers(const rfi_cuda_fold *fold, cudaStream_t stream);

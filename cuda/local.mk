@@ -27,6 +27,7 @@ cuda_cu = \
 	cuda/common/convert.cu
 cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
+	cuda/sm90/answers_128x128.cu \
 	cuda/sm90/answers_64x128.cu \
 	cuda/sm90/answers_small.cu \
 	cuda/sm90/answers_turned.cu \

@@ -65,6 +65,18 @@ static int joins(const rfi_plan *plan, const rfi_cuda_pass *pass, const rfi_bran
     return !branch->row || asks_ahead(plan, branch) || pass->column < 0 || branch->row - 1 == pass->column;
 }
 
+/* What a result is read from. */
+static int shown_by(int32_t reduction) {
+    switch (reduction) {
+    case RF_OP_LOGSUMEXP:
+    case RF_OP_LOGPROB: return RFI_CUDA_SHOWS_TOTAL;
+    case RF_OP_ENTROPY: return RFI_CUDA_SHOWS_TOTALS;
+    case RF_OP_ARGMAX:
+    case RF_OP_ARGMIN: return RFI_CUDA_SHOWS_COLUMN;
+    default: return 0;
+    }
+}
+
 /* What the pass's state is. */
 static void settle(const rfi_plan *plan, int narrow, rfi_cuda_pass *pass) {
     const rfi_branch *first = &plan->branches[pass->like];
@@ -77,6 +89,9 @@ static void settle(const rfi_plan *plan, int narrow, rfi_cuda_pass *pass) {
             (pass->num_branches > 1 || rows || !is_plain(pass->reduction, narrow)))) {
         pass->turned = is_turned(pass->reduction);
         pass->reduction = RFI_CUDA_ANSWERS;
+        pass->shows = pass->keeps_states ? RFI_CUDA_SHOWS_COLUMN : 0; /* a search begins with the best of each */
+        for (int i = 0; i < pass->num_branches; i++)
+            pass->shows |= shown_by(plan->branches[pass->branches[i]].reduction);
         pass->states = pass->searched || pass->role == RFI_CUDA_SEARCHES || pass->role == RFI_CUDA_SPREADS
             ? RFI_CUDA_SEARCH_STATES
             : RFI_CUDA_ANSWER_STATES;

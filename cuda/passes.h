@@ -23,6 +23,7 @@ typedef struct rfi_cuda_pass {
     int column;                                 /* index into plan.rows of the columns that its rows ask for, or -1 */
     int searched;     /* how many branches are searched for behind it: see RFI_CUDA_MOST_BOUNDS */
     int keeps_states; /* as in rfi_cuda_fold: a search begins with them */
+    int shows;        /* as in rfi_cuda_chain */
     int turned;       /* the last step before the reductions, which are min and argmin, turns the sign */
     rfi_cuda_states states;
 } rfi_cuda_pass;

@@ -49,7 +49,7 @@ static int fill_pre(const rfi_plan *plan, const rfi_branch *branch, const rfi_cu
 
 static void fill_pass(
     const rfi_plan *plan, const rfi_cuda_pass *pass, rfi_cuda_chain *chain, rfi_cuda_result results[RF_MAX_RESULTS]) {
-    *chain = (rfi_cuda_chain){.reduction = pass->reduction};
+    *chain = (rfi_cuda_chain){.reduction = pass->reduction, .shows = pass->shows};
     int count = fill_pre(plan, &plan->branches[pass->like], pass, chain);
     for (int i = 0; i < pass->num_branches; i++) {
         const rfi_branch *branch = &plan->branches[pass->branches[i]];

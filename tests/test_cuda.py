@@ -148,23 +148,23 @@ def test_halves_of_a_short_k_in_many_tiles(dtype: str, k: int, monkeypatch: pyte
     "kernel, k",
     [(name, k) for name in ("320x128", "halves_320x128") for k in (1, 64, 200, 2100)]
     + [("thirds_256x128", k) for k in (129, 300, 2100, 2040)]
-    + [("quarters_136x128", k) for k in (129, 200, 2040)]
-    + [("eighths_136x128", k) for k in (385, 456, 2040)]
+    + [("quarters_136x128", k) for k in (193, 420, 2040)]
+    + [("eighths_136x128", k) for k in (449, 940, 2040)]
     + [(name, k) for name in ("answers_272x128", "answers_halves_272x128") for k in (1, 64, 200, 2100)]
     + [("answers_thirds_224x128", k) for k in (129, 300, 2100, 2040)]
-    + [("answers_quarters_136x128", k) for k in (129, 200, 2040)]
-    + [("answers_eighths_136x128", k) for k in (385, 456, 2040)],
+    + [("answers_quarters_136x128", k) for k in (193, 420, 2040)]
+    + [("answers_eighths_136x128", k) for k in (449, 940, 2040)],
 )
 def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each height of a tile, one row, boxes of unequal height, groups of which the last has fewer; a tile a block and
     several; features that fill no tile and no pair of tiles; an odd number of stages of K and an even one, and fewer in
-    the last third; W in blocks and as it is lent; the same bits every time.
+    the last part; W in blocks and as it is lent; the same bits every time.
     """
     kernel, reduction = f"hopper_{kernel}", "max" if "answers" in kernel else "logsumexp"
     monkeypatch.setenv(FORCE, kernel)
     columns = {1: 7, 8: 64, 9: 100, 137: 300, 185: 190, 225: 500, 255: 8000, 257: 1000, 289: 70, 300: 130}
     # One group each, with as many columns: two would take twice as many rounds.
-    heights = (48, 79, 96, 112, 136, 160, 192, 224, 256, 272, 288, 320) if 1 < k <= 200 or k == 385 else ()
+    heights = (48, 79, 96, 112, 136, 160, 192, 224, 256, 272, 288, 320) if 1 < k <= 200 or k == 449 else ()
     columns |= {rows: 33_000 + rows for rows in heights}
     many = {144: 20_600 if k > 200 else 40_960, 210: 12_290}  # states of a row, merged by a warp in one round and more
     for batch, n in {**columns, 321: 257, 800: 10_240, 1537: 1500, **many}.items():
@@ -215,7 +215,7 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
 
 def _inputs_of(kernel: str, others: int) -> int:
     """A stage of each part of K, where it is in thirds, quarters or eighths."""
-    return {"thirds": 150, "quarters": 200, "eighths": 400}.get(f"_{kernel}".split("_")[-2], others)
+    return {"thirds": 150, "quarters": 200, "eighths": 450}.get(f"_{kernel}".split("_")[-2], others)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,10 @@ def _inputs_of(kernel: str, others: int) -> int:
         ("thirds_256x128", 64),
         ("quarters_136x128", 64),
         ("eighths_136x128", 64),
+        ("answers_small", 64),
+        ("answers_128x256", 256),
+        ("answers_128x128", 128),
+        ("answers_64x128", 64),
         ("answers_272x128", 64),
         ("answers_halves_272x128", 64),
         ("answers_thirds_224x128", 64),
@@ -247,7 +251,7 @@ def test_states_that_a_kernel_behind_the_fold_merges(
     """Up to 160 of a row; one more, and the fold merges them itself. Odd numbers, one alone, a ragged last one."""
     monkeypatch.setenv(FORCE, f"hopper_{kernel}")
     for states, less in ((1, 0), (2, 1), (17, 5), (159, 0), (160, 0), (160, 3), (161, 1)):
-        rows, k = 33 if kernel == "small" else 70, _inputs_of(kernel, 24)
+        rows, k = 33 if kernel.endswith("small") else 70, _inputs_of(kernel, 24)
         case = _case(chain, rows, k, columns * states - less, dtype)
         case.check(case.run("cuda", simplify="none"), f"{kernel} with {states} states")
 

@@ -107,6 +107,30 @@ def test_ties_and_special_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "results",
+    ["max", "min", "argmax", "argmin", "pick(#target), max", "logprob(#target)", "logsumexp, max", "logsumexp, argmax"]
+    + ["entropy, max", "entropy, argmax", "topk(3), max", "rank(#target)", "var"],
+)
+def test_what_results_show(results: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel folds no more of a state than its results show, and beside numbers a row that has some NaN, one that has
+    nothing else, and ties; one state a row, several, and none behind the last column of a tile.
+    """
+    batch, k = 70, 520  # stages for K in eighths
+    for n in (7, 64, 100, 300):
+        rng = np.random.default_rng(n)
+        x, w, b = rng.normal(size=(batch, k)), rng.normal(size=(n, k)) / k**0.5, rng.normal(size=n)
+        x[3, 0], x[40, 1], x[5] = np.inf, np.nan, 0
+        w[:, 0] = np.where(np.arange(n) % 50 < 2, 0, rng.normal(size=n))
+        b[n // 2 :] = b[0]
+        case = make_case(f"linear | {results}", Data(x, w, b), dtype=dtype)
+        case = replace(case, rows={"target": rng.integers(0, n, batch)} if "#" in results else {})
+        expected = case.expected_results("cuda")
+        for kernel in each(monkeypatch):
+            case.check_results(case.run("cuda", simplify="none"), f"cuda {n}", kernel, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("best", [2, 20])
 def test_comparisons_of_any_logits(dtype: str, best: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros of both signs, neighbours, the largest, infinities and NaN, before a row's own column and behind it; the k

@@ -114,13 +114,9 @@ template <int ROWS, int COLS, class T, class Column> static __device__ __forcein
     }
 }
 
-/* Folds COLS values of each of LANES neighbouring lanes (a power of two) to one state a row; every lane of a group gets
- * it. valid(j): column j counts; column(j): its number. The order of the joins depends on the lanes alone. */
-template <class R, int LANES, int ROWS, int COLS, class T, class Valid, class Column>
-static __device__ __forceinline__ void rfi_fold_chunk(
-    const T (&v)[ROWS][COLS], Valid valid, Column column, rfi_state_of<T, R::TOTALS> (&s)[ROWS]) {
-    typedef typename rfi_typed<T>::column number;
-    T m[ROWS];
+/* The peak of COLS values of each of LANES neighbouring lanes, for each row. */
+template <class R, int LANES, int ROWS, int COLS, class T, class Valid>
+static __device__ __forceinline__ void rfi_find_peaks(const T (&v)[ROWS][COLS], Valid valid, T (&m)[ROWS]) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         R::peak0(m[r]);
@@ -131,31 +127,80 @@ static __device__ __forceinline__ void rfi_fold_chunk(
         }
     }
     rfi_join_peaks<R, LANES>(m);
+}
+
+/* Joins to total I of each row, whose peak is known, what its columns have of it. */
+template <class R, int I, int ROWS, int COLS, class T, class Valid, class Column>
+static __device__ __forceinline__ void rfi_fold_total(
+    const T (&v)[ROWS][COLS], Valid valid, Column column, rfi_state_of<T, R::TOTALS> (&s)[ROWS]) {
+    typedef typename rfi_typed<T>::column number;
+    T none;
+    R::empty(I, none);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            const T term = R::term(I, s[r].m, v[r][c], (number)column(c), (number)RFI_COLUMN_OUTSIDE);
+            s[r].t[I] = R::join(I, s[r].t[I], valid(c) ? term : none);
+        }
+}
+
+/* Folds COLS values of each of LANES neighbouring lanes (a power of two) to one state a row; every lane of a group gets
+ * it. valid(j): column j counts; column(j): its number. The order of the joins depends on the lanes alone. */
+template <class R, int LANES, int ROWS, int COLS, class T, class Valid, class Column>
+static __device__ __forceinline__ void rfi_fold_chunk(
+    const T (&v)[ROWS][COLS], Valid valid, Column column, rfi_state_of<T, R::TOTALS> (&s)[ROWS]) {
+    T m[ROWS];
+    rfi_find_peaks<R, LANES>(v, valid, m);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
+        rfi_empty_state<R>(s[r]);
         s[r].m = m[r];
-#pragma unroll
-        for (int i = 0; i < R::TOTALS; i++) {
-            T none;
-            R::empty(i, none);
-            s[r].t[i] = none;
-#pragma unroll
-            for (int c = 0; c < COLS; c++) {
-                T term = R::term(i, m[r], v[r][c], (number)column(c), (number)RFI_COLUMN_OUTSIDE);
-                s[r].t[i] = R::join(i, s[r].t[i], valid(c) ? term : none);
-            }
-        }
     }
-    if constexpr (std::is_same<R, rfi_answers>::value) {
+    rfi_fold_total<R, 0>(v, valid, column, s);
+    if constexpr (R::TOTALS > 1) rfi_fold_total<R, 1>(v, valid, column, s);
+    rfi_join_totals<R, LANES>(s);
+}
+
+/* The same of rfi_answers, of which results show what `shows` says. rows[i] is the row, or one below 0, whose state
+ * nobody reads. Beside a row with a NaN the last word is folded, whatever they show: it says so. */
+template <int LANES, int ROWS, int COLS, class T, class Valid, class Column>
+static __device__ __forceinline__ void rfi_fold_answers(const T (&v)[ROWS][COLS], const int64_t (&rows)[ROWS],
+    Valid valid, Column column, int shows, rfi_state_of<T, rfi_answers::TOTALS> (&s)[ROWS]) {
+    typedef rfi_answers R;
+    typedef typename rfi_typed<T>::column number;
+    T m[ROWS];
+    rfi_find_peaks<rfi_reduction_MAX, LANES>(v, valid, m);
+    bool nan = false;
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (s[r].t[0] != s[r].t[0])
+    for (int r = 0; r < ROWS; r++) nan |= rows[r] >= 0 && m[r] != m[r];
+    nan = __any_sync(~0u, nan);
+    if (nan) rfi_find_peaks<R, LANES>(v, valid, m);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        rfi_empty_state<R>(s[r]);
+        s[r].m = m[r];
+    }
+    if ((shows & RFI_CUDA_SHOWS_TOTALS) == RFI_CUDA_SHOWS_TOTALS) {
+        rfi_fold_total<R, 0>(v, valid, column, s);
+        rfi_fold_total<R, 1>(v, valid, column, s);
+        rfi_join_total<R, 0, LANES>(s);
+        rfi_join_total<R, 1, LANES>(s);
+    } else if (shows & RFI_CUDA_SHOWS_TOTAL) {
+        rfi_fold_total<R, 0>(v, valid, column, s);
+        rfi_join_total<R, 0, LANES>(s);
+    }
+    if (shows & RFI_CUDA_SHOWS_COLUMN || nan) {
+        rfi_fold_total<R, 2>(v, valid, column, s);
+        if (nan)
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
 #pragma unroll
                 for (int c = 0; c < COLS; c++)
                     if (valid(c) && v[r][c] != v[r][c])
                         s[r].t[2] = R::join(2, s[r].t[2], R::template nan_word<T>((number)column(c)));
+        rfi_join_total<R, 2, LANES>(s);
     }
-    rfi_join_totals<R, LANES>(s);
 }
 
 /* Whether the launch is to do anything: asked by all threads before they do. By shuffle, so that the compiler sees that
@@ -272,9 +317,9 @@ template <class R, class T> static __device__ __noinline__ void rfi_finish_whole
 
 /* Whether one state is all that there is of a row, nothing else reads it and no other kernel brings any: the block that
  * folds the row finishes it. */
-static __device__ __forceinline__ bool rfi_is_alone(const rfi_cuda_fold &p) {
-    return p.product.out_features <= RFI_FOLD_COLUMNS && p.schedule.tickets && !p.visitor.keeps_states &&
-        !p.visitor.columns && !p.product.irregular;
+static __host__ __device__ __forceinline__ bool rfi_is_alone(const rfi_cuda_fold &p) {
+    return p.product.out_features <= RFI_FOLD_COLUMNS && !p.visitor.keeps_states && !p.visitor.columns &&
+        !p.product.irregular;
 }
 
 /* Where the states of a tile go, unless a kernel says otherwise. */
@@ -305,13 +350,13 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
               there = (int)min(p.product.out_features - column0, (int64_t)columns);
     /* What the steps below ask for is fetched once: each question by itself would be a load that they wait for. */
     const rfi_cuda_visitor &visitor = p.visitor;
-    const int reduction = visitor.chain.reduction;
+    const int reduction = visitor.chain.reduction, shows = visitor.chain.shows;
     const T *const biases = (const T *)visitor.bias;
     const uint8_t *const irregular = list ? nullptr : p.product.irregular;
     const bool has_steps = visitor.chain.num_pre > 0,
                is_read =
                    visitor.columns || visitor.before[0].values || visitor.before[1].values || visitor.squares.sums,
-               alone = std::is_same<Put, rfi_to_partials>::value && rfi_is_alone(p);
+               alone = std::is_same<Put, rfi_to_partials>::value && rfi_is_alone(p) && !column0;
     for (int step = thread / 32; step < row_steps * slabs; step += warps) {
         const int r0 = step / slabs * ROWS * AT_ONCE + sub, c0 = step % slabs * RFI_FOLD_COLUMNS + lane * 4;
         /* Two runs of four features a lane, half a slab apart. */
@@ -362,7 +407,9 @@ template <class T, int AT_ONCE = 1, class Put = rfi_to_partials> static __device
             rfi_with_reduction(reduction, [&](auto of) {
                 typedef decltype(of) R;
                 rfi_state_of<T, R::TOTALS> s[AT_ONCE];
-                rfi_fold_chunk<R, LANES>(v, valid, column, s);
+                if constexpr (std::is_same<R, rfi_answers>::value)
+                    rfi_fold_answers<LANES>(v, row, valid, column, shows, s);
+                else rfi_fold_chunk<R, LANES>(v, valid, column, s);
                 if constexpr (std::is_same<Put, rfi_to_partials>::value) {
                     if (alone) {
 #pragma unroll

@@ -185,6 +185,15 @@ static __device__ __forceinline__ void rfi_join_totals(rfi_state_of<T, N> (&s)[R
             for (int i = 0; i < N; i++) s[r].t[i] = R::join(i, s[r].t[i], __shfl_xor_sync(~0u, s[r].t[i], step));
 }
 
+/* One of these. */
+template <class R, int I, int LANES, int ROWS, class T, int N>
+static __device__ __forceinline__ void rfi_join_total(rfi_state_of<T, N> (&s)[ROWS]) {
+#pragma unroll
+    for (int step = 1; step < LANES; step *= 2)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) s[r].t[I] = R::join(I, s[r].t[I], __shfl_xor_sync(~0u, s[r].t[I], step));
+}
+
 /* Their states, for each of ROWS rows. */
 template <class R, int LANES, int ROWS, class T, int N>
 static __device__ __forceinline__ void rfi_join_lanes(rfi_state_of<T, N> (&s)[ROWS]) {

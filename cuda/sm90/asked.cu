@@ -110,7 +110,8 @@ __device__ __forceinline__ void finish_rows(const rfi_cuda_asked &a, int64_t fir
         }
     }
     State<C::TOTALS> state[2];
-    fold_sums<C>(f, total, row, 2 * (lane % 4), table + 2 * (lane % 4), /* lone: x and W are as stored */ false, state);
+    fold_sums<C>(
+        f, total, row, 0, 2 * (lane % 4), table + 2 * (lane % 4), /* lone: x and W are as stored */ false, state);
 }
 
 /* A cluster for 64 rows at a time: each block multiplies some parts of K, the first one adds them. */

@@ -65,8 +65,9 @@ struct Config {
     static constexpr int DEPTH = PROMOTE && PRODUCTS == 1 ? 2 : 1; /* stages that the tensor cores add before that */
     static_assert(DEPTH <= 2, "two are told apart");
     static constexpr bool REGAINS = DEPTH == 2 && !TF32;
-    static constexpr bool IN_TURN = PRODUCTS == 2; /* the consumers: see take_turn. With so few products they may fall
-                                                      into adding at once */
+    static constexpr bool IN_TURN = PRODUCTS == 2 || (ANSWERS_ && PRODUCTS == 1 && BM == 128 && BN == 128); /* the
+                                   consumers: see take_turn. With so few products, or such tiles, they may fall into
+                                   adding at once */
     static constexpr int TURN_BARRIER = 6;
 
     static constexpr int K = PRODUCTS > 3 ? 16
@@ -150,6 +151,12 @@ template <class C> __device__ __forceinline__ Walk first_tile(const Parameters &
 
 /* Whether states are merged by this kernel: the last to write one of a row is known by its ticket. */
 __device__ __forceinline__ bool draws_tickets(const rfi_cuda_fold &f) { return f.schedule.tickets != NULL; }
+
+/* Whether a row's only state is finished by who writes it: that needs no ticket. Of several results alone, for code of
+ * pairs is as long as their loop over tiles bears (hopper.md 80). */
+template <class C> __host__ __device__ __forceinline__ bool finishes_alone(const Parameters &p) {
+    return C::TOTALS > 1 && p.slots == 1;
+}
 
 template <class C> __device__ __forceinline__ bool reduces(const Parameters &p) {
     return !C::STORES && p.fold.visitor.chain.reduction != RF_OP_NONE;

@@ -14,14 +14,16 @@
 namespace hopper {
 
 /* For rfi_fold_tile, which is not inlined, by `threads` threads; there before any of them has passed another barrier.
- * As memory, not as constants: of those a warp reads one at a time. All but the results, which a fold does not write.
- */
+ * As memory, not as constants: of those a warp reads one at a time. The results only where the fold finishes rows,
+ * FINISHES. */
+template <bool FINISHES = false>
 __device__ __forceinline__ void copy_parameters(const rfi_cuda_fold &f, rfi_cuda_fold *to, int thread, int threads) {
     const uint64_t *from = (const uint64_t *)&f;
     asm volatile("" : "+l"(from));
-    constexpr int WORDS = offsetof(rfi_cuda_fold, visitor.num_results) / sizeof *from;
-    static_assert(offsetof(rfi_cuda_fold, visitor.num_results) % sizeof *from == 0, "whole words");
-    for (int i = thread; i < WORDS; i += threads) ((uint64_t *)to)[i] = from[i];
+    constexpr int RESULTS = offsetof(rfi_cuda_fold, visitor.num_results);
+    static_assert(RESULTS % sizeof *from == 0 && sizeof f % sizeof *from == 0, "whole words");
+    const int words = (int)((FINISHES && rfi_is_alone(f) ? sizeof f : RESULTS) / sizeof *from);
+    for (int i = thread; i < words; i += threads) ((uint64_t *)to)[i] = from[i];
 }
 
 /* Instructions that nobody has run come from far, a few at a time, and a fold is a thousand of them, which a block with
@@ -244,23 +246,27 @@ __device__ __forceinline__ void apply_affine(const rfi_cuda_visitor &f, float (&
     }
 }
 
-/* The third total of rfi_answers over a thread's columns of row r: two instructions a column. */
-template <bool RAGGED, int N> __device__ __forceinline__ float first_largest(
-    const float (&v)[N], int r, float m, float sum, int64_t column, int width) {
+/* The third total of rfi_answers over a thread's columns of row r, none of which is NaN: two instructions a column. */
+template <bool RAGGED, int N>
+__device__ __forceinline__ float first_largest(const float (&v)[N], int r, float m, int64_t column, int width) {
     int first = -1;
 #pragma unroll
     for (int j = N - 1; j >= 0; j--) {
         const int offset = j / 4 * 8 + j % 2;
         if (j / 2 % 2 == r && (!RAGGED || offset < width)) first = v[j] == m ? offset : first;
     }
-    float word = first < 0 ? INFINITY : rfi_typed<float>::word((int32_t)column + first);
-    if (sum != sum) {
+    return first < 0 ? INFINITY : rfi_typed<float>::word((int32_t)column + first);
+}
+
+/* The same of those that are NaN. */
+template <bool RAGGED, int N>
+__device__ __forceinline__ float first_nan(const float (&v)[N], int r, int64_t column, int width) {
+    float word = INFINITY;
 #pragma unroll
-        for (int j = 0; j < N; j++) {
-            const int offset = j / 4 * 8 + j % 2;
-            if (j / 2 % 2 == r && (!RAGGED || offset < width) && v[j] != v[j])
-                word = rfi_answers::join(2, word, rfi_answers::nan_word<float>((int32_t)column + offset));
-        }
+    for (int j = 0; j < N; j++) {
+        const int offset = j / 4 * 8 + j % 2;
+        if (j / 2 % 2 == r && (!RAGGED || offset < width) && v[j] != v[j])
+            word = rfi_answers::join(2, word, rfi_answers::nan_word<float>((int32_t)column + offset));
     }
     return word;
 }
@@ -280,6 +286,18 @@ __device__ __forceinline__ float peak_of(const float (&v)[N], int r, float m, in
     return R::peak(R::peak(part[0], part[1]), R::peak(part[2], part[3]));
 }
 
+/* Joins to the first TOTALS totals what a thread's columns of row r, whose peak is m, have of them. */
+template <class R, int TOTALS, bool RAGGED, int N> __device__ __forceinline__ void join_terms(
+    State<R::TOTALS> &s, const float (&v)[N], int r, float m, int64_t column, int width) {
+#pragma unroll
+    for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
+        if (!RAGGED || j / 4 * 8 + j % 2 < width)
+#pragma unroll
+            for (int i = 0; i < TOTALS; i++)
+                s.t[i] = R::join(
+                    i, s.t[i], R::term(i, m, v[j], (int32_t)column + j / 4 * 8 + j % 2, (int32_t)RFI_COLUMN_OUTSIDE));
+}
+
 /* Folds columns of this thread into the state of each of its two rows, `row` and `row` + 8; the first of its columns is
  * `column`. RAGGED: `width` columns are real, counted from that one. */
 template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_columns_of(
@@ -288,25 +306,48 @@ template <class R, bool RAGGED, int N> __device__ __forceinline__ void fold_colu
     for (int r = 0; r < 2; r++) {
         const float m = peak_of<R, RAGGED>(v, r, state[r].m, width);
         rfi_carry<R>(state[r], m);
-        State<R::TOTALS> s = state[r];
-        constexpr bool ANSWERS = std::is_same<R, rfi_answers>::value;
+        join_terms<R, R::TOTALS, RAGGED>(state[r], v, r, m, column, width);
+    }
+}
+
+/* The same of rfi_answers, of which results show what `shows` says. A row with a NaN has that word beside the peak of
+ * all others, whatever they show. */
+template <bool RAGGED, int N> __device__ __forceinline__ void fold_answers(
+    const float (&v)[N], int64_t column, int width, int shows, State<rfi_answers::TOTALS> (&state)[2]) {
 #pragma unroll
-        for (int j = 2 * r; j < N; j += j % 2 ? 3 : 1)
-            if (!RAGGED || j / 4 * 8 + j % 2 < width)
-#pragma unroll
-                for (int i = 0; i < (ANSWERS ? 2 : R::TOTALS); i++)
-                    s.t[i] = R::join(i, s.t[i],
-                        R::term(i, m, v[j], (int32_t)column + j / 4 * 8 + j % 2, (int32_t)RFI_COLUMN_OUTSIDE));
-        if constexpr (ANSWERS) s.t[2] = R::join(2, s.t[2], first_largest<RAGGED>(v, r, m, s.t[0], column, width));
+    for (int r = 0; r < 2; r++) {
+        State<rfi_answers::TOTALS> s = state[r];
+        float m, nan = INFINITY;
+        if (shows & RFI_CUDA_SHOWS_TOTAL) {
+            m = peak_of<rfi_answers, RAGGED>(v, r, s.m, width);
+            rfi_carry<rfi_answers>(s, m);
+            if ((shows & RFI_CUDA_SHOWS_TOTALS) == RFI_CUDA_SHOWS_TOTALS)
+                join_terms<rfi_answers, 2, RAGGED>(s, v, r, m, column, width);
+            else join_terms<rfi_answers, 1, RAGGED>(s, v, r, m, column, width);
+            if (s.t[0] != s.t[0]) nan = first_nan<RAGGED>(v, r, column, width);
+        } else {
+            m = peak_of<rfi_reduction_MAX, RAGGED>(v, r, s.m, width);
+            if (m != m) {
+                m = peak_of<rfi_answers, RAGGED>(v, r, s.m, width);
+                nan = first_nan<RAGGED>(v, r, column, width);
+            }
+            s.t[2] = rfi_answers::moved(2, s.m, m, s.t);
+            s.m = m;
+        }
+        if (shows & RFI_CUDA_SHOWS_COLUMN)
+            s.t[2] = rfi_answers::join(2, s.t[2], first_largest<RAGGED>(v, r, m, column, width));
+        s.t[2] = rfi_answers::join(2, s.t[2], nan);
         state[r] = s;
     }
 }
 
 template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinline__ void fold_columns(
     const rfi_cuda_fold &f, const float (&v)[N], int64_t row, int64_t column, int width, State<TOTALS> (&state)[2]) {
-    with_reduction<TOTALS>(
-        f.visitor.chain.reduction, [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
-    if constexpr (TOTALS == rfi_answers::TOTALS) {
+    if constexpr (TOTALS != rfi_answers::TOTALS) {
+        with_reduction<TOTALS>(f.visitor.chain.reduction,
+            [&](auto of) { fold_columns_of<decltype(of), RAGGED>(v, column, width, state); });
+    } else {
+        fold_answers<RAGGED>(v, column, width, f.visitor.chain.shows, state);
         if (f.visitor.columns && !f.visitor.knows_picked) {
             pick_column(f, v, row, column, 0);
             pick_column(f, v, row + 8, column, 1);
@@ -444,10 +485,12 @@ template <class C, int N> __device__ __forceinline__ void store_sums(const rfi_c
     }
 }
 
-/* Sums of products to logits, through the steps, and to y or to the states of this thread's rows. `table` begins at its
- * first column. `may_be_lone`: of some rows one value outweighs all others. */
+/* Sums of products to logits, through the steps, and to y or to the states of this thread's rows, whose columns begin
+ * `offset` behind the warp's. `table` begins at its first column. `may_be_lone`: of some rows one value outweighs all
+ * others. */
 template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cuda_fold &f, float (&total)[N],
-    int64_t row, int64_t column, const float *table, bool may_be_lone, State<C::TOTALS> (&state)[2]) {
+    int64_t row, int64_t first, int offset, const float *table, bool may_be_lone, State<C::TOTALS> (&state)[2]) {
+    const int64_t column = first + offset;
     constexpr int SIZE = N < CHUNK ? N : CHUNK;
     const int reduction = f.visitor.chain.reduction;
     float row_scale[2] = {1, 1};
@@ -472,8 +515,11 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         fold_columns<C::SEARCHES, false>(f, total, row, column, 0, state);
         return;
     }
+    int chunks = N / SIZE; /* with columns */
+    if constexpr (C::ROW_INPUTS)
+        chunks = (int)min((f.product.out_features - first + 2 * SIZE - 1) / (2 * SIZE), (int64_t)chunks);
 #pragma unroll 1
-    for (int c = 0; c < N / SIZE; c++) {
+    for (int c = 0; c < chunks; c++) {
         float v[SIZE];
         take_chunk(total, c, v);
         scale_and_shift<C>(f.product, v, c, table, row_scale);

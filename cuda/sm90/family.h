@@ -27,6 +27,11 @@ static int runs_hopper_answers(const rfi_cuda_problem *p, const rfi_cuda_figures
     return on_hopper(p, f) && p->states == RFI_CUDA_ANSWER_STATES;
 }
 
+/* One product, for which it is compiled. */
+static int runs_hopper_answers_single(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_answers(p, f) && p->w_terms <= 1 && p->x_terms <= 1 && !in_tf32(p);
+}
+
 static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_SEARCH_STATES;
 }
@@ -44,9 +49,16 @@ static int runs_hopper_turned_answers(const rfi_cuda_problem *p, const rfi_cuda_
     return (runs_hopper_answers(p, f) || runs_hopper_searches(p, f)) && are_turned(p, RFI_TURNED_STATES / 2);
 }
 
-/* W in blocks, which go in pairs, has stages of zeros behind K for the last of so many parts as well. */
+/* The last of so many parts of K has what stages the others leave, one at least. */
 static int has_parts(const rfi_cuda_problem *p, int parts) {
-    return (ceil_div(p->in_features, 64) + 1) / 2 * 2 % parts == 0;
+    const int64_t stages = ceil_div(p->in_features, 64);
+    return (parts - 1) * ceil_div(stages, parts) < stages;
+}
+static int runs_hopper_thirds(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned(p, f) && has_parts(p, 3);
+}
+static int runs_hopper_thirds_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_turned_answers(p, f) && has_parts(p, 3);
 }
 static int runs_hopper_quarters(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper_turned(p, f) && has_parts(p, 4);
@@ -59,18 +71,6 @@ static int runs_hopper_quarters_answers(const rfi_cuda_problem *p, const rfi_cud
 }
 static int runs_hopper_eighths_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper_turned_answers(p, f) && has_parts(p, 8);
-}
-
-/* The last has what stages the others leave, one at least. */
-static int has_thirds(const rfi_cuda_problem *p) {
-    const int64_t stages = ceil_div(p->in_features, 64);
-    return 2 * ceil_div(stages, 3) < stages;
-}
-static int runs_hopper_thirds(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_turned(p, f) && has_thirds(p);
-}
-static int runs_hopper_thirds_answers(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper_turned_answers(p, f) && has_thirds(p);
 }
 
 /* Three terms of x are three times as wide. */
@@ -104,10 +104,18 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
 static const family HOPPER_256 = {
     HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -3e-6};
-static const family HOPPER_ANSWERS = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 0.72, .single_start = 2.1e-6,
-    .single_fold = 7.3, .single_joins = 1};
-static const family HOPPER_ANSWERS_256 = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.27,
-    .single_start = -0.4e-6, .single_fold = 12.6, .single_joins = 1};
+#define ANSWERS HOPPER_TILES, .single_joins = 1
+static const family HOPPER_ANSWERS = {
+    ANSWERS, .paired = 128, .beside = 64, .single = 0.84, .single_start = 4e-6, .single_fold = 4.6};
+static const family HOPPER_ANSWERS_128 = {
+    ANSWERS, .paired = 128, .single = 1.28, .single_start = 4.6e-6, .single_fold = 3.8};
+static const family HOPPER_ANSWERS_256 = {
+    ANSWERS, .paired = 128, .beside = 64, .single = 1.42, .single_start = 4.5e-6, .single_fold = 5.7};
+static const family HOPPER_SEARCHES = {
+    ANSWERS, .paired = 128, .beside = 64, .single = 0.72, .single_start = 2.1e-6, .single_fold = 7.3};
+static const family HOPPER_SEARCHES_256 = {
+    ANSWERS, .paired = 128, .beside = 64, .single = 1.27, .single_start = -0.4e-6, .single_fold = 12.6};
+#undef ANSWERS
 static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
 static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
@@ -120,18 +128,19 @@ static const family HOPPER_TURNED_HALVES = {TURNED_PAIRS, .of_cluster = 2, .star
 static const family HOPPER_TURNED_THIRDS = {TURNED_PAIRS, .of_cluster = 3, .start = 1e-6};
 static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = 1.4e-6};
 static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -1.6e-6};
-static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 3.1e-6};
-static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 3.6e-6};
-static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = 0.1e-6};
-static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = -1.5e-6};
-static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = -0.4e-6};
+static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 4e-6};
+static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 4.4e-6};
+static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = 0.9e-6};
+static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = 0.6e-6};
+static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = 1.3e-6};
 #undef TURNED_PAIRS
 #undef TURNED_ANSWERS
 #undef TURNED
 #define HOPPER_FEW \
     .unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .shares = 1, .start = 2e-6
 static const family HOPPER_SMALL = {HOPPER_FEW, .single_start = -2.5e-6, .single_fold = 5};
-static const family HOPPER_ANSWERS_SMALL = {HOPPER_FEW, .single = 0.84, .single_fold = 8.4, .single_joins = 1};
+static const family HOPPER_ANSWERS_SMALL = {
+    HOPPER_FEW, .single = 1.32, .single_start = 1e-6, .single_fold = 3.4, .single_joins = 1};
 #undef HOPPER_FEW
 
 #endif

@@ -24,9 +24,11 @@ struct Finish {
     int32_t first, slots;     /* states of a row */
 };
 
-/* The first `count` of a lane's states. No branch on what is there, so that their latencies overlap; totals are added
- * in double, to which a product is brought once: conversions are slow. */
-template <class R, int N> __device__ __forceinline__ State<N> join_loaded(const State<N> (&v)[EACH], int count) {
+/* The first `count` of a lane's states, all words of them or, where the others are not shown, without those that are
+ * added. No branch on what is there, so that their latencies overlap; totals are added in double, to which a product is
+ * brought once: conversions are slow. */
+template <class R, bool ADDS, int N>
+__device__ __forceinline__ State<N> join_loaded(const State<N> (&v)[EACH], int count) {
     State<N> s, none;
     rfi_empty_state<R>(none);
     float m = none.m;
@@ -42,6 +44,7 @@ template <class R, int N> __device__ __forceinline__ State<N> join_loaded(const 
         const State<N> one = c < count ? v[c] : none;
 #pragma unroll
         for (int i = 0; i < N; i++) {
+            if (R::adds(i) && !ADDS) continue;
             const float total = R::moved(i, one.m, m, one.t) * R::factor(i, one.m, m);
             if (R::adds(i)) added[i] += (double)total;
             else s.t[i] = R::join(i, s.t[i], total);
@@ -52,6 +55,13 @@ template <class R, int N> __device__ __forceinline__ State<N> join_loaded(const 
     for (int i = 0; i < N; i++)
         if (R::adds(i)) s.t[i] = (float)added[i];
     return s;
+}
+template <class R, int N>
+__device__ __forceinline__ State<N> join_loaded(const State<N> (&v)[EACH], int count, int shows) {
+    if constexpr (std::is_same<R, rfi_answers>::value) {
+        if (!(shows & RFI_CUDA_SHOWS_TOTAL)) return join_loaded<R, false>(v, count);
+    }
+    return join_loaded<R, true>(v, count);
 }
 
 /* A lane's share of the first states of a row, as many as its lanes hold, all on their way at once; and how many. */
@@ -99,23 +109,23 @@ __global__ __launch_bounds__(FINISH_THREADS) void finish_kernel(const __grid_con
     bool gives = false;
     /* First without rows, while there are none to be had: then the instructions are near. Nothing is read from memory
      * then: of what is written since, the first-level cache would keep what was there before. Several results are
-     * stored one after the other, which cannot be rehearsed. */
+     * stored one after the other, which is not rehearsed. */
 #pragma unroll 1
-    for (int turn = ANSWERS || p.visitor.batch > REHEARSED_ROWS; turn < 2; turn++) {
+    for (int turn = p.visitor.batch > REHEARSED_ROWS; turn < 2; turn++) {
         if (turn) rfi_wait_for_previous();
         const bool there = turn && row < p.visitor.batch && !(p.irregular && p.irregular[row]);
         State<TOTALS> v[EACH];
         const int count = load_states<LANES>(v, (const float4 *)states, p.slots, lane, there);
         with_reduction<TOTALS>(p.visitor.chain.reduction, [&](auto of) {
             typedef decltype(of) R;
-            State<TOTALS> all[1] = {join_loaded<R>(v, count)};
+            State<TOTALS> all[1] = {join_loaded<R>(v, count, p.visitor.chain.shows)};
             if constexpr (LANES == ALL_LANES) {
 #pragma unroll 1
                 for (int done = LANES * EACH; done < p.slots; done += LANES * EACH) {
                     State<TOTALS> next[EACH];
                     const int more =
                         load_states<LANES>(next, (const float4 *)(states + done), p.slots - done, lane, there);
-                    const State<TOTALS> joined[1] = {join_loaded<R>(next, more)};
+                    const State<TOTALS> joined[1] = {join_loaded<R>(next, more, p.visitor.chain.shows)};
                     rfi_join_states<R>(all[0], joined);
                 }
             }

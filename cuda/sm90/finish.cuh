@@ -77,7 +77,8 @@ template <class C> __device__ __forceinline__ void write_states(
 
 /* A ticket takes two microseconds to draw: a warp of the producer's does it for a consumer, while that one multiplies
  * the next tile. `slot` says which one of a tile is the consumer's. Where none is drawn all go the same way: one of
- * its own through the loop over tiles would be what hopper.md 12 says. */
+ * its own through the loop over tiles would be what hopper.md 12 says. Where a state is all that there is of a row, it
+ * is the last. */
 template <class C, class SlotOf> __device__ __forceinline__ void draw_tickets(
     const Parameters &p, const Shared<C> &sh, int warpgroup, bool draws, SlotOf slot) {
     rfi_wait_for_previous();
@@ -86,7 +87,7 @@ template <class C, class SlotOf> __device__ __forceinline__ void draw_tickets(
         barrier_sync(written_barrier(warpgroup), 160);
         if (threadIdx.x % 32 == 0) {
             sh.last[walk.count % 2 * CONSUMERS + warpgroup] =
-                draws && s.there && draw(tickets_of(p.fold.schedule, s) + s.group, s.count);
+                s.there && (draws ? draw(tickets_of(p.fold.schedule, s) + s.group, s.count) : finishes_alone<C>(p));
             mbarrier_arrive(sh.drawn + 8 * warpgroup);
         }
         __syncwarp(); /* a barrier by name is for whole warps */

@@ -345,13 +345,13 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             multiply_by_stages<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), stages, wide, at.warpgroup);
         else multiply_through<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), stages, wide, at.warpgroup);
         const Tile tile = walk.of<C>(at.rank);
-        const uint32_t buffer = walk.count % 2; /* of the columns */
-        const int first =
-            (C::SPLITS == 1 ? 0 : at.warpgroup * C::WN) + at.column; /* this thread's first column in the tile */
-        const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * C::BN + first;
+        const uint32_t buffer = walk.count % 2;                      /* of the columns */
+        const int first = C::SPLITS == 1 ? 0 : at.warpgroup * C::WN; /* column of this warpgroup in the tile */
+        const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row;
         State<C::TOTALS> state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
-        fold_sums<C>(p.fold, total, row, column, sh.columns + buffer * C::COLUMN_ROWS * C::BN + first, *sh.lone, state);
+        fold_sums<C>(p.fold, total, row, (int64_t)tile.n * C::BN + first, at.column,
+            sh.columns + buffer * C::COLUMN_ROWS * C::BN + first + at.column, *sh.lone, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces<C>(p)) {
             if (walk.count)
@@ -361,7 +361,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             previous = tile;
         }
     }
-    if (!C::STORES && walk.count && draws_tickets(p.fold))
+    if (!C::STORES && walk.count && (draws_tickets(p.fold) || finishes_alone<C>(p)))
         finish_tile<C::TOTALS>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     end_turns<C>(at.warpgroup);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */

@@ -274,11 +274,11 @@ template <class C> __device__ __forceinline__ void consume(
         }
         const Tile tile = walk.of<E>(at.rank);
         const uint32_t buffer = walk.count % 2; /* of the columns */
-        const int64_t row = first_row_of<E>(tile, at.warpgroup) + at.row, column = (int64_t)tile.n * E::BN + at.column;
+        const int64_t row = first_row_of<E>(tile, at.warpgroup) + at.row;
         State<1> state[2];
         mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
-        fold_sums<E>(
-            p.fold, mine, row, column, sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, *sh.lone, state);
+        fold_sums<E>(p.fold, mine, row, (int64_t)tile.n * E::BN, at.column,
+            sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, *sh.lone, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces<E>(p)) {
             if (walk.count)

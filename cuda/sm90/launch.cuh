@@ -209,9 +209,12 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-/* Merges what a fold without tickets has written: `slots` states of a row, from number `first` on. */
+/* Merges what a fold without tickets has written: `slots` states of a row, from number `first` on. Of several results
+ * there are none where only what goes beside them is wanted. */
 cudaError_t finish_apart(const rfi_cuda_fold &f, int first, int slots, cudaStream_t stream) {
-    const bool wanted = f.visitor.chain.reduction != RF_OP_NONE && !f.schedule.tickets;
+    const bool wanted = f.visitor.chain.reduction == RFI_CUDA_ANSWERS
+        ? f.visitor.num_results && !f.schedule.tickets
+        : f.visitor.chain.reduction != RF_OP_NONE && !f.schedule.tickets;
     return wanted ? rfi_cuda_finish_sm90(&f, first, slots, stream) : cudaSuccess;
 }
 
@@ -223,10 +226,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     if (!error)
         error = launch_blocks(
             (const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS, C::SHARED, stream);
-    if constexpr (C::TOTALS == 1) {
-        if (!error) error = finish_apart(f, 0, p.slots, stream);
-    }
-    return error;
+    return error || finishes_alone<C>(p) ? error : finish_apart(f, 0, p.slots, stream);
 }
 
 /* Whether the logits are stored, of one product, beside which storing them shows: see stores.cu. */

@@ -126,8 +126,7 @@ template <bool RAGGED, int N> __device__ __forceinline__ void find_before(const 
     }
     /* No more than this for most tiles: instructions wait for each other here. */
 #pragma unroll
-    for (int r = 0; r < 2; r++)
-        looks[r] = z[r] == z[r] ? !(state[r].m < z[r]) || state[r].t[0] != state[r].t[0] : bound[r] > column;
+    for (int r = 0; r < 2; r++) looks[r] = z[r] == z[r] ? !(state[r].m < z[r]) || state[r].t[2] < 0 : bound[r] > column;
     if (!any_of_warp(looks[0] || looks[1])) return;
     uint64_t ahead[2]; /* of the bound's column */
     bool among = false;

@@ -267,9 +267,9 @@ template <int TOTALS> struct Put {
     }
 };
 
-/* A block merges what it has of each row, and a pair of blocks what both have; pairs of words are left to the kernel
- * behind this one (finish.cu), of longer states the last to draw a ticket merges these. All states of the block's tiles
- * are written, and all consumers know it. */
+/* A block merges what it has of each row, and a pair of blocks what both have; these are left to the kernel behind this
+ * one (finish.cu), or, where there are tickets, the last to draw one merges them. All states of the block's tiles are
+ * written, and all consumers know it. */
 template <class C> __device__ __forceinline__ void finish(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
     const bool single = is_single(p, gridDim.x);
@@ -299,7 +299,7 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
         if (paired) join_kept<1>(f.visitor.chain.reduction, state, states + C::ROWS + row, 1);
         rfi_write_state(f.visitor.partials, row * f.visitor.num_partials + merged + blockIdx.x / C::CLUSTER, state);
     }
-    if constexpr (C::TOTALS > 1) {
+    if (C::TOTALS > 1 && draws_tickets(f)) {
         const int clusters = gridDim.x / C::CLUSTER;
         barrier_sync(1, CONSUMER_THREADS);
         if (threadIdx.x == 0) *sh.last = draw(f.schedule.tickets, clusters);

@@ -35,12 +35,9 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     if (!error)
         error = launch_blocks(
             (const void *)small_kernel<C>, &p, f, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream, &blocks);
-    if constexpr (C::TOTALS == 1) {
-        const int tiles = (p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters = blocks / C::CLUSTER;
-        if (!error)
-            error = finish_apart(f, first_merged(p, is_single(p, blocks)), tiles < clusters ? tiles : clusters, stream);
-    }
-    return error;
+    const int tiles = (p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters = blocks / C::CLUSTER;
+    return error ? error
+                 : finish_apart(f, first_merged(p, is_single(p, blocks)), tiles < clusters ? tiles : clusters, stream);
 }
 
 /* By the terms that x and W are in. */

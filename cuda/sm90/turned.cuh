@@ -62,7 +62,7 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
     static constexpr int TURN_BARRIER = 3;                               /* and 4 */
     static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
     static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
-    static constexpr bool UNEVEN = CLUSTER == 3;                         /* the last block may have fewer stages */
+    static constexpr bool UNEVEN = BY_ROWS;                              /* the last block may have fewer stages */
     /* With low tiles BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
     static constexpr bool REHEARSES = BY_ROWS && ROWS <= RFI_TURNED_LOW_ROWS;
     static constexpr int RAISED = REHEARSES ? 176 : 240, LOWERED = REHEARSES ? 152 : 24;
@@ -118,9 +118,9 @@ struct Ring {
     }
 };
 
-/* This block's first stage of K, and how many it has. All parts have as many, of which those behind K are all zeros:
+/* This block's first stage of K, and how many it has. Both halves have as many, of which those behind K are all zeros:
  * what differs between the blocks the compiler takes for different within a warp, and does not count in uniform
- * registers, but where a shuffle says that it does not, UNEVEN: W need not go on behind K for so many parts. */
+ * registers. Of more parts the last has what the others leave, UNEVEN: there a shuffle says that it does not differ. */
 template <class C> __device__ __forceinline__ int first_stage(const Parameters &p, int rank) {
     return C::BY_ROWS || p.halves ? rank * p.stages : 0;
 }
@@ -390,7 +390,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
     const Share share = share_of<C>(p, rank);
     float *const tile = sh.tile + C::SENT_BYTES / sizeof(float);
     Ring ring = {0, 0};
-    copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    copy_parameters<true>(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
     if (C::REHEARSES) barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
     rfi_wait_for_previous();
     begin_turns<C>(warpgroup);
@@ -425,7 +425,7 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
     const bool halves = p.halves, sends = halves && warpgroup != rank;
     const int features = halves ? HALF : FEATURES, tile_ld = features + 4; /* see rfi_fold_tile */
     Ring ring = {0, 0};
-    copy_parameters(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    copy_parameters<true>(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
     rfi_wait_for_previous();
     begin_turns<C>(warpgroup);
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {

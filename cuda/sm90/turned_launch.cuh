@@ -39,7 +39,9 @@ template <class C, int PARTS> cudaError_t launch(const rfi_cuda_fold &f, int64_t
     if (!error)
         error = launch_blocks((const void *)turned_kernel<C>, &p, f, (int64_t)cluster_tiles<C>(p) * C::CLUSTER,
             C::CLUSTER, BLOCK_THREADS, C::SHARED, stream);
-    return error ? error : finish_apart(f, 0, (int)rfi_tiles(f.product.out_features, RFI_FOLD_COLUMNS), stream);
+    return error || rfi_is_alone(f)
+        ? error
+        : finish_apart(f, 0, (int)rfi_tiles(f.product.out_features, RFI_FOLD_COLUMNS), stream);
 }
 
 template <int PARTS, bool ANSWERS, int NT, int PRODUCTS>

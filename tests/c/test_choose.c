@@ -328,27 +328,44 @@ static void test_infinities_of_weights(void) {
 }
 
 #ifdef RFI_BUILD_SM90
-/* Up to RFI_SM90_JOINED states of a row, of pairs, are merged behind the fold; the kernel for few rows has no more. */
+/* Up to RFI_SM90_JOINED states of a row are merged behind the fold, unless something is searched for; the kernels for
+ * few rows have no more, and those for groups of rows leave any number. */
 static void test_merged_behind(void) {
     static const struct {
         const char *name;
-        int64_t batch, most; /* columns */
-    } kernels[] = {{"hopper_128x256", 300, 256 * RFI_SM90_JOINED}, {"hopper_64x64", 300, 32 * RFI_SM90_JOINED},
-        {"hopper_halves_128x128", 300, 128 * RFI_SM90_JOINED}, {"hopper_small", 30, 1000000}};
+        int64_t batch, columns; /* of so many states */
+        int leaves_any;
+    } kernels[] = {{"hopper_128x256", 300, 256 * RFI_SM90_JOINED, 0}, {"hopper_64x64", 300, 32 * RFI_SM90_JOINED, 0},
+        {"hopper_halves_128x128", 300, 128 * RFI_SM90_JOINED, 0}, {"hopper_small", 30, 1000000, 1},
+        {"hopper_answers_128x256", 300, 256 * RFI_SM90_JOINED, 0},
+        {"hopper_answers_128x128", 300, 128 * RFI_SM90_JOINED, 0},
+        {"hopper_answers_64x128", 300, 64 * RFI_SM90_JOINED, 0}, {"hopper_answers_small", 30, 1000000, 1},
+        {"hopper_answers_272x128", 300, 200000, 1}};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
         for (int more = 0; more < 2; more++) {
             rfi_cuda_problem p =
-                problem_of(kernels[i].batch, 512, kernels[i].most + more, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
-            const int few = !strcmp(kernels[i].name, "hopper_small"), kernel = rfi_cuda_kernel_find(kernels[i].name);
-            rfi_cuda_choice c = choose(&p, &hopper, kernel);
-            CHECK(is(&c, kernels[i].name) && c.apart == (few || !more), "%s with %d columns more: %d", c.name, more,
-                c.apart);
-            p.states = RFI_CUDA_ANSWER_STATES;
-            c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_answers_64x128"));
-            CHECK(is(&c, "hopper_answers_64x128") && !c.apart, "several results by %s are merged behind it", c.name);
-            c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_answers_272x128"));
-            CHECK(is(&c, "hopper_answers_272x128") && c.apart, "several results by %s are not", c.name);
+                problem_of(kernels[i].batch, 512, kernels[i].columns + more, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+            if (strstr(kernels[i].name, "answers")) p.states = RFI_CUDA_ANSWER_STATES;
+            rfi_cuda_choice c = choose(&p, &hopper, rfi_cuda_kernel_find(kernels[i].name));
+            CHECK(is(&c, kernels[i].name) && c.apart == (kernels[i].leaves_any || !more), "%s with %d columns more: %d",
+                c.name, more, c.apart);
         }
+    rfi_cuda_problem p = problem_of(300, 512, 1000, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+    p.states = RFI_CUDA_SEARCH_STATES;
+    rfi_cuda_choice c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_searches_64x128"));
+    CHECK(
+        is(&c, "hopper_searches_64x128") && !c.apart, "launches of some columns each by %s are merged behind", c.name);
+    p.batch = 30;
+    c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_answers_small"));
+    CHECK(is(&c, "hopper_answers_small") && !c.apart, "a search by %s is", c.name);
+    p.states = RFI_CUDA_ANSWER_STATES;
+    p.batch = 4096;
+    for (int alike = 0; alike < 2; alike++) {
+        p.batch_invariant = alike;
+        c = choose(&p, &hopper, rfi_cuda_kernel_find("hopper_answers_128x256"));
+        CHECK(is(&c, "hopper_answers_128x256") && c.apart == alike, "rows that fill a round by %s are merged behind",
+            c.name);
+    }
 }
 
 /* Groups of rows as equal as can be, as many as take the least time, and none of a height that is not compiled. */
@@ -451,8 +468,8 @@ static void test_measured(void) {
         {RF_FLOAT64, 18, 7488, 3943, "mma_f64_32x64"},
         {RF_FLOAT64, 832, 4160, 19, "mma_f64_32x64"},
         {RF_FLOAT64, 1024, 8192, 8192, "mma_f64_64x64"},
-        {RF_BFLOAT16, 64, 15488, 256, "mma_16x64"},
-        {RF_FLOAT16, 896, 13376, 64, "hopper_thirds_256x128"},
+        {RF_BFLOAT16, 64, 15488, 256, "hopper_eighths_136x128"},
+        {RF_FLOAT16, 896, 13376, 64, "hopper_eighths_136x128"},
         {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
         {RF_FLOAT32, 2394, 12480, 2, "narrow_32x8"},
         {RF_FLOAT32, 201, 889, 15, "narrow_16x16"},
@@ -511,7 +528,9 @@ static void test_measured(void) {
         {RFI_CUDA_ANSWER_STATES, 1, 8192, 8192, "hopper_answers_small"},
         {RFI_CUDA_ANSWER_STATES, 2003, 64, 4025, "hopper_answers_128x256"},
         {RFI_CUDA_ANSWER_STATES, 65, 8192, 8192, "hopper_answers_halves_272x128"},
-        {RFI_CUDA_ANSWER_STATES, 256, 8192, 8192, "hopper_answers_halves_272x128"},
+        {RFI_CUDA_ANSWER_STATES, 192, 8192, 8192, "hopper_answers_halves_272x128"},
+        {RFI_CUDA_ANSWER_STATES, 256, 8192, 8192, "hopper_answers_128x128"},
+        {RFI_CUDA_ANSWER_STATES, 512, 4096, 4096, "hopper_answers_128x128"},
         {RFI_CUDA_ANSWER_STATES, 1024, 8192, 8192, "hopper_answers_128x256"},
         {RFI_CUDA_ANSWER_STATES, 129, 14336, 4096, "hopper_answers_thirds_224x128"},
         {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},

@@ -41,6 +41,13 @@ static void expect(const char *text, int count, const rfi_cuda_states *states) {
         expect(text, (int)(sizeof states / sizeof *states), states); \
     } while (0)
 
+/* Of the state of the first pass. */
+static void expect_shown(const char *text, int shows) {
+    take(text);
+    CHECK(passes.at[0].states != RFI_CUDA_PAIRS && passes.at[0].shows == shows, "%s shows %d, expected %d", text,
+        passes.at[0].shows, shows);
+}
+
 /* Kernels by the columns of a state. */
 static const rfi_cuda_choice of_64 = {.tile_columns = 128, .fold_columns = 64, .ahead_columns = 64},
                              of_256 = {.tile_columns = 256, .fold_columns = 256, .ahead_columns = 64},
@@ -71,7 +78,20 @@ int main(void) {
     EXPECT("linear | min", answers);
     EXPECT("linear | logsumexp", pairs);
     EXPECT("linear | sum", pairs);
+    expect_shown("linear | max", 0);
+    expect_shown("linear | min", 0);
     weights = RF_FLOAT32;
+    expect_shown("linear | pick(#t), max", 0);
+    expect_shown("linear | argmin", RFI_CUDA_SHOWS_COLUMN);
+    expect_shown("linear | logprob(#t)", RFI_CUDA_SHOWS_TOTAL);
+    expect_shown("linear | logsumexp, max", RFI_CUDA_SHOWS_TOTAL);
+    expect_shown("linear | logsumexp, argmax", RFI_CUDA_SHOWS_TOTAL | RFI_CUDA_SHOWS_COLUMN);
+    expect_shown("linear | entropy", RFI_CUDA_SHOWS_TOTALS);
+    expect_shown("linear | entropy, argmax", RFI_CUDA_SHOWS_TOTALS | RFI_CUDA_SHOWS_COLUMN);
+    expect_shown("linear | topk(3)", RFI_CUDA_SHOWS_COLUMN);
+    expect_shown("linear | logsumexp, topk(3)", RFI_CUDA_SHOWS_TOTAL | RFI_CUDA_SHOWS_COLUMN);
+    expect_shown("linear | rank(#t)", 0);
+    expect_shown("linear | var", 0);
     EXPECT("linear | div(#t) | sum", other);
     EXPECT("linear | div(#t) | logsumexp", answers);
     EXPECT("linear | sum | div(#t)", pairs);
