@@ -94,15 +94,16 @@ typedef struct rfi_cuda_choice {
     int opens; /* x and W are 16-bit values as they are stored, in tiles of a kernel that searches: what is known
                   ahead is a part of the pass, or takes a kernel of its own (see rfi_cuda_asked) */
     int multiprocessors;
-    int summed;     /* columns of one product of 16-bit values that tensor cores add up, and truncate, before they are
-                       added in float32; RFI_CUDA_SUMMED_ALL: all of them; 0: nothing is left to tensor cores for long */
-    int irregular;  /* computes flagged rows itself: see rfi_cuda_fold */
-    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
-    int grouped;    /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
-    int apart;      /* of those: a kernel behind the fold merges the states, and there are no tickets */
-    int uses_terms; /* reads x in terms: it must be prepared */
-    int aligned_x;  /* reads x as it is stored, in 16-byte pieces */
-    int splits;     /* parts that K is shared out in, among as many blocks a tile */
+    int summed;    /* columns of one product of 16-bit values that tensor cores add up, and truncate, before they are
+                      added in float32; RFI_CUDA_SUMMED_ALL: all of them; 0: nothing is left to tensor cores for long */
+    int irregular; /* computes flagged rows itself: see rfi_cuda_fold */
+    int affine;    /* computes steps on logits as rfi_cuda_affine where all of them are such */
+    int grouped;   /* one of the kernels for sm_90a, which see kernels.h for their partial states and tickets */
+    int apart; /* of those: a kernel behind the fold merges the states, and there are no tickets; or the fold finishes
+                  a row that has one */
+    int uses_terms;      /* reads x in terms: it must be prepared */
+    int aligned_x;       /* reads x as it is stored, in 16-byte pieces */
+    int splits;          /* parts that K is shared out in, among as many blocks a tile */
     int whole_columns;   /* tiles of the first so many columns of tiles have a block each all the same */
     int64_t split_depth; /* values of K in a part */
     double seconds;      /* expected, preparation of x included */

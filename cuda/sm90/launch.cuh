@@ -212,10 +212,9 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
 /* Merges what a fold without tickets has written: `slots` states of a row, from number `first` on. Of several results
  * there are none where only what goes beside them is wanted. */
 cudaError_t finish_apart(const rfi_cuda_fold &f, int first, int slots, cudaStream_t stream) {
-    const bool wanted = f.visitor.chain.reduction == RFI_CUDA_ANSWERS
-        ? f.visitor.num_results && !f.schedule.tickets
-        : f.visitor.chain.reduction != RF_OP_NONE && !f.schedule.tickets;
-    return wanted ? rfi_cuda_finish_sm90(&f, first, slots, stream) : cudaSuccess;
+    const bool gives = f.visitor.chain.reduction == RFI_CUDA_ANSWERS ? f.visitor.num_results > 0
+                                                                     : f.visitor.chain.reduction != RF_OP_NONE;
+    return gives && !f.schedule.tickets ? rfi_cuda_finish_sm90(&f, first, slots, stream) : cudaSuccess;
 }
 
 template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t stream) {

@@ -42,7 +42,7 @@ struct Parameters {
     int32_t box_rows[BOXES];    /* whole eights in the first of two; 0: there is none */
     int32_t group_rows, groups; /* of the batch */
     int32_t stages, tiles;      /* of K, of a block; of features */
-    int32_t last_stages;        /* of the last, UNEVEN */
+    int32_t last_stages;        /* of the last of more than two */
     int32_t halves;             /* the blocks of a cluster share out K */
     int64_t w_panel;            /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
@@ -62,7 +62,6 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
     static constexpr int TURN_BARRIER = 3;                               /* and 4 */
     static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
     static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
-    static constexpr bool UNEVEN = BY_ROWS;                              /* the last block may have fewer stages */
     /* With low tiles BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
     static constexpr bool REHEARSES = BY_ROWS && ROWS <= RFI_TURNED_LOW_ROWS;
     static constexpr int RAISED = REHEARSES ? 176 : 240, LOWERED = REHEARSES ? 152 : 24;
@@ -120,13 +119,13 @@ struct Ring {
 
 /* This block's first stage of K, and how many it has. Both halves have as many, of which those behind K are all zeros:
  * what differs between the blocks the compiler takes for different within a warp, and does not count in uniform
- * registers. Of more parts the last has what the others leave, UNEVEN: there a shuffle says that it does not differ. */
+ * registers. Of more parts the last has what the others leave: there a shuffle says that it does not differ. */
 template <class C> __device__ __forceinline__ int first_stage(const Parameters &p, int rank) {
     return C::BY_ROWS || p.halves ? rank * p.stages : 0;
 }
 
 template <class C> __device__ __forceinline__ int stages_of(const Parameters &p, int rank) {
-    return C::UNEVEN ? __shfl_sync(~0u, rank == C::CLUSTER - 1 ? p.last_stages : p.stages, 0) : p.stages;
+    return C::BY_ROWS ? __shfl_sync(~0u, rank == C::CLUSTER - 1 ? p.last_stages : p.stages, 0) : p.stages;
 }
 
 /* The threads that drive copies have no time to lose: what a stage is loaded from is counted on, not computed anew. One
