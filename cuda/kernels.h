@@ -227,8 +227,9 @@ typedef struct rfi_cuda_visitor {
 /* Who does it when. */
 typedef struct rfi_cuda_schedule {
     int32_t shared_per_block; /* bytes of shared memory that a block of this device may have */
-    unsigned *tickets;        /* for each row of tiles one, and one for each group; zero before the launch; NULL without
-                                 a reduction, or where a kernel of sm_90a leaves its states to one behind it */
+    unsigned *tickets;        /* for each row of tiles one, and one for each group, zero before the launch, unless a
+                                 block has all columns: then there are none; NULL without a reduction, or where a kernel
+                                 of sm_90a leaves its states to one behind it */
     int32_t groups;           /* of partial states: of the portable kernels, see rfi_finish_rows; 0: they are few */
     unsigned *next_tile; /* counts the tiles that the kernels of sm_90a have drawn, zero before the launch; NULL: each
                             block has a fixed share of them */
@@ -441,9 +442,9 @@ cudaError_t rfi_cuda_fold_narrow_f64(const rfi_cuda_fold *fold, cudaStream_t str
 cudaError_t rfi_cuda_fold_sm90_small(const rfi_cuda_fold *fold, cudaStream_t stream);
 
 /* Of sm_90a too. Partial states are of `fold_columns` columns and lie side by side from state 0 of a row on;
- * `num_partials` is even, for 16-byte copies of two states. For each 64 rows there are a ticket for each
- * RFI_SM90_GROUP partial states and one more; or none, where there are RFI_SM90_JOINED partial states at most: then
- * these launch rfi_cuda_finish_sm90 behind the kernel. */
+ * `num_partials` is even, for 16-byte copies of two states. There are no tickets, and these launch rfi_cuda_finish_sm90
+ * behind the kernel; of several results there may be some, a ticket for each RFI_SM90_GROUP partial states of 64 rows
+ * and one more. */
 cudaError_t rfi_cuda_fold_sm90_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_128x192(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned(const rfi_cuda_fold *fold, cudaStream_t stream);

@@ -67,12 +67,13 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
     } else {
         l->groups = rfi_cuda_groups(c, n);
         l->num_partials += l->groups; /* behind those of the columns */
-        l->num_tickets = (batch + c->tile_rows - 1) / c->tile_rows * (l->groups + 1);
+        /* Where a block has all columns nobody else writes a row's states. */
+        l->num_tickets = n > c->tile_columns ? (batch + c->tile_rows - 1) / c->tile_rows * (l->groups + 1) : 0;
     }
     if (c->irregular)
         l->num_partials = round_up(l->num_partials, 2) + (c->grouped ? 0 : RFI_SM90_BLOCKS); /* see kernels.h */
     if (c->apart) l->num_tickets = 0;
-    if (!c->apart || c->uses_terms || (c->grouped && !in_fixed_shares(c, batch, n)))
+    if (c->irregular && (!c->apart || c->uses_terms || (c->grouped && !in_fixed_shares(c, batch, n))))
         l->num_tickets += RFI_CUDA_COUNTERS;
     if (!pass->reduction) l->num_tickets = 0;
     l->split_tickets = l->irregular_tickets = l->num_tickets;

@@ -215,7 +215,7 @@ static rf_status run_pass(const rfi_cuda_running *r, int pass, const rfi_cuda_pi
     fold.visitor.num_partials = l->num_partials;
     fold.visitor.picked = workspace + l->picked;
     unsigned *const words = (unsigned *)(workspace + l->tickets);
-    fold.schedule.tickets = l->split_tickets > RFI_CUDA_COUNTERS ? words : NULL;
+    fold.schedule.tickets = what->reduction && !l->choice.apart ? words : NULL;
     fold.schedule.groups = l->groups;
     fold.schedule.splits = l->choice.splits;
     fold.schedule.whole_columns = l->choice.whole_columns;
