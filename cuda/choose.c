@@ -47,9 +47,10 @@ static const double LEAST_SHARE = 0.4;
  * bytes or not, or to be copied, measured on 9.0. */
 static const double PREPARED_ROW[] = {1.9e-9, 0.8e-9}, PREPARED_RAGGED_ROW[] = {3.3e-9, 1.3e-9}, COPIED_ROW = 1e-9;
 
-/* What a row takes in the kernel behind a fold that merges states, likewise; and how much later that begins where each
- * multiprocessor has a block of large tiles to the end, beside which there are no registers for it to wait with. */
-static const double MERGED_ROW = 0.5e-9, CROWDED_SECONDS = 4e-6;
+/* What a row and a state take in the kernel behind a fold that merges states, likewise; and how much later that begins
+ * where each multiprocessor has a block of large tiles to the end, beside which there are no registers for it to wait
+ * with. */
+static const double MERGED_ROW = 0.5e-9, MERGED_STATE = 5e-12, CROWDED_SECONDS = 4e-6;
 
 /* What folding takes where results show less of a state of several than all, by rfi_cuda_problem.shows, of what it
  * takes with all; kernels for groups of rows take hardly less. And what a call saves where the kernel that folds a
@@ -181,13 +182,15 @@ typedef struct family {
     int promotes;    /* what tensor cores sum up is added in float32 before long, whatever the states */
     int of_cluster;  /* so many blocks share out K of a tile; 0: one has all */
     int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
-                        the blocks have nothing to do */
+                        the blocks have nothing to do. With one product of 16-bit values they are along the columns
+                        then, unless something is searched for */
     int beside;      /* the same along the columns */
     int turned;      /* groups of rows as equal as can be, and what they take: see rfi_turned_time_of */
     double memory;   /* of the bytes that memory serves in a second it reaches so much; 0: what most do */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int last_round;  /* and of the last tiles where there are many */
     int fewer_parts; /* than there is room for, if that is expected to be faster */
+    int least_depth; /* of K that is shared out: parts of less take longer to add than they save, measured on 9.0 */
     int shares;      /* so many of its blocks share a multiprocessor: a round has all of them */
     double share[4]; /* of what these reach together, what fewer do: one, two and so on; 0: all is said by `shares` */
     double added;    /* bytes of parts of K that a block adds in a second, and */
@@ -214,11 +217,11 @@ typedef struct family {
 static const family MMA = {.unit = MMA16, .terms = 1};
 static const family MMA_64 = {.unit = MMA16, .terms = 1, .parts = 1};
 static const family MMA_16 = {.unit = MMA16, .terms = 1, .parts = 2};
-static const family STREAM = {.unit = STREAMED32, .parts = 1, .shares = 1, .least_rows = 1};
+static const family STREAM = {.unit = STREAMED32, .parts = 1, .least_depth = 832, .shares = 1, .least_rows = 1};
 static const family FEW =
     {.unit = FMA32, .parts = 2, .shares = 2, .share = {0.85, 1}, .by_value = 7.5e-6, .unhidden = 0.3, .start = 1.4e-6};
-static const family NARROW_16 = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.42e-9};
-static const family NARROW = {.unit = FMA32, .parts = 2, .shares = 2, .value = 0.2e-9};
+static const family NARROW_16 = {.unit = FMA32, .parts = 2, .least_depth = 704, .shares = 2, .value = 0.42e-9};
+static const family NARROW = {.unit = FMA32, .parts = 2, .least_depth = 896, .shares = 2, .value = 0.2e-9};
 static const family NARROW_TILES = {.unit = FMA32, .parts = 2, .shares = 2};
 static const family NARROW_TILES_64 = {.unit = FMA32,
     .parts = 2,
@@ -256,7 +259,7 @@ static const family FEW_F64 = {.unit = FMA64,
     .share = {0.88, 0.92, 1},
     .added = 20e9,
     .add = 1.5e-6};
-static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .shares = 2, .value = 0.3e-9};
+static const family NARROW_F64 = {.unit = FMA64, .parts = 2, .least_depth = 576, .shares = 2, .value = 0.3e-9};
 static const family FMA_F64 = {.unit = FMA64, .by_value = 5.5e-6, .start = 1.5e-6};
 
 static const struct kernel {
@@ -343,7 +346,7 @@ static void split(
     if (parts > (double)stages / LEAST_STAGES) parts = (double)stages / LEAST_STAGES;
     c->splits = 1;
     c->split_depth = p->in_features;
-    if (parts < 2) return;
+    if (parts < 2 || p->in_features < shared->least_depth) return;
     const int64_t part_stages = (stages + (int64_t)parts - 1) / (int64_t)parts;
     c->splits = (int)((stages + part_stages - 1) / part_stages);
     c->split_depth = part_stages * RFI_SPLIT_DEPTH;
@@ -426,8 +429,10 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         : copies                       ? 2 * batch * depth * (double)item(p->x_dtype)
                                        : 0;
     /* Whole tiles in whole rounds over the multiprocessors, but for one round of small blocks that share one. */
-    const int sharers = parts_of(shared), along = shared->paired == k->tile_rows ? 2 : 1,
-              across = shared->beside == k->tile_rows ? 2 : 1;
+    const int sharers = parts_of(shared), paired = shared->paired == k->tile_rows,
+              turned_aside = paired && products == 1 && !in_tf32(p) && p->batch <= k->tile_rows &&
+        p->states != RFI_CUDA_SEARCH_STATES,
+              along = paired && !turned_aside ? 2 : 1, across = turned_aside || shared->beside == k->tile_rows ? 2 : 1;
     const double whole_tiles = whole_columns * tiles(p->batch, k->tile_rows), down = row_tiles_of(k, p);
     double blocks = ((along > 1 ? along * tiles(p->batch, along * k->tile_rows) : down) * across *
                             tiles(p->out_features, across * k->tile_columns) -
@@ -477,8 +482,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const int answers = p->states == RFI_CUDA_ANSWER_STATES && shared->irregular,
               alone = answers && (shared->turned ? p->out_features <= STATE_COLUMNS : shared->groups && slots == 1);
     c->apart = shared->turned ||
-        (shared->irregular && (p->states == RFI_CUDA_PAIRS || answers) &&
-            (!shared->groups || slots <= RFI_SM90_JOINED) && (alone || !is_crowded(p, f, blocks)));
+        (shared->irregular && (p->states == RFI_CUDA_PAIRS || (answers && (alone || !is_crowded(p, f, blocks)))));
     const double states =
         c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, STATE_COLUMNS);
     const int single_fold = products == 1 && shared->single_fold > 0, single_answers = answers && single_fold;
@@ -500,7 +504,7 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     const double memory = c->bytes / ((shared->memory > 0 ? shared->memory : 0.9) * c->bytes_per_second);
     c->seconds = larger(arithmetic, memory) + preparation + merge + folds + launches * LAUNCH_SECONDS +
         (alone             ? -(shared->turned ? TURNED_ALONE_SECONDS : ALONE_SECONDS)
-                : c->apart ? batch * MERGED_ROW
+                : c->apart ? batch * (MERGED_ROW + (double)slots * MERGED_STATE)
                            : 0) +
         (shared->turned && p->states == RFI_CUDA_SEARCH_STATES ? batch * SEARCHED_ROW : 0) +
         (c->apart && !alone && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +

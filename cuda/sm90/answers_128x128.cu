@@ -4,7 +4,6 @@
 
 cudaError_t rfi_cuda_fold_sm90_answers_128x128(const rfi_cuda_fold *fold, cudaStream_t stream) {
     using namespace hopper;
-    if (fold->product.w.dtype == RF_BFLOAT16)
-        return launch<Config<1, 1, true, 128, 128, 2, 1, true, false>>(*fold, stream);
-    return launch<Config<1, 1, false, 128, 128, 2, 1, true, false>>(*fold, stream);
+    return fold->product.w.dtype == RF_BFLOAT16 ? launch_single<true, 128, 128, true>(*fold, stream)
+                                                : launch_single<false, 128, 128, true>(*fold, stream);
 }

@@ -58,6 +58,7 @@ struct Config {
     static constexpr bool STORES = STORES_;
     static constexpr bool ASKS_BY_SHUFFLE = SEARCHES_ || STORES_; /* see are_there */
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
+    static constexpr bool MERGES = TOTALS > 1; /* states of a row, if the launch has tickets: pairs never have */
     static constexpr bool PROMOTE =
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when
                                      they add, which a result shows that is one logit */
@@ -149,13 +150,13 @@ template <class C> __device__ __forceinline__ Walk first_tile(const Parameters &
     return {tile_at<C>(p, blockIdx.x / C::CLUSTER), 0};
 }
 
-/* Whether states are merged by this kernel: the last to write one of a row is known by its ticket. */
+/* Whether states are merged by this kernel, of those that can: the last to write one of a row is known by its ticket.
+ */
 __device__ __forceinline__ bool draws_tickets(const rfi_cuda_fold &f) { return f.schedule.tickets != NULL; }
 
-/* Whether a row's only state is finished by who writes it: that needs no ticket. Of several results alone, for code of
- * pairs is as long as their loop over tiles bears (hopper.md 80). */
+/* Whether a row's only state is finished by who writes it: that needs no ticket. */
 template <class C> __host__ __device__ __forceinline__ bool finishes_alone(const Parameters &p) {
-    return C::TOTALS > 1 && p.slots == 1;
+    return C::MERGES && p.slots == 1;
 }
 
 template <class C> __device__ __forceinline__ bool reduces(const Parameters &p) {
@@ -164,7 +165,7 @@ template <class C> __device__ __forceinline__ bool reduces(const Parameters &p) 
 
 /* Warps of a block that take_next is for. */
 template <class C> __device__ __forceinline__ int tile_readers(const Parameters &p) {
-    return 4 * CONSUMERS + 1 + (reduces<C>(p) ? CONSUMERS : 0);
+    return 4 * CONSUMERS + 1 + (C::MERGES && reduces<C>(p) ? CONSUMERS : 0);
 }
 
 /* Whether a row of those that a cluster computes with this block has two levels (see rfi_cuda_levels): they go through

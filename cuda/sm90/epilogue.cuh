@@ -362,6 +362,13 @@ template <bool SEARCHES, bool RAGGED, int TOTALS, int N> __device__ __forceinlin
     }
 }
 
+/* Columns of a thread behind the first `width`, which are not there, to what changes no state: the peak of nothing. */
+template <int N> __device__ __forceinline__ void leave_out(float (&v)[N], int width, float peak0) {
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        if (j / 4 * 8 + j % 2 >= width) v[j] = peak0;
+}
+
 /* Two neighbouring values of y, in one store where `paired`. */
 template <class T> struct alignas(2 * sizeof(T)) Pair {
     T first, second;
@@ -505,13 +512,19 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         return;
     }
     state[0] = state[1] = empty_state<C::TOTALS>(reduction);
-    /* Nothing dear in between, and all columns there, by the first of the four lanes': all registers at once. */
+    const auto columns_from = [&](int64_t from) { return (int)max(f.product.out_features - from, (int64_t)0); };
+    const float peak0 = state[0].m;
+    /* Nothing dear in between: all registers at once; with searches only where all columns are there. Elsewhere a
+     * lane's column is asked for all the same, whose tile has some: where the compiler takes the condition for that of
+     * a warp, ptxas puts this behind the code of dear operators, from where instructions come late (hopper.md 80, 109).
+     */
     if ((!f.visitor.chain.num_pre || f.visitor.chain.num_affine) && reduction != RF_OP_NONE &&
-        are_there<C>(f.product, column, 2 * N)) {
+        are_there<C>(f.product, column, C::SEARCHES ? 2 * N : 0)) {
         scale_and_shift<C>(f.product, total, 0, table, row_scale);
         if (lone) add_lone_to_all<C>(f.product, total, row, column, table);
         if (f.visitor.chain.affine_saves) apply_affine<C, true>(f.visitor, total, table);
         else apply_affine<C, false>(f.visitor, total, table);
+        if (!C::SEARCHES && !are_there<C>(f.product, column, 2 * N)) leave_out(total, columns_from(column), peak0);
         fold_columns<C::SEARCHES, false>(f, total, row, column, 0, state);
         return;
     }
@@ -527,10 +540,12 @@ template <class C, int N> __device__ __forceinline__ void fold_sums(const rfi_cu
         apply_steps<C>(f.visitor, v, c, row, table);
         const int64_t from = column + c * SIZE * 2;
         if (reduction == RF_OP_NONE) store_logits(f, v, row, from);
-        else if (are_there<C>(f.product, from, 2 * SIZE)) fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
-        else
-            fold_columns<C::SEARCHES, true>(
-                f, v, row, from, (int)max(f.product.out_features - from, (int64_t)0), state);
+        else if (C::SEARCHES && !are_there<C>(f.product, from, 2 * SIZE))
+            fold_columns<C::SEARCHES, true>(f, v, row, from, columns_from(from), state);
+        else {
+            if (!are_there<C>(f.product, from, 2 * SIZE)) leave_out(v, columns_from(from), peak0);
+            fold_columns<C::SEARCHES, false>(f, v, row, from, 0, state);
+        }
     }
 }
 

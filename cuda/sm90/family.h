@@ -117,7 +117,8 @@ static const family HOPPER_SEARCHES_256 = {
     ANSWERS, .paired = 128, .beside = 64, .single = 1.27, .single_start = -0.4e-6, .single_fold = 12.6};
 #undef ANSWERS
 static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
-static const family HOPPER_128 = {HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6};
+static const family HOPPER_128 = {
+    HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6, .single_start = -1.5e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1

@@ -56,10 +56,9 @@ __device__ __forceinline__ unsigned *tickets_of(const rfi_cuda_schedule &f, cons
     return f.tickets + (int64_t)s.block * (s.groups + 1);
 }
 
-/* The states of a tile go to memory. Where they are many, the last warpgroup to finish one of a group of tiles side by
- * side merges the group's, the last to finish a group merges the groups', always in the order of the columns: the
- * result does not depend on who is last, and nobody has many to merge. Where they are few there are no tickets, and a
- * kernel behind this one merges them all: see finish.cu. */
+/* The states of a tile go to memory. A kernel behind this one merges them all: see finish.cu. Or, where there are
+ * tickets, the last warpgroup to finish one of a group of tiles side by side merges the group's, the last to finish a
+ * group merges the groups', always in the order of the columns: the result does not depend on who is last. */
 template <class C> __device__ __forceinline__ void write_states(
     const Parameters &p, const Place &at, const Slot &s, State<C::TOTALS> (&state)[2], const Shared<C> &sh) {
     const rfi_cuda_fold &f = p.fold;
@@ -72,22 +71,22 @@ template <class C> __device__ __forceinline__ void write_states(
             !(*sh.irregular && is_irregular(f.product, s.first_row + row)))
             rfi_write_state(states, row * f.visitor.num_partials + s.slot, state[r]);
     }
-    barrier_arrive(written_barrier(at.warpgroup), 160);
+    if (C::MERGES) barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
 /* A ticket takes two microseconds to draw: a warp of the producer's does it for a consumer, while that one multiplies
- * the next tile. `slot` says which one of a tile is the consumer's. Where none is drawn all go the same way: one of
- * its own through the loop over tiles would be what hopper.md 12 says. Where a state is all that there is of a row, it
- * is the last. */
-template <class C, class SlotOf> __device__ __forceinline__ void draw_tickets(
-    const Parameters &p, const Shared<C> &sh, int warpgroup, bool draws, SlotOf slot) {
+ * the next tile. Where none is drawn all go the same way: one of its own through the loop over tiles would be what
+ * hopper.md 12 says. Where a state is all that there is of a row, it is the last. */
+template <class C>
+__device__ __forceinline__ void draw_tickets(const Parameters &p, const Shared<C> &sh, int warpgroup, int rank) {
     rfi_wait_for_previous();
     for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
-        const Slot s = slot(walk);
+        const Slot s = slot_of<C>(p, walk.of<C>(rank), warpgroup);
         barrier_sync(written_barrier(warpgroup), 160);
         if (threadIdx.x % 32 == 0) {
-            sh.last[walk.count % 2 * CONSUMERS + warpgroup] =
-                s.there && (draws ? draw(tickets_of(p.fold.schedule, s) + s.group, s.count) : finishes_alone<C>(p));
+            sh.last[walk.count % 2 * CONSUMERS + warpgroup] = s.there &&
+                (draws_tickets(p.fold) ? draw(tickets_of(p.fold.schedule, s) + s.group, s.count)
+                                       : finishes_alone<C>(p));
             mbarrier_arrive(sh.drawn + 8 * warpgroup);
         }
         __syncwarp(); /* a barrier by name is for whole warps */
@@ -117,21 +116,13 @@ __device__ __forceinline__ void merge_group(const Parameters &p, const Slot &s, 
     if (mine) finish_row(f.visitor, row, all);
 }
 
-/* Not inlined in the loop over tiles, where its branches would cost what hopper.md 12 says; states of more words than a
- * pair have no such luck: a call spills them. */
-static __device__ __noinline__ void merge_pairs(const Parameters &p, Slot s, uint32_t *last, bool irregular) {
-    merge_group<1>(p, s, last, irregular);
-}
-
 /* What is left to do for a tile once its ticket is drawn. `phase` is 0 for the first tile of this consumer, 1 for the
- * second, and so on in turn. */
-template <int TOTALS, class S> __device__ __forceinline__ void finish_tile(
-    const Parameters &p, int warpgroup, const Slot &s, uint32_t phase, const S &sh) {
+ * second, and so on in turn. Inlined: a call spills states of so many words. */
+template <class C> __device__ __forceinline__ void finish_tile(
+    const Parameters &p, int warpgroup, const Slot &s, uint32_t phase, const Shared<C> &sh) {
     mbarrier_wait(sh.drawn + 8 * warpgroup, phase);
     if (!sh.last[phase * CONSUMERS + warpgroup]) return;
-    uint32_t *last = sh.last + 2 * CONSUMERS + warpgroup;
-    if constexpr (TOTALS == 1) merge_pairs(p, s, last, *sh.irregular);
-    else merge_group<TOTALS>(p, s, last, *sh.irregular);
+    merge_group<C::TOTALS>(p, s, sh.last + 2 * CONSUMERS + warpgroup, *sh.irregular);
 }
 
 } // namespace hopper

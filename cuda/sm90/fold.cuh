@@ -2,12 +2,12 @@
 /* Linear + steps + row reduction on Hopper: TMA feeds a ring of shared-memory stages, wgmma multiplies, one launch.
  *
  * A block is three warpgroups: a producer (an elected lane drives TMA, one warp fetches what belongs to columns, two
- * draw the consumers' tickets) and two consumers. It is persistent and walks tiles of BM x BN logits, the batch
- * fastest, so that W streams from memory once and x stays in the L2. The first tile of a cluster is its number; the
- * producer of its first block draws the others while the one before is loaded, and tells all roles of all blocks:
- * clusters that merge states have less time for tiles, and with a fixed share all others would wait for them. Blocks of
- * a cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its part and
- * multicasting it.
+ * draw the tickets of those that merge states) and two consumers. It is persistent and walks tiles of BM x BN logits,
+ * the batch fastest, so that W streams from memory once and x stays in the L2. The first tile of a cluster is its
+ * number; the producer of its first block draws the others while the one before is loaded, and tells all roles of all
+ * blocks: clusters that merge states have less time for tiles, and with a fixed share all others would wait for them.
+ * Blocks of a cluster share the tile of W (CLUSTER_M, neighbours along the batch) or of x (CLUSTER_N), each loading its
+ * part and multicasting it.
  *
  * A stage is a piece of each row of the two tiles: 64 values, or 32 of each term where W has two or x three, 16 where
  * both have three. A tile with rows of x of two levels goes through K once for each, the second level first, with the
@@ -354,15 +354,18 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             sh.columns + buffer * C::COLUMN_ROWS * C::BN + first + at.column, *sh.lone, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces<C>(p)) {
-            if (walk.count)
-                finish_tile<C::TOTALS>(
-                    p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+            if constexpr (C::MERGES) {
+                if (walk.count)
+                    finish_tile<C>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+            }
             write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state, sh);
             previous = tile;
         }
     }
-    if (!C::STORES && walk.count && (draws_tickets(p.fold) || finishes_alone<C>(p)))
-        finish_tile<C::TOTALS>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    if constexpr (C::MERGES) {
+        if (walk.count && (draws_tickets(p.fold) || finishes_alone<C>(p)))
+            finish_tile<C>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+    }
     end_turns<C>(at.warpgroup);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
@@ -428,9 +431,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
             if (elect_lane()) produce_stages<C>(p, sh, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<C>(p, sh, rank);
-        else if (reduces<C>(p))
-            draw_tickets<C>(p, sh, warp - 2, draws_tickets(p.fold),
-                [&](const Walk &walk) { return slot_of<C>(p, walk.of<C>(rank), warp - 2); });
+        else if (C::MERGES && reduces<C>(p)) draw_tickets<C>(p, sh, warp - 2, rank);
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

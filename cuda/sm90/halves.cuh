@@ -9,7 +9,7 @@
  * along the columns. What is new is the exchange: a slot of the ring, behind the last stage of a tile, that the other
  * block fills instead of TMA. The producer waits until the slot is free, as for any other, and tells the other block,
  * one tile at a time; that is long before the sums are there. The sum of two parts does not depend on their order. And
- * the blocks join their states before a ticket is drawn, so that there are half as many. */
+ * the blocks join their states, so that there are half as many. */
 #ifndef ROWFOLD_CUDA_SM90_HALVES_CUH
 #define ROWFOLD_CUDA_SM90_HALVES_CUH
 
@@ -231,7 +231,6 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
             if (at.thread % 4 == 0)
                 store_remote(shared_address(&pairs.theirs[at.warpgroup * 64 + at.row + r * 8]), *(uint64_t *)&state[r],
                     pairs.full, 0);
-        barrier_arrive(written_barrier(at.warpgroup), 160);
         return;
     }
     mbarrier_wait(pairs.full, phase);
@@ -244,7 +243,6 @@ template <class C> __device__ __forceinline__ void join_and_write(const Paramete
             !(*sh.irregular && is_irregular(f.product, s.first_row + row)))
             rfi_write_state(states, row * f.visitor.num_partials + s.slot, state[r]);
     }
-    barrier_arrive(written_barrier(at.warpgroup), 160);
 }
 
 template <class C> __device__ __forceinline__ void consume(
@@ -255,7 +253,6 @@ template <class C> __device__ __forceinline__ void consume(
     const bool joins = reduces<E>(p) && at.rank == 0;
     Ring ring = {0, 0};
     Walk walk = first_tile<E>(p);
-    Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
     rfi_wait_for_previous();
     if (find_unusual<E>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     mbarrier_arrive(sh.wide_known);
@@ -280,15 +277,9 @@ template <class C> __device__ __forceinline__ void consume(
         fold_sums<E>(p.fold, mine, row, (int64_t)tile.n * E::BN, at.column,
             sh.columns + buffer * E::COLUMN_ROWS * E::BN + at.column, *sh.lone, state);
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
-        if (reduces<E>(p)) {
-            if (walk.count)
-                finish_tile<1>(p, at.warpgroup, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
+        if (reduces<E>(p))
             join_and_write<C>(p, at, place_of(p, walk.tile, at.warpgroup), state, sh, pairs, walk.count % 2);
-            previous = walk.tile;
-        }
     }
-    if (!E::STORES && walk.count && draws_tickets(p.fold))
-        finish_tile<1>(p, at.warpgroup, place_of(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<64>::Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
@@ -334,9 +325,6 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
             if (elect_lane()) produce_stages<C>(p, sh, ready, rank);
             __syncwarp();
         } else if (warp == 1) produce_columns<E>(p, sh, rank);
-        else if (reduces<E>(p))
-            draw_tickets<E>(p, sh, warp - 2, rank == 0 && draws_tickets(p.fold),
-                [&](const Walk &walk) { return place_of(p, walk.tile, warp - 2); });
     } else {
         registers_raise<240>();
         const int thread = threadIdx.x % 128, lane = thread % 32;

@@ -23,7 +23,6 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     p->w_once = p->m_tiles == 1;
     p->m_group = 16;
     p->slots = (p->n_tiles + 1) / 2;
-    p->group_slot = (p->slots + 1) / 2 * 2;
     return encode_operands<C::X_TERMS, C::W_TERMS>(
         p, columns_of(f.product), C::X_ROW, C::BM, f.product.depth, C::W_ROW, C::BN, 256);
 }

@@ -228,6 +228,15 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     return error || finishes_alone<C>(p) ? error : finish_apart(f, 0, p.slots, stream);
 }
 
+/* The same of one product of 16-bit values, the blocks of a cluster neighbours along the batch. Where all rows are in
+ * one tile they are so along the columns, for the second would have no rows; but not of a search, a launch of which may
+ * end with an odd tile of columns. */
+template <bool BF16, int BM, int BN, bool ANSWERS>
+cudaError_t launch_single(const rfi_cuda_fold &f, cudaStream_t stream) {
+    return f.product.batch <= BM ? launch<Config<1, 1, BF16, BM, BN, 1, 2, ANSWERS, false>>(f, stream)
+                                 : launch<Config<1, 1, BF16, BM, BN, 2, 1, ANSWERS, false>>(f, stream);
+}
+
 /* Whether the logits are stored, of one product, beside which storing them shows: see stores.cu. */
 inline bool stores(const rfi_cuda_fold &f) {
     return f.visitor.chain.reduction == RF_OP_NONE && f.product.w.dtype != RF_FLOAT32 &&
@@ -249,8 +258,13 @@ cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
     if (x_terms == 2 && bf16)
         return launch<Config<2, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
-    if (bf16) return launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
-    return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    if constexpr (CLUSTER_M == 2 && !SEARCHES) {
+        return bf16 ? launch_single<true, BM, BN, ANSWERS>(f, stream)
+                    : launch_single<false, BM, BN, ANSWERS>(f, stream);
+    } else {
+        return bf16 ? launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream)
+                    : launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    }
 }
 
 } // namespace

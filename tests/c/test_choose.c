@@ -328,27 +328,21 @@ static void test_infinities_of_weights(void) {
 }
 
 #ifdef RFI_BUILD_SM90
-/* Up to RFI_SM90_JOINED states of a row are merged behind the fold, unless something is searched for; the kernels for
- * few rows have no more, and those for groups of rows leave any number. */
+/* States of a row are merged behind the fold, any number of them, unless something is searched for. */
 static void test_merged_behind(void) {
     static const struct {
         const char *name;
-        int64_t batch, columns; /* of so many states */
-        int leaves_any;
-    } kernels[] = {{"hopper_128x256", 300, 256 * RFI_SM90_JOINED, 0}, {"hopper_64x64", 300, 32 * RFI_SM90_JOINED, 0},
-        {"hopper_halves_128x128", 300, 128 * RFI_SM90_JOINED, 0}, {"hopper_small", 30, 1000000, 1},
-        {"hopper_answers_128x256", 300, 256 * RFI_SM90_JOINED, 0},
-        {"hopper_answers_128x128", 300, 128 * RFI_SM90_JOINED, 0},
-        {"hopper_answers_64x128", 300, 64 * RFI_SM90_JOINED, 0}, {"hopper_answers_small", 30, 1000000, 1},
-        {"hopper_answers_272x128", 300, 200000, 1}};
+        int64_t batch;
+    } kernels[] = {{"hopper_128x256", 300}, {"hopper_64x64", 300}, {"hopper_halves_128x128", 300}, {"hopper_small", 30},
+        {"hopper_answers_128x256", 300}, {"hopper_answers_128x128", 300}, {"hopper_answers_64x128", 300},
+        {"hopper_answers_small", 30}, {"hopper_answers_272x128", 300}};
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
-        for (int more = 0; more < 2; more++) {
-            rfi_cuda_problem p =
-                problem_of(kernels[i].batch, 512, kernels[i].columns + more, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+        for (int64_t columns = 1000; columns < 200000; columns *= 14) {
+            rfi_cuda_problem p = problem_of(kernels[i].batch, 512, columns, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
             if (strstr(kernels[i].name, "answers")) p.states = RFI_CUDA_ANSWER_STATES;
             rfi_cuda_choice c = choose(&p, &hopper, rfi_cuda_kernel_find(kernels[i].name));
-            CHECK(is(&c, kernels[i].name) && c.apart == (kernels[i].leaves_any || !more), "%s with %d columns more: %d",
-                c.name, more, c.apart);
+            CHECK(is(&c, kernels[i].name) && c.apart, "states of %d columns by %s are merged by it", (int)columns,
+                c.name);
         }
     rfi_cuda_problem p = problem_of(300, 512, 1000, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
     p.states = RFI_CUDA_SEARCH_STATES;
@@ -482,9 +476,9 @@ static void test_measured(void) {
         {RF_FLOAT64, 463, 13557, 2, "narrow_f64_16x8"},
         {RF_FLOAT32, 1666, 13946, 114, "hopper_halves_128x128"},
         {RF_FLOAT32, 8704, 64, 192, "hopper_128x128"},
-        {RF_FLOAT32, 6000, 50, 256, "hopper_64x128"},
+        {RF_FLOAT32, 6000, 50, 256, "hopper_128x128"},
         {RF_FLOAT32, 6128, 73, 192, "hopper_128x128"},
-        {RF_FLOAT32, 1, 36, 26688, "hopper_small"},
+        {RF_FLOAT32, 1, 36, 26688, "hopper_64x128"},
         {RF_FLOAT32, 4096, 256, 64, "few_32x64"},
         {RF_FLOAT64, 64, 5877, 468, "mma_f64_32x64"},
         {RF_FLOAT64, 1000, 512, 768, "mma_f64_32x64"},
@@ -503,13 +497,13 @@ static void test_measured(void) {
         {RF_BFLOAT16, 64, 8192, 512, "hopper_eighths_136x128"},
         {RF_BFLOAT16, 64, 16384, 1024, "hopper_eighths_136x128"},
         {RF_BFLOAT16, 8, 4096, 4096, "hopper_small"},
-        {RF_BFLOAT16, 128, 4096, 32000, "hopper_320x128"},
+        {RF_BFLOAT16, 128, 4096, 32000, "hopper_128x256"},
         {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
         {RF_BFLOAT16, 257, 4096, 14336, "hopper_320x128"},
         {RF_BFLOAT16, 257, 8192, 28672, "hopper_320x128"},
         {RF_BFLOAT16, 129, 4096, 128256, "hopper_320x128"},
         {RF_BFLOAT16, 130, 28672, 8192, "hopper_halves_320x128"},
-        {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x192"},
+        {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x256"},
         {RF_FLOAT16, 1152, 8192, 8192, "hopper_128x192"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
@@ -535,7 +529,7 @@ static void test_measured(void) {
         {RFI_CUDA_ANSWER_STATES, 129, 14336, 4096, "hopper_answers_thirds_224x128"},
         {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},
         {RFI_CUDA_ANSWER_STATES, 257, 4096, 1024, "hopper_answers_quarters_136x128"},
-        {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_272x128"},
+        {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_128x256"},
         {RFI_CUDA_SEARCH_STATES, 257, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_SEARCH_STATES, 512, 4096, 4096, "hopper_searches_128x256"}, /* all columns stored in one pass */
     };
