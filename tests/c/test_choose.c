@@ -362,6 +362,30 @@ static void test_merged_behind(void) {
     }
 }
 
+/* All rows in one tile: clusters along the columns, whose second block has some, so that a round has twice as many; not
+ * where something is searched for. */
+static void test_one_tile_of_rows(void) {
+    static const struct {
+        const char *name;
+        rfi_cuda_states states;
+        int is_less; /* time than two tiles of rows, not the same */
+    } kernels[] = {{"hopper_128x256", RFI_CUDA_PAIRS, 1}, {"hopper_128x128", RFI_CUDA_PAIRS, 1},
+        {"hopper_answers_128x256", RFI_CUDA_ANSWER_STATES, 1}, {"hopper_answers_128x128", RFI_CUDA_ANSWER_STATES, 1},
+        {"hopper_searches_128x256", RFI_CUDA_SEARCH_STATES, 0}};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        double seconds[2];
+        for (int more = 0; more < 2; more++) {
+            rfi_cuda_problem p = problem_of(128 + more, 4096, 32000, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+            p.states = kernels[i].states;
+            const rfi_cuda_choice c = choose(&p, &hopper, rfi_cuda_kernel_find(kernels[i].name));
+            CHECK(is(&c, kernels[i].name), "%s, not %s", c.name, kernels[i].name);
+            seconds[more] = c.seconds;
+        }
+        CHECK(kernels[i].is_less == (seconds[0] < 0.85 * seconds[1]), "128 rows by %s take %g, 129 %g", kernels[i].name,
+            seconds[0], seconds[1]);
+    }
+}
+
 /* Groups of rows as equal as can be, as many as take the least time, and none of a height that is not compiled. */
 static void test_groups_of_rows(void) {
     static const struct {
@@ -560,6 +584,24 @@ static void test_parts(void) {
         }
 }
 
+/* Short rows are not worth parts of K where there are few columns. */
+static void test_parts_of_short_rows(void) {
+    static const struct {
+        const char *name;
+        rf_dtype dtype;
+        int64_t batch, columns, least;
+    } kernels[] = {{"narrow_32x8", RF_BFLOAT16, 100, 1, 896}, {"narrow_16x16", RF_FLOAT32, 100, 10, 704},
+        {"narrow_f64_16x8", RF_FLOAT64, 100, 8, 576}, {"stream_8x64", RF_BFLOAT16, 4, 64, 832}};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        for (int less = 0; less < 2; less++) {
+            const rfi_cuda_problem p = problem_of(kernels[i].batch, kernels[i].least - less, kernels[i].columns,
+                kernels[i].dtype, kernels[i].dtype, RF_MATH_F32);
+            const rfi_cuda_choice c = choose(&p, &hopper, rfi_cuda_kernel_find(kernels[i].name));
+            CHECK(is(&c, kernels[i].name) && (c.splits == 1) == less, "%s, not %s, takes %lld in %d parts", c.name,
+                kernels[i].name, (long long)p.in_features, c.splits);
+        }
+}
+
 /* In double, where K is long and tiles are few, a multiprocessor has one block. */
 static void test_blocks_that_are_alone(void) {
     static const struct {
@@ -625,12 +667,14 @@ int main(void) {
     test_few_rows();
     test_blocks();
     test_merged_behind();
+    test_one_tile_of_rows();
     test_groups_of_rows();
     test_measured();
 #endif
     test_forced();
     test_infinities_of_weights();
     test_parts();
+    test_parts_of_short_rows();
     test_blocks_that_are_alone();
     test_last_tiles_in_parts();
     test_batch_invariant();
