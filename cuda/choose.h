@@ -7,8 +7,9 @@
 #include "config.h"
 #include "rowfold.h"
 
-/* The kernels of sm_90a: states of a row up to which a kernel behind them merges all, states that they merge at a time
- * themselves where there are more, and per-feature vectors that a block keeps in shared memory. */
+/* The kernels of sm_90a: states of a row up to which half a warp of the kernel behind them merges these, and a whole
+ * one beyond; states that they merge at a time themselves, where they do; and per-feature vectors that a block keeps in
+ * shared memory. */
 #define RFI_SM90_JOINED 160
 #define RFI_SM90_GROUP 32
 #define RFI_SM90_VECTORS 4
