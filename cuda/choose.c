@@ -38,7 +38,7 @@ static const double ADDED = 4.5e9;
  * are combined by one block: measured on 9.0. */
 static const double SPLIT_SECONDS = 3.2e-6, LAST_ROUND_SECONDS = 20e-6, STATE_SECONDS = 0.05e-6,
                     STATE_ROW_SECONDS = 1.1e-9;
-enum { STATE_COLUMNS = 64, MOST_STATES = 64 };
+enum { MOST_STATES = 64 };
 
 /* Of what a multiprocessor takes for the folds of small blocks that share it, what one alone takes, measured on 9.0. */
 static const double LEAST_SHARE = 0.4;
@@ -480,11 +480,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     const int answers = p->states == RFI_CUDA_ANSWER_STATES && shared->irregular,
-              alone = answers && (shared->turned ? p->out_features <= STATE_COLUMNS : shared->groups && slots == 1);
+              alone = answers && (shared->turned ? p->out_features <= RFI_FOLD_COLUMNS : shared->groups && slots == 1);
     c->apart = shared->turned ||
         (shared->irregular && (p->states == RFI_CUDA_PAIRS || (answers && (alone || !is_crowded(p, f, blocks)))));
     const double states =
-        c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, STATE_COLUMNS);
+        c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, RFI_FOLD_COLUMNS);
     const int single_fold = products == 1 && shared->single_fold > 0, single_answers = answers && single_fold;
     const double fold = 1e-6 * (single_fold ? shared->single_fold : k->fold) *
         (single_answers ? SHOWN_FOLD[p->shows] : 1) *

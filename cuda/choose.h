@@ -7,6 +7,13 @@
 #include "config.h"
 #include "rowfold.h"
 
+/* Features in a partial state of the portable kernels, and of rows that terms do not represent. */
+#define RFI_FOLD_COLUMNS 64
+
+/* Blocks side by side along the columns whose states a portable kernel combines first, where a row of tiles has more
+ * than twice as many: one block would have many to combine while all others are done. */
+#define RFI_GROUP_BLOCKS 32
+
 /* The kernels of sm_90a: states of a row up to which half a warp of the kernel behind them merges these, and a whole
  * one beyond; states that they merge at a time themselves, where they do; and per-feature vectors that a block keeps in
  * shared memory. */

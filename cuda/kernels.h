@@ -16,13 +16,6 @@
 extern "C" {
 #endif
 
-/* Features in a partial state of the portable kernels, and the unit in which room for them is counted. */
-#define RFI_FOLD_COLUMNS 64
-
-/* Blocks side by side along the columns whose states a portable kernel combines first, where a row of tiles has more
- * than twice as many: one block would have many to combine while all others are done. */
-#define RFI_GROUP_BLOCKS 32
-
 /* Operators by their row in ops.def: a branch on these is one jump. */
 typedef enum rfi_cuda_op {
 #define RFI_HOST_OP(...)

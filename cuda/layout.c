@@ -9,6 +9,7 @@
 #include "device.h"
 #include "dtype.h"
 #include "error.h"
+#include "partials.h"
 #include "sizes.h"
 
 enum {
@@ -40,11 +41,6 @@ static size_t take(size_t *total, int64_t a, int64_t b) {
     return at;
 }
 
-int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
-    const int64_t blocks = ceil_div(n, choice->tile_columns);
-    return choice->irregular || blocks <= 2 * RFI_GROUP_BLOCKS ? 0 : (int32_t)ceil_div(blocks, RFI_GROUP_BLOCKS);
-}
-
 /* Whether the multiprocessors take the same share of tiles each, which then need not be counted: those of kernels that
  * draw them have no more to do than to multiply, and no more than two. */
 static int in_fixed_shares(const rfi_cuda_choice *c, int64_t batch, int64_t n) {
@@ -56,26 +52,20 @@ static int in_fixed_shares(const rfi_cuda_choice *c, int64_t batch, int64_t n) {
 static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_pass *pass,
     const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_choice *c = &l->choice;
-    int64_t n = spec->plan.out_features, batch = shape->batch;
+    const int64_t n = spec->plan.out_features;
     l->depth = round_up(l->problem.in_features, DEPTH_ALIGN);
-    l->num_partials = n > RFI_FOLD_COLUMNS ? (n + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS : 1;
-    if (c->grouped) {
-        int64_t states = (n + c->tile_columns - 1) / c->tile_columns * (c->tile_columns / c->fold_columns);
-        int64_t groups = (states + RFI_SM90_GROUP - 1) / RFI_SM90_GROUP, needed = round_up(states, 2) + groups;
-        if (l->num_partials < needed) l->num_partials = needed;
-        l->num_tickets = (batch + 63) / 64 * (groups + 1);
-    } else {
-        l->groups = rfi_cuda_groups(c, n);
-        l->num_partials += l->groups; /* behind those of the columns */
-        /* Where a block has all columns nobody else writes a row's states. */
-        l->num_tickets = n > c->tile_columns ? (batch + c->tile_rows - 1) / c->tile_rows * (l->groups + 1) : 0;
+    if (pass->reduction) {
+        const int searched = pass->searched || pass->role == RFI_CUDA_SEARCHES;
+        const rfi_cuda_partials partials = rfi_cuda_partials_of(c, shape->batch, l->problem.in_features, n, searched);
+        l->num_partials = partials.states;
+        l->num_tickets = partials.tickets;
+        l->groups = partials.groups;
+        l->rows = least(l->rows, partials.rows);
     }
-    if (c->irregular)
-        l->num_partials = round_up(l->num_partials, 2) + (c->grouped ? 0 : RFI_SM90_BLOCKS); /* see kernels.h */
-    if (c->apart) l->num_tickets = 0;
-    if (c->irregular && (!c->apart || c->uses_terms || (c->grouped && !in_fixed_shares(c, batch, n))))
+    const int64_t batch = l->rows;
+    if (pass->reduction && c->irregular &&
+        (!c->apart || c->uses_terms || (c->grouped && !in_fixed_shares(c, batch, n))))
         l->num_tickets += RFI_CUDA_COUNTERS;
-    if (!pass->reduction) l->num_tickets = 0;
     l->split_tickets = l->irregular_tickets = l->num_tickets;
     if (c->irregular && c->uses_terms && pass->reduction) l->num_tickets += rfi_cuda_irregular_groups(batch);
     if (c->splits > 1) {
@@ -108,12 +98,13 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
-    *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype)};
+    *l = (rfi_cuda_layout){
+        .problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype), .rows = shape->rows};
     if (shape->states) l->problem.alike = 1; /* as those of shards are */
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
     if (!p->collapsed || shape->states) lay_out_fold(spec, p, pass, shape, l);
-    if (shape->states) l->unread = take(&l->total, shape->batch, sizeof(double));
-    if (pass->column >= 0) l->picked = take(&l->total, shape->batch, (int64_t)rfi_dtype_size(spec->compute_dtype));
+    if (shape->states) l->unread = take(&l->total, l->rows, sizeof(double));
+    if (pass->column >= 0) l->picked = take(&l->total, l->rows, (int64_t)rfi_dtype_size(spec->compute_dtype));
 }
 
 rfi_cuda_layouts *rfi_cuda_layouts_create(void) {
@@ -130,8 +121,8 @@ void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts) {
 }
 
 static int same_shape(const rfi_cuda_shape *a, const rfi_cuda_shape *b) {
-    return a->batch == b->batch && a->x_dtype == b->x_dtype && a->pass == b->pass && a->states == b->states &&
-        a->copies_x == b->copies_x;
+    return a->batch == b->batch && a->rows == b->rows && a->x_dtype == b->x_dtype && a->pass == b->pass &&
+        a->states == b->states && a->copies_x == b->copies_x;
 }
 
 static void lay_out_known(
@@ -199,8 +190,8 @@ static int64_t whole_before(
     return rfi_cuda_ahead_of(&spec->plan, &p->passes, pass, &l->passes[pass].choice, batch).whole;
 }
 
-/* As many as the lists of what is found, and the logits of the first columns, have room for: in pieces of the same
- * size, of whole pairs of tiles, for each reads W once more. */
+/* As many as the states of all passes, the lists of what is found, and the logits of the first columns, have room for:
+ * in pieces of the same size, of whole pairs of tiles, for each reads W once more. */
 static int64_t rows_at_once(
     const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_call_layout *l, int64_t batch) {
     const int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), item = value + (int64_t)sizeof(int32_t);
@@ -214,10 +205,10 @@ static int64_t rows_at_once(
             bytes +=
                 rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;
     }
-    const int64_t most = FOUND_BYTES / (bytes + 1), pieces = ceil_div(batch, most < 1 ? 1 : most),
-                  even = round_up(ceil_div(batch, pieces ? pieces : 1), PIECE_ROWS);
-    if (even <= most) return least(even, batch);
-    return least(most < 1 ? 1 : most, batch);
+    int64_t rows = most(FOUND_BYTES / (bytes + 1), 1);
+    for (int i = 0; i < p->passes.count; i++) rows = least(rows, most(l->passes[i].rows, 1));
+    const int64_t pieces = ceil_div(batch, rows), even = round_up(ceil_div(batch, most(pieces, 1)), PIECE_ROWS);
+    return least(even <= rows ? even : rows, batch);
 }
 
 /* What the passes share, once they are laid out. Of x that lies on the device the wanted rows are brought together. */
@@ -248,11 +239,30 @@ static void lay_out_shared(const rfi_spec *spec, const rfi_cuda_prepared *p, con
     }
 }
 
+/* Rows that are staged at a time, of `bytes` each. */
+static int64_t staged_rows(int64_t bytes, int64_t most_rows) {
+    const int64_t rows = STAGE_BYTES / (bytes + 1);
+    return least(most(rows >= STAGE_ROWS ? rows / STAGE_ROWS * STAGE_ROWS : rows, 1), most_rows);
+}
+
+/* Bytes of a row of x that comes from the host. */
+static int64_t staged_x(const rfi_spec *spec, const rfi_forward *call) {
+    return call->x_memory == RF_MEMORY_HOST ? rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype)
+                                            : 0;
+}
+
+/* By x alone: where results go, who asks for the size of a workspace need not say. */
 static rfi_cuda_shape shape_of(const rfi_spec *spec, const rfi_forward *call, int pass) {
     const size_t item = rfi_dtype_size(call->x_dtype);
     const int readable = call->x_memory == RF_MEMORY_HOST || call->wanted /* copied to aligned rows on the device */
         || (call->x && rfi_cuda_in_pieces(call->x, call->ldx, spec->plan.in_features, item, 0));
-    return (rfi_cuda_shape){call->batch, call->x_dtype, pass, call->states != NULL, !readable};
+    const int64_t x_row = staged_x(spec, call);
+    return (rfi_cuda_shape){.batch = call->batch,
+        .rows = x_row ? staged_rows(x_row, call->batch) : call->batch,
+        .x_dtype = call->x_dtype,
+        .pass = pass,
+        .states = call->states != NULL,
+        .copies_x = !readable};
 }
 
 void rfi_cuda_lay_out(
@@ -268,8 +278,7 @@ void rfi_cuda_lay_out(
 rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call, int64_t most) {
     rfi_cuda_stage s = {0};
     const rfi_plan *plan = &spec->plan;
-    int64_t x_row =
-        call->x_memory == RF_MEMORY_HOST ? rfi_cuda_staged_ld(spec) * (int64_t)rfi_dtype_size(spec->compute_dtype) : 0;
+    const int64_t x_row = staged_x(spec, call);
     const int64_t states = call->states && call->states_memory == RF_MEMORY_HOST
         ? rfi_shard_groups(&plan->columns) * rfi_plan_words(plan) * (int64_t)sizeof(double)
         : 0;
@@ -286,10 +295,7 @@ rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *c
     }
     s.rows = most;
     if (!all) return s;
-    s.rows = STAGE_BYTES / (all + 1);
-    if (s.rows >= STAGE_ROWS) s.rows = s.rows / STAGE_ROWS * STAGE_ROWS;
-    if (s.rows < 1) s.rows = 1;
-    if (s.rows > most) s.rows = most;
+    s.rows = staged_rows(all, most);
     s.x = take(&s.total, s.rows, x_row);
     s.states = take(&s.total, s.rows, states);
     for (int i = 0; i < plan->num_outputs; i++) s.results[i] = take(&s.total, s.rows, results[i]);
@@ -308,7 +314,12 @@ static size_t most_workspace(const rfi_spec *spec, const rfi_cuda_prepared *p, c
             const rf_dtype x_dtype = wide ? twofold[i] : single[i];
             l.total = 0;
             for (int pass = 0; pass < p->passes.count; pass++) {
-                const rfi_cuda_shape shape = {call->batch, x_dtype, pass, states, 1};
+                const rfi_cuda_shape shape = {.batch = call->batch,
+                    .rows = call->batch,
+                    .x_dtype = x_dtype,
+                    .pass = pass,
+                    .states = states,
+                    .copies_x = 1};
                 lay_out(spec, p, &shape, &l.passes[pass]);
             }
             lay_out_shared(spec, p, call, x_dtype, &l);

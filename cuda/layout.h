@@ -8,7 +8,7 @@
 
 /* What a layout depends on, beside the model. */
 typedef struct rfi_cuda_shape {
-    int64_t batch;
+    int64_t batch, rows; /* rows: at a time, at most */
     rf_dtype x_dtype;
     int pass;     /* index into the passes of the model */
     int states;   /* the call wants states instead of results */
@@ -19,6 +19,7 @@ typedef struct rfi_cuda_shape {
 typedef struct rfi_cuda_layout {
     rfi_cuda_choice choice;
     rfi_cuda_problem problem;
+    int64_t rows;                /* that there is room for: those of a call pass through in pieces */
     int64_t num_partials, depth; /* columns of x that are prepared, of a level */
     int64_t num_tickets;
     int32_t groups;                           /* as in rfi_cuda_fold */
@@ -50,7 +51,7 @@ typedef struct rfi_cuda_ahead_place {
 /* A whole call: its passes one behind the other in the same place, and behind that what all of them see. */
 typedef struct rfi_cuda_call_layout {
     rfi_cuda_layout passes[RFI_CUDA_MOST_PASSES];
-    int64_t rows;                                   /* at a time, so that what is found has room */
+    int64_t rows;                                   /* at a time, so that states and what is found have room */
     size_t row_numbers, row_columns, row_given;     /* (num_rows, rows) of the compute type, of int64, and as they came
                                                        from the host, or from among rows that are not wanted */
     size_t list, x;                                 /* which rows are wanted, and these */
@@ -80,9 +81,6 @@ void rfi_cuda_layouts_destroy(rfi_cuda_layouts *layouts);
 
 void rfi_cuda_lay_out(
     const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_forward *call, rfi_cuda_call_layout *l);
-
-/* Groups of partial states of a portable kernel, of n columns: see rfi_cuda_fold. */
-int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n);
 
 /* Host buffers pass through in pieces, of `most` rows. */
 rfi_cuda_stage rfi_cuda_lay_out_stage(const rfi_spec *spec, const rfi_forward *call, int64_t most);

@@ -7,6 +7,7 @@
 #include "device.h"
 #include "dtype.h"
 #include "error.h"
+#include "partials.h"
 
 static rfi_cuda_before before_of(const rfi_cuda_running *r, int branch) {
     const rfi_cuda_search_place *at = &r->l->searches[branch];

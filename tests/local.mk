@@ -26,6 +26,7 @@ internal_programs = \
 	tests/c/test_choose \
 	tests/c/test_collapse \
 	tests/c/test_explain \
+	tests/c/test_partials \
 	tests/c/test_passes \
 	tests/c/test_plan \
 	tests/c/test_pool \
@@ -87,6 +88,8 @@ tests_c_test_choose_LDADD =
 tests_c_test_collapse_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_explain_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 tests_c_test_explain_LDADD = lib/libplan.la $(JANSSON_LIBS)
+tests_c_test_partials_SOURCES = tests/c/test_partials.c cuda/choose.c cuda/partials.c
+tests_c_test_partials_LDADD =
 tests_c_test_passes_SOURCES = tests/c/test_passes.c cuda/passes.c
 tests_c_test_passes_LDADD = lib/libplan.la $(JANSSON_LIBS)
 tests_c_test_plan_LDADD = lib/libplan.la $(JANSSON_LIBS)

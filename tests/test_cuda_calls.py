@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,17 +195,21 @@ def test_memory(torch) -> None:
 
 
 POOL = """
-import numpy as np, rowfold, torch
+import ctypes, numpy as np, rowfold, torch
+from rowfold import _lib
 def free():
     torch.cuda.synchronize()
     return torch.cuda.mem_get_info()[0]
 def call(batch, n):
-    with rowfold.Model("linear | logsumexp", 64, n, backend="cuda") as model:
-        model.load_weights(np.zeros((n, 64), np.float32))(np.zeros((batch, 64), np.float32))
+    x, y = torch.ones(batch, 4096, device="cuda"), torch.empty(batch, 1, device="cuda")
+    args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), x=x.data_ptr(), y=y.data_ptr(), batch=batch)
+    args.x_memory = args.y_memory = _lib.Memory.DEVICE
+    with rowfold.Model("linear | logsumexp", 4096, n, backend="cuda").load_weights(np.ones((n, 4096), "f")) as model:
+        _lib.load().rf_model_forward_ex(model._open().pointer, ctypes.byref(args))
         return model.workspace_size(batch), free()
-call(65536, 60000)
+call(16384, 512)
 before = free()
-size, during = call(65536, 60000)
+size, during = call(16384, 512)
 print(size, before - during, before - free())
 """
 
@@ -251,21 +256,24 @@ def test_no_memory_for_the_weights(torch) -> None:
 
 @pytest.mark.alone
 def test_no_memory_for_a_workspace(torch) -> None:
-    """A status where the caller brings none, the result untouched, and the next call works."""
-    n, per_row = 60_000, 60_000 // 64 * 8
-    batch = int(1.2 * torch.cuda.mem_get_info()[1] / per_row)
-    x, y = torch.ones(batch, 1, device="cuda"), torch.full((batch, 1), -7.0, device="cuda")
-    with rowfold.Model("linear | max", 1, n, backend="cuda").load_weights(np.ones((n, 1), np.float32)) as model:
+    """A status where the caller brings none, the result untouched, and the next call works. One row of x is wanted so
+    often that copies of it do not fit.
+    """
+    k = 4096
+    count = int(1.2 * torch.cuda.mem_get_info()[1] / (4 * k))
+    x, y = torch.ones(1, k, device="cuda"), torch.full((count, 1), -7.0, device="cuda")
+    wanted = (ctypes.c_int64 * count)()
+    with rowfold.Model("linear | max", k, 3, backend="cuda").load_weights(np.ones((3, k), np.float32)) as model:
         for _ in range(2):
             with pytest.raises(rowfold.OutOfMemoryError, match="memory for a workspace"):
-                _forward(model, x.data_ptr(), y.data_ptr(), batch)
+                _forward(model, x.data_ptr(), y.data_ptr(), 1, rows=wanted, num_rows=count)
         assert bool((y == -7).all())
-        _forward(model, x.data_ptr(), y.data_ptr(), 3)
+        _forward(model, x.data_ptr(), y.data_ptr(), 1, rows=wanted, num_rows=3)
         torch.cuda.synchronize()
-        assert y[:5].flatten().tolist() == [1, 1, 1, -7, -7]
+        assert y[:5].flatten().tolist() == [k, k, k, -7, -7]
 
 
-def _forward(model: rowfold.Model, x: int, y: int, batch: int) -> None:
+def _forward(model: rowfold.Model, x: int, y: int, batch: int, **others: Any) -> None:
     """The C call with these addresses, said to be the device's."""
     args = _lib.ForwardArgs(
         size=ctypes.sizeof(_lib.ForwardArgs),
@@ -276,6 +284,7 @@ def _forward(model: rowfold.Model, x: int, y: int, batch: int) -> None:
         y_dtype=_lib.DType.FLOAT32,
         x_memory=_lib.Memory.DEVICE,
         y_memory=_lib.Memory.DEVICE,
+        **others,
     )
     _lib.load().rf_model_forward_ex(model._open().pointer, ctypes.byref(args))
 
@@ -475,6 +484,39 @@ def test_weights_that_are_not_on_the_device(torch) -> None:
         handle.library.rf_model_load_weights_ex(handle.pointer, ctypes.byref(native))
     model.load_weights(w)
     assert float(model(torch.ones(1, 64, device="cuda"))) == 64
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 8), ("float32", 96)])
+def test_many_states_of_many_rows(torch, dtype: str, most: int) -> None:
+    """So many rows at a time that their states take 8 MiB, on sm_90; with float32 x in terms and states of 64 columns
+    beside them.
+    """
+    k, n = 4096, 128_256
+    with rowfold.Model("linear | logsumexp", k, n, dtype=dtype, backend="cuda") as model:
+        x = torch.ones(16, k, dtype=getattr(torch, dtype), device="cuda")
+        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), x=x.data_ptr(), ldx=k)
+        args.x_dtype, args.x_memory = _lib.DType[dtype.upper()], _lib.Memory.DEVICE
+        model.load_weights(torch.zeros(n, k, dtype=x.dtype, device="cuda"))
+        sizes = []
+        for batch in (1024, 2048, 8192, 65536, 1 << 20):
+            args.batch = batch
+            sizes.append(model._open().call_workspace(args))
+        hopper = "hopper" in model.explain(8192, "json")["kernel"]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] <= (most if hopper else most + 32) << 20
+    assert sizes[2] == sizes[-1]
+
+
+def test_host_rows_take_what_is_staged(torch) -> None:
+    """They come 16 MiB at a time, and so many have room."""
+    k, n = 4096, 512
+    with rowfold.Model("linear | logsumexp", k, n, backend="cuda").load_weights(np.zeros((n, k), np.float32)) as model:
+        args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=1 << 20, x_memory=_lib.Memory.HOST)
+        on_host = model._open().call_workspace(args)
+        args.x_memory = _lib.Memory.DEVICE
+        on_device = model._open().call_workspace(args)
+    assert on_host <= 64 << 20
+    assert on_device >= 16 << 30
 
 
 def test_workspace_of_a_call(torch) -> None:

@@ -16,7 +16,7 @@ from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
 from stored import store, widen
-from torch_devices import captured
+from torch_devices import captured, on_cuda
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -215,6 +215,37 @@ def test_rows_that_pass_in_pieces() -> None:
     few = replace(case, x=case.x[some], rows={name: v[some] for name, v in case.rows.items()})
     few.check_results(tuple(np.asarray(y)[some] for y in results), "cuda")
     few.check_results(part, "cuda")
+
+
+PIECES = [
+    "linear | logsumexp",
+    "linear | max, logsumexp",
+    "linear | logprob(#target), rank(#target), topk(3), entropy",
+    "linear | softcap(30) | div(#heat) | logprob(#target), gather(#some), argmax",
+    "linear | var, max",
+]
+
+
+@pytest.mark.parametrize("kind", ["sigma5", "infinities"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("chain", PIECES)
+def test_device_rows_that_pass_in_pieces(chain: str, dtype: str, kind: str) -> None:
+    """More rows of many columns than states have room for: each with its own row inputs, wherever it lies, and with the
+    bits that it has among others of its piece.
+    """
+    torch = pytest.importorskip("torch")
+    case = _case(chain, 10_301, 40, 128_256, dtype=dtype, kind=kind)
+    x, rows = on_cuda(case.x), {name: on_cuda(v) for name, v in case.rows.items()}
+    some = np.r_[0:3, 127:130, 2046:2050, 5118:5123, 5370:5380, 6780:6784, 10_238:10_243, 10_295:10_301]
+    with case.model("cuda", simplify="none") as model:
+        results = flat(model(x, **rows))
+        first = flat(model(x[:2048], **{name: v[:2048] for name, v in rows.items()}))
+        again = flat(model(x, **rows))
+    torch.cuda.synchronize()
+    assert all(same_bits(a.cpu().numpy(), b.cpu().numpy()) for a, b in zip(results, again))
+    assert all(same_bits(a[:1400].cpu().numpy(), b[:1400].cpu().numpy()) for a, b in zip(results, first))
+    few = replace(case, x=case.x[some], rows={name: v[some] for name, v in case.rows.items()})
+    few.check_results(tuple(y.cpu().numpy()[some] for y in results), "cuda")
 
 
 @pytest.mark.parametrize("k", [512, 4096])

@@ -40,7 +40,7 @@ static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figure
  * results are twice as large. */
 static int are_turned(const rfi_cuda_problem *p, int64_t most_states) {
     return !p->w_terms && !p->x_terms && p->reduction && !p->batch_invariant &&
-        p->batch <= most_states / ceil_div(p->out_features, STATE_COLUMNS);
+        p->batch <= most_states / ceil_div(p->out_features, RFI_FOLD_COLUMNS);
 }
 static int runs_hopper_turned(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper(p, f) && are_turned(p, RFI_TURNED_STATES);

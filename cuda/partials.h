@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* How many partial states a row has in the workspace, and how many rows at a time: a pure function of the choice. */
+#ifndef ROWFOLD_CUDA_PARTIALS_H
+#define ROWFOLD_CUDA_PARTIALS_H
+
+#include "choose.h"
+
+typedef struct rfi_cuda_partials {
+    int64_t states;  /* of a row, those of groups of them included; kernels.h says how they lie */
+    int64_t tickets; /* of who writes them */
+    int64_t rows;    /* at a time */
+    int32_t groups;  /* as in rfi_cuda_fold */
+} rfi_cuda_partials;
+
+/* Of `batch` rows of k inputs and n columns. `searched`: a search follows, and kernels for what is known ahead of it
+ * write states to the same place. */
+rfi_cuda_partials rfi_cuda_partials_of(
+    const rfi_cuda_choice *choice, int64_t batch, int64_t k, int64_t n, int searched);
+
+/* Groups of the states of a portable kernel. */
+int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n);
+
+#endif
