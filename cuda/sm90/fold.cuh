@@ -135,24 +135,28 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
     }
 }
 
-/* One warp fetches scale, bias and vectors of each tile's columns, a tile ahead of the consumers. */
-template <class C> __device__ __forceinline__ void produce_columns(const Parameters &p, const Shared<C> &sh, int rank) {
-    const rfi_cuda_fold &f = p.fold;
-    const int lane = threadIdx.x % 32;
+/* Scale, bias and vectors of a tile's columns, from `first` on, to shared memory, by a warp. */
+template <class C>
+__device__ __forceinline__ void fetch_columns(const rfi_cuda_fold &f, int64_t first, float *to, int lane) {
     const float *bias = (const float *)f.visitor.bias, *vectors = (const float *)f.visitor.vectors;
+    for (int j = lane; j < C::BN; j += 32) {
+        int64_t column = first + j;
+        if (column >= f.product.out_features) break;
+        to[j] = f.product.w.scale ? f.product.w.scale[column] : 1;
+        to[C::BN + j] = bias[column];
+        for (int v = 0; v < f.visitor.num_vectors; v++)
+            to[(2 + v) * C::BN + j] = vectors[v * f.product.out_features + column];
+    }
+}
+
+/* One warp fetches what belongs to columns, a tile ahead of the consumers. */
+template <class C> __device__ __forceinline__ void produce_columns(const Parameters &p, const Shared<C> &sh, int rank) {
+    const int lane = threadIdx.x % 32;
     int buffer = 0, phase = 1;
     for (Walk walk = first_tile<C>(p); walk.is_there(); take_next<C>(sh, walk)) {
         const Tile tile = walk.of<C>(rank);
         mbarrier_wait(sh.columns_empty + 8 * buffer, phase);
-        float *to = sh.columns + buffer * C::COLUMN_ROWS * C::BN;
-        for (int j = lane; j < C::BN; j += 32) {
-            int64_t column = (int64_t)tile.n * C::BN + j;
-            if (column >= f.product.out_features) break;
-            to[j] = f.product.w.scale ? f.product.w.scale[column] : 1;
-            to[C::BN + j] = bias[column];
-            for (int v = 0; v < f.visitor.num_vectors; v++)
-                to[(2 + v) * C::BN + j] = vectors[v * f.product.out_features + column];
-        }
+        fetch_columns<C>(p.fold, (int64_t)tile.n * C::BN, sh.columns + buffer * C::COLUMN_ROWS * C::BN, lane);
         mbarrier_arrive(sh.columns_full + 8 * buffer);
         buffer ^= 1;
         if (!buffer) phase ^= 1;
