@@ -6,6 +6,7 @@
 
 #include "sizes.h"
 #include "turned.h"
+#include "whole.h"
 
 /* Operations a clock and multiprocessor, a multiply-add counted as two: dense binary16 matrix instructions with float32
  * sums, as mma.sync reaches them, float32 and float64. From NVIDIA's architecture white papers; on 9.0 mma.sync reaches
@@ -186,6 +187,7 @@ typedef struct family {
                         then, unless something is searched for */
     int beside;      /* the same along the columns */
     int turned;      /* groups of rows as equal as can be, and what they take: see rfi_turned_time_of */
+    int whole;       /* a cluster has whole rows, and merges their states itself: see rfi_whole_products */
     double memory;   /* of the bytes that memory serves in a second it reaches so much; 0: what most do */
     int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
     int last_round;  /* and of the last tiles where there are many */
@@ -480,8 +482,9 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     /* Where a kernel behind it combines the states, `fold` says so. */
     const int64_t slots = ceil_div(p->out_features, k->tile_columns) * (k->tile_columns / k->fold_columns);
     const int answers = p->states == RFI_CUDA_ANSWER_STATES && shared->irregular,
-              alone = answers && (shared->turned ? p->out_features <= RFI_FOLD_COLUMNS : shared->groups && slots == 1);
-    c->apart = shared->turned ||
+              alone = answers && !shared->whole &&
+        (shared->turned ? p->out_features <= RFI_FOLD_COLUMNS : shared->groups && slots == 1);
+    c->apart = shared->turned || shared->whole ||
         (shared->irregular && (p->states == RFI_CUDA_PAIRS || (answers && (alone || !is_crowded(p, f, blocks)))));
     const double states =
         c->apart || (products == 1 && shared->single_joins) ? 0 : tiles(p->out_features, RFI_FOLD_COLUMNS);
@@ -500,14 +503,18 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         const double slower = TURNED_CLOCK / f->clock_hz;
         arithmetic = slower * time.products, folds = slower * time.ends;
     }
+    const int behind = c->apart && !alone && !shared->whole; /* a kernel merges states */
+    if (shared->whole)
+        arithmetic = rfi_whole_products(p->in_features,
+            (int64_t)down * rfi_whole_blocks(p->out_features, k->tile_columns), k->tile_rows, k->tile_columns);
     /* What is fetched before x is there hides some of it. */
     const double memory = c->bytes / ((shared->memory > 0 ? shared->memory : 0.9) * c->bytes_per_second);
     c->seconds = larger(arithmetic, memory) + preparation + merge + folds + launches * LAUNCH_SECONDS +
-        (alone             ? -(shared->turned ? TURNED_ALONE_SECONDS : ALONE_SECONDS)
-                : c->apart ? batch * (MERGED_ROW + (double)slots * MERGED_STATE)
-                           : 0) +
+        (alone           ? -(shared->turned ? TURNED_ALONE_SECONDS : ALONE_SECONDS)
+                : behind ? batch * (MERGED_ROW + (double)slots * MERGED_STATE)
+                         : 0) +
         (shared->turned && p->states == RFI_CUDA_SEARCH_STATES ? batch * SEARCHED_ROW : 0) +
-        (c->apart && !alone && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
+        (behind && k->tile_columns > 64 && fmod(blocks, sms) == 0 ? CROWDED_SECONDS : 0) + shared->start +
         (products == 1 ? shared->single_start : 0) + (by_value && !p->w_terms ? shared->by_value : 0) +
         (splits == 1            ? 0
                 : whole_columns ? LAST_ROUND_SECONDS

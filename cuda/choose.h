@@ -79,8 +79,9 @@ typedef struct rfi_cuda_problem {
     rfi_cuda_states states;
     int shows; /* as in rfi_cuda_chain */
     int batch_invariant;
-    int alike; /* equal logits of a row must have equal bits wherever they are: columns are compared, seen by the
-                  caller, or lie in shards */
+    int keeps_states; /* partial states are read behind the launch */
+    int alike;        /* equal logits of a row must have equal bits wherever they are: columns are compared, seen by the
+                         caller, or lie in shards */
 } rfi_cuda_problem;
 
 typedef enum rfi_cuda_kernel_id {

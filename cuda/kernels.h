@@ -462,6 +462,14 @@ cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaSt
 cudaError_t rfi_cuda_fold_sm90_answers_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_answers_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
+/* Whole rows in a cluster, see sm90/whole.cuh: no partial states are written. */
+cudaError_t rfi_cuda_fold_sm90_whole_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_whole_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_whole_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_whole_64x64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_whole_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_whole_128x128(const rfi_cuda_fold *fold, cudaStream_t stream);
+
 cudaError_t rfi_cuda_fold_sm90_turned_answers(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_halves(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_thirds(const rfi_cuda_fold *fold, cudaStream_t stream);

@@ -100,7 +100,7 @@ static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
     *l = (rfi_cuda_layout){
         .problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype), .rows = shape->rows};
-    if (shape->states) l->problem.alike = 1; /* as those of shards are */
+    if (shape->states) l->problem.alike = l->problem.keeps_states = 1; /* as those of shards are */
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
     if (!p->collapsed || shape->states) lay_out_fold(spec, p, pass, shape, l);
     if (shape->states) l->unread = take(&l->total, l->rows, sizeof(double));

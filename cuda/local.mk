@@ -34,6 +34,7 @@ cuda_sm90_cu = \
 	cuda/sm90/answers_thirds.cu \
 	cuda/sm90/answers_quarters.cu \
 	cuda/sm90/answers_eighths.cu \
+	cuda/sm90/answers_whole.cu \
 	cuda/sm90/asked.cu \
 	cuda/sm90/finish.cu \
 	cuda/sm90/fold_128x128.cu \
@@ -49,7 +50,8 @@ cuda_sm90_cu = \
 	cuda/sm90/thirds.cu \
 	cuda/sm90/quarters.cu \
 	cuda/sm90/eighths.cu \
-	cuda/sm90/turned.cu
+	cuda/sm90/turned.cu \
+	cuda/sm90/whole.cu
 cuda_h = \
 	cuda/affine.h \
 	cuda/answers.h \
@@ -64,6 +66,7 @@ cuda_h = \
 	cuda/run.h \
 	cuda/shards.h \
 	cuda/turned.h \
+	cuda/whole.h \
 	cuda/common/clear.cuh \
 	cuda/common/epilogue.cuh \
 	cuda/common/irregular_infinities.cuh \
@@ -101,6 +104,8 @@ cuda_h = \
 	cuda/sm90/states.cuh \
 	cuda/sm90/turned.cuh \
 	cuda/sm90/turned_launch.cuh \
+	cuda/sm90/whole.cuh \
+	cuda/sm90/whole_launch.cuh \
 	cuda/sm90/wgmma.cuh
 cuda_stub = cuda/stub.c
 

@@ -18,7 +18,7 @@ TERMS = [
     name
     for name in KERNELS
     if name.startswith(("mma", "hopper"))
-    and not name.startswith(("hopper_answers", "hopper_searches", "mma_f64"))
+    and not name.startswith(("hopper_answers", "hopper_searches", "hopper_whole", "mma_f64"))
     and not name.endswith(("_320x128", "_thirds_256x128", "_136x128"))
     and name not in _WITHOUT_TERMS
 ]

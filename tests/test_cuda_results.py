@@ -217,6 +217,39 @@ def test_rows_that_pass_in_pieces() -> None:
     few.check_results(part, "cuda")
 
 
+WHOLE = [f"{of}whole_{tile}" for of in ("", "answers_") for tile in ("64x64", "64x128", "128x128")]
+
+
+@pytest.mark.parametrize("kernel", WHOLE)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_whole_rows_in_a_cluster(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number of blocks, with columns that are not there and blocks without any; one cluster and all that run at a
+    time; one stage of K, and more than the ring has. The same bits every run.
+    """
+    chains = ["linear | logsumexp", "linear | gelu | mul(2) | sum | silu", "linear | mean"]
+    if "answers" in kernel:
+        chains = [
+            SCORE,
+            "linear | div(#heat) | logsumexp | sub(#heat)",
+            "linear | max, argmax",
+            "linear | pick(#target)",
+        ]
+    monkeypatch.setenv(FORCE, f"hopper_{kernel}")
+    shapes = [(1, 8, 1), (63, 72, 65), (64, 512, 128), (65, 40, 129), (130, 1032, 256), (129, 64, 257), (200, 136, 512)]
+    shapes += [(257, 512, 513), (448, 64, 897), (300, 2056, 1000), (61, 8, 1023), (440, 520, 1024)]
+    if not kernel.endswith("64x64"):
+        shapes += [(960, 64, 897)]
+    for chain in chains:
+        for shape in shapes:
+            case = _case(chain, *shape, dtype=dtype, kind="kernelbench")
+            with case.model("cuda", simplify="none") as model:
+                assert model.explain(shape[0], "json")["kernel"].startswith(f"hopper_{kernel}"), shape
+                results = model(case.x, **case.rows)
+                case.check_results(results, "cuda", kernel)
+                again = model(case.x, **case.rows)
+            assert all(same_bits(a, b) for a, b in zip(flat(results), flat(again))), shape
+
+
 PIECES = [
     "linear | logsumexp",
     "linear | max, logsumexp",

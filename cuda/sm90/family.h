@@ -92,6 +92,31 @@ static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_f
     return (runs_hopper_answers(p, f) || runs_hopper_searches(p, f)) && is_small(p);
 }
 
+/* One product of 16-bit values as they are stored, all of which run at once. */
+static int runs_whole(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int tile_rows, int tile_columns) {
+    const int blocks = rfi_whole_blocks(p->out_features, tile_columns);
+    return blocks && !p->w_terms && !p->x_terms && p->reduction && !p->batch_invariant && !p->keeps_states &&
+        ceil_div(p->batch, tile_rows) <= rfi_whole_clusters(blocks, f->multiprocessors);
+}
+static int runs_hopper_whole_64x64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && runs_whole(p, f, 64, 64);
+}
+static int runs_hopper_answers_whole_64x64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_answers(p, f) && runs_whole(p, f, 64, 64);
+}
+static int runs_hopper_whole_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && runs_whole(p, f, 64, 128);
+}
+static int runs_hopper_whole_128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && runs_whole(p, f, 128, 128);
+}
+static int runs_hopper_answers_whole_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_answers(p, f) && runs_whole(p, f, 64, 128);
+}
+static int runs_hopper_answers_whole_128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper_answers(p, f) && runs_whole(p, f, 128, 128);
+}
+
 /* Of W's blocks, for a problem that has it in rows; 0: in rows. */
 static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     if (!on_hopper(p, f) || p->states == RFI_CUDA_OTHER_STATES) return 0;
@@ -103,12 +128,12 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 #define HOPPER_TILES .unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1
 static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
 static const family HOPPER_256 = {
-    HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -3e-6};
+    HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -2.75e-6};
 #define ANSWERS HOPPER_TILES, .single_joins = 1
 static const family HOPPER_ANSWERS = {
-    ANSWERS, .paired = 128, .beside = 64, .single = 0.84, .single_start = 4e-6, .single_fold = 4.6};
+    ANSWERS, .paired = 128, .beside = 64, .single = 0.84, .single_start = 2.25e-6, .single_fold = 4.6};
 static const family HOPPER_ANSWERS_128 = {
-    ANSWERS, .paired = 128, .single = 1.28, .single_start = 4.6e-6, .single_fold = 3.8};
+    ANSWERS, .paired = 128, .single = 1.28, .single_start = 4.1e-6, .single_fold = 3.8};
 static const family HOPPER_ANSWERS_256 = {
     ANSWERS, .paired = 128, .beside = 64, .single = 1.42, .single_start = 4.5e-6, .single_fold = 5.7};
 static const family HOPPER_SEARCHES = {
@@ -116,10 +141,12 @@ static const family HOPPER_SEARCHES = {
 static const family HOPPER_SEARCHES_256 = {
     ANSWERS, .paired = 128, .beside = 64, .single = 1.27, .single_start = -0.4e-6, .single_fold = 12.6};
 #undef ANSWERS
-static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 2e-6};
+static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 1e-6};
 static const family HOPPER_128 = {
-    HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6, .single_start = -1.5e-6};
+    HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6, .single_start = -1.75e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
+static const family HOPPER_WHOLE = {HOPPER_TILES, .whole = 1, .start = 0.4e-6};
+static const family HOPPER_ANSWERS_WHOLE = {HOPPER_TILES, .whole = 1, .start = 2.8e-6};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1
 #define TURNED_PAIRS TURNED, .memory = 1.2
@@ -130,18 +157,18 @@ static const family HOPPER_TURNED_THIRDS = {TURNED_PAIRS, .of_cluster = 3, .star
 static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = 1.4e-6};
 static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -1.6e-6};
 static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 4e-6};
-static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 4.4e-6};
-static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = 0.9e-6};
+static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 4.9e-6};
+static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = 1.15e-6};
 static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = 0.6e-6};
-static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = 1.3e-6};
+static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = 1.8e-6};
 #undef TURNED_PAIRS
 #undef TURNED_ANSWERS
 #undef TURNED
 #define HOPPER_FEW \
     .unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .shares = 1, .start = 2e-6
-static const family HOPPER_SMALL = {HOPPER_FEW, .single_start = -2.5e-6, .single_fold = 5};
+static const family HOPPER_SMALL = {HOPPER_FEW, .single_start = -1e-6, .single_fold = 5};
 static const family HOPPER_ANSWERS_SMALL = {
-    HOPPER_FEW, .single = 1.32, .single_start = 1e-6, .single_fold = 3.4, .single_joins = 1};
+    HOPPER_FEW, .single = 1.32, .single_start = 1.25e-6, .single_fold = 3.4, .single_joins = 1};
 #undef HOPPER_FEW
 
 #endif

@@ -210,7 +210,7 @@ static void test_few_rows(void) {
         {1, "hopper_small", "hopper_small"},
         {4, "hopper_small", "hopper_small"},
         {8, "hopper_small", "hopper_small"},
-        {32, "hopper_small", "hopper_small"},
+        {32, "hopper_small", "hopper_halves_320x128"},
         {64, "hopper_small", "hopper_halves_320x128"},
         {65, "hopper_halves", "hopper_halves_320x128"},
         {128, "hopper_halves", "hopper_halves_320x128"},
@@ -386,6 +386,48 @@ static void test_one_tile_of_rows(void) {
     }
 }
 
+/* Whole rows in a cluster: one product of 16 bits with few columns, where all tiles run at once. */
+static void test_whole_rows(void) {
+    static const char *const tiles[] = {"whole_64x64", "whole_64x128", "whole_128x128"};
+    static const struct {
+        const char *what;
+        int64_t batch, columns;
+        int runs[3]; /* which of them */
+    } sizes[] = {{"few", 1, 1, {1, 1, 1}}, {"as many columns as there may be", 448, 1024, {1, 1, 1}},
+        {"one more", 64, 1025, {0, 0, 0}}, {"more clusters of 16 than run at a time", 449, 1000, {0, 1, 1}},
+        {"as many of eight", 960, 1000, {0, 1, 1}}, {"more", 961, 1000, {0, 0, 1}},
+        {"as many of eight", 1920, 1000, {0, 0, 1}}, {"more", 1921, 1000, {0, 0, 0}},
+        {"of eight and of four", 960, 512, {1, 1, 1}}, {"more of eight", 961, 512, {0, 1, 1}},
+        {"of four", 1920, 512, {0, 1, 1}}, {"more", 1921, 512, {0, 0, 1}}, {"of two", 4224, 256, {0, 1, 1}},
+        {"more", 4225, 256, {0, 0, 1}}, {"single blocks", 8448, 64, {1, 1, 1}}, {"more", 8449, 64, {0, 0, 1}},
+        {"single blocks", 16896, 128, {0, 0, 1}}, {"more", 16897, 128, {0, 0, 0}}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int kernel = 0; kernel < 6; kernel++) {
+            char name[64];
+            const int runs = sizes[i].runs[kernel % 3];
+            snprintf(name, sizeof name, "hopper_%s%s", kernel < 3 ? "" : "answers_", tiles[kernel % 3]);
+            rfi_cuda_problem p = problem_of(sizes[i].batch, 512, sizes[i].columns, RF_FLOAT16, RF_FLOAT16, RF_MATH_F32);
+            if (kernel >= 3) p.states = RFI_CUDA_ANSWER_STATES;
+            const int forced = rfi_cuda_kernel_find(name);
+            rfi_cuda_choice c = choose(&p, &hopper, forced);
+            CHECK(is(&c, name) == runs, "%s: %lld rows of %lld columns take %s, not %s", sizes[i].what,
+                (long long)p.batch, (long long)p.out_features, c.name, name);
+            if (!runs) continue;
+            CHECK(c.apart, "%s: there are tickets", c.name);
+            rfi_cuda_problem others[] = {p, p, p, p, p};
+            others[0].keeps_states = 1;
+            others[1].batch_invariant = 1;
+            others[2].reduction = 0;
+            others[3].states = RFI_CUDA_SEARCH_STATES;
+            others[4].x_dtype = RF_FLOAT32;
+            others[4].x_terms = rfi_cuda_x_terms(0, RF_FLOAT16, RF_FLOAT32, 512, &others[4].term_dtype);
+            for (int other = 0; other < 5; other++) {
+                c = choose(&others[other], &hopper, forced);
+                CHECK(!strstr(c.name, "whole"), "%s runs what it cannot: %d", c.name, other);
+            }
+        }
+}
+
 /* Groups of rows as equal as can be, as many as take the least time, and none of a height that is not compiled. */
 static void test_groups_of_rows(void) {
     static const struct {
@@ -486,6 +528,10 @@ static void test_measured(void) {
         {RF_FLOAT64, 18, 7488, 3943, "mma_f64_32x64"},
         {RF_FLOAT64, 832, 4160, 19, "mma_f64_32x64"},
         {RF_FLOAT64, 1024, 8192, 8192, "mma_f64_64x64"},
+        {RF_BFLOAT16, 64, 512, 1000, "hopper_whole_64x64"},
+        {RF_BFLOAT16, 512, 512, 1000, "hopper_whole_64x128"},
+        {RF_BFLOAT16, 1024, 512, 1000, "hopper_whole_128x128"},
+        {RF_BFLOAT16, 2048, 512, 1000, "hopper_128x128"},
         {RF_BFLOAT16, 64, 15488, 256, "hopper_eighths_136x128"},
         {RF_FLOAT16, 896, 13376, 64, "hopper_eighths_136x128"},
         {RF_FLOAT16, 1536, 12946, 3, "narrow_32x8"},
@@ -520,7 +566,7 @@ static void test_measured(void) {
         {RF_BFLOAT16, 128, 8192, 2048, "hopper_quarters_136x128"},
         {RF_BFLOAT16, 64, 8192, 512, "hopper_eighths_136x128"},
         {RF_BFLOAT16, 64, 16384, 1024, "hopper_eighths_136x128"},
-        {RF_BFLOAT16, 8, 4096, 4096, "hopper_small"},
+        {RF_BFLOAT16, 8, 4096, 4096, "hopper_thirds_256x128"},
         {RF_BFLOAT16, 128, 4096, 32000, "hopper_128x256"},
         {RF_BFLOAT16, 257, 14336, 4096, "hopper_halves_320x128"},
         {RF_BFLOAT16, 257, 4096, 14336, "hopper_320x128"},
@@ -551,6 +597,9 @@ static void test_measured(void) {
         {RFI_CUDA_ANSWER_STATES, 512, 4096, 4096, "hopper_answers_128x128"},
         {RFI_CUDA_ANSWER_STATES, 1024, 8192, 8192, "hopper_answers_128x256"},
         {RFI_CUDA_ANSWER_STATES, 129, 14336, 4096, "hopper_answers_thirds_224x128"},
+        {RFI_CUDA_ANSWER_STATES, 16, 512, 1000, "hopper_answers_whole_64x64"},
+        {RFI_CUDA_ANSWER_STATES, 512, 512, 1000, "hopper_answers_whole_64x128"},
+        {RFI_CUDA_ANSWER_STATES, 8192, 1024, 64, "hopper_answers_whole_64x64"},
         {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},
         {RFI_CUDA_ANSWER_STATES, 257, 4096, 1024, "hopper_answers_quarters_136x128"},
         {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_128x256"},
@@ -668,6 +717,7 @@ int main(void) {
     test_blocks();
     test_merged_behind();
     test_one_tile_of_rows();
+    test_whole_rows();
     test_groups_of_rows();
     test_measured();
 #endif
