@@ -15,8 +15,11 @@ static inline int rfi_whole_blocks(int64_t columns, int tile_columns) {
     return columns <= RFI_WHOLE_COLUMNS ? blocks : 0;
 }
 
-/* Clusters of so many blocks that run at a time: of large ones not all multiprocessors have part. */
+/* Clusters of so many blocks that run at a time: of large ones not all multiprocessors have part. Every device has
+ * clusters of 8; those of 16 lie in one of up to 8 graphics processing clusters, of which one has as many
+ * multiprocessors where all have more than 8 times 15. */
 static inline int64_t rfi_whole_clusters(int blocks, int multiprocessors) {
+    if (blocks > 8 && multiprocessors <= 8 * 15) return 0;
     return (int64_t)multiprocessors * (blocks > 2 ? 10 : 11) / (11 * blocks);
 }
 

@@ -388,15 +388,16 @@ static void test_one_tile_of_rows(void) {
 
 /* Whole rows in a cluster: one product of 16 bits with few columns, where all tiles run at once. */
 static void test_whole_rows(void) {
+    static const rfi_cuda_figures of_114 = {"hopper", 9, 0, 114, 1.7e9, 2e12, 50 << 20, 227 << 10};
     static const char *const tiles[] = {"whole_64x64", "whole_64x128", "whole_128x128"};
     static const struct {
         const char *what;
         int64_t batch, columns;
         int runs[3]; /* which of them */
-    } sizes[] = {{"few", 1, 1, {1, 1, 1}}, {"as many columns as there may be", 448, 1024, {1, 1, 1}},
-        {"one more", 64, 1025, {0, 0, 0}}, {"more clusters of 16 than run at a time", 449, 1000, {0, 1, 1}},
-        {"as many of eight", 960, 1000, {0, 1, 1}}, {"more", 961, 1000, {0, 0, 1}},
-        {"as many of eight", 1920, 1000, {0, 0, 1}}, {"more", 1921, 1000, {0, 0, 0}},
+    } sizes[] = {{"few", 1, 1, {1, 1, 1}}, {"few rows", 64, 1000, {1, 1, 1}},
+        {"as many columns as there may be", 448, 1024, {1, 1, 1}}, {"one more", 64, 1025, {0, 0, 0}},
+        {"more clusters of 16 than run at a time", 449, 1000, {0, 1, 1}}, {"as many of eight", 960, 1000, {0, 1, 1}},
+        {"more", 961, 1000, {0, 0, 1}}, {"as many of eight", 1920, 1000, {0, 0, 1}}, {"more", 1921, 1000, {0, 0, 0}},
         {"of eight and of four", 960, 512, {1, 1, 1}}, {"more of eight", 961, 512, {0, 1, 1}},
         {"of four", 1920, 512, {0, 1, 1}}, {"more", 1921, 512, {0, 0, 1}}, {"of two", 4224, 256, {0, 1, 1}},
         {"more", 4225, 256, {0, 0, 1}}, {"single blocks", 8448, 64, {1, 1, 1}}, {"more", 8449, 64, {0, 0, 1}},
@@ -414,6 +415,8 @@ static void test_whole_rows(void) {
                 (long long)p.batch, (long long)p.out_features, c.name, name);
             if (!runs) continue;
             CHECK(c.apart, "%s: there are tickets", c.name);
+            c = choose(&p, &of_114, forced);
+            CHECK(!strstr(c.name, "whole_64x64") || p.out_features <= 512, "clusters of 16 blocks on a device of 114");
             rfi_cuda_problem others[] = {p, p, p, p, p};
             others[0].keeps_states = 1;
             others[1].batch_invariant = 1;
