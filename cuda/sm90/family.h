@@ -101,19 +101,19 @@ static int runs_whole(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int 
 static int runs_hopper_whole_64x64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper(p, f) && runs_whole(p, f, 64, 64);
 }
+static int runs_hopper_whole_64x128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && runs_whole(p, f, 64, 128);
+}
+static int runs_hopper_whole_128x128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    return runs_hopper(p, f) && runs_whole(p, f, 128, 128);
+}
 static int runs_hopper_answers_whole_64x64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper_answers(p, f) && runs_whole(p, f, 64, 64);
 }
-static int runs_hopper_whole_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && runs_whole(p, f, 64, 128);
-}
-static int runs_hopper_whole_128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && runs_whole(p, f, 128, 128);
-}
-static int runs_hopper_answers_whole_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+static int runs_hopper_answers_whole_64x128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper_answers(p, f) && runs_whole(p, f, 64, 128);
 }
-static int runs_hopper_answers_whole_128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+static int runs_hopper_answers_whole_128x128(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return runs_hopper_answers(p, f) && runs_whole(p, f, 128, 128);
 }
 
