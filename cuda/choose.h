@@ -14,10 +14,8 @@
  * than twice as many: one block would have many to combine while all others are done. */
 #define RFI_GROUP_BLOCKS 32
 
-/* The kernels of sm_90a: states of a row up to which half a warp of the kernel behind them merges these, and a whole
- * one beyond; states that they merge at a time themselves, where they do; and per-feature vectors that a block keeps in
- * shared memory. */
-#define RFI_SM90_JOINED 160
+/* The kernels of sm_90a: states of a row that they merge at a time themselves, where they do, and per-feature vectors
+ * that a block keeps in shared memory. */
 #define RFI_SM90_GROUP 32
 #define RFI_SM90_VECTORS 4
 

@@ -476,8 +476,8 @@ cudaError_t rfi_cuda_fold_sm90_turned_answers_thirds(const rfi_cuda_fold *fold, 
 cudaError_t rfi_cuda_fold_sm90_turned_answers_quarters(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_turned_answers_eighths(const rfi_cuda_fold *fold, cudaStream_t stream);
 
-/* From `slots` states of a row, pairs or those of RFI_CUDA_ANSWERS, from number `first` on, which is even, to y, for
- * rows that are not irregular: up to RFI_SM90_JOINED by a part of a warp, more by a whole one, round by round. */
+/* From `slots` states of a row, pairs or those of RFI_CUDA_ANSWERS, from number `first` on, to y, for rows that are not
+ * irregular. */
 cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots, cudaStream_t stream);
 
 /* The same with what goes beside the fold, `before` and `squares`. */

@@ -143,7 +143,7 @@ static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *pi
             .bias = p->columns,
             .vectors = p->vectors,
             .num_vectors = r->spec->plan.num_vectors,
-            .row_inputs = r->workspace + r->l->row_numbers,
+            .row_inputs = r->spec->plan.num_rows ? r->workspace + r->l->row_numbers : NULL,
             .chain = *chain},
         .schedule = {.shared_per_block = (int32_t)p->figures.shared_per_block,
             .overlaps = p->overlaps,

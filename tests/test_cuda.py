@@ -248,10 +248,14 @@ def _inputs_of(kernel: str, others: int) -> int:
 def test_states_that_a_kernel_behind_the_fold_merges(
     kernel: str, columns: int, dtype: str, chain: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By 16 lanes up to 160 of a row, more by a warp, 320 at a time. Odd numbers, one alone, a ragged last one."""
+    """By one lane up to 4 of a row, by more up to a warp, 256 at a time. One alone, a ragged last one; few rows, and
+    more than rehearse.
+    """
     monkeypatch.setenv(FORCE, f"hopper_{kernel}")
-    for states, less in ((1, 0), (2, 1), (17, 5), (159, 0), (160, 0), (160, 3), (161, 1), (320, 0), (321, 2), (700, 1)):
-        rows, k = 33 if kernel.endswith("small") else 70, _inputs_of(kernel, 24)
+    small = kernel.endswith("small")
+    counts = ((1, 0), (2, 1), (4, 0), (5, 0), (8, 3), (9, 0), (16, 0), (17, 5), (64, 0), (65, 1), (128, 0), (129, 2))
+    for states, less in (*counts, (256, 0), (257, 3), (513, 0), (700, 1)):
+        rows, k = 33 if small else 300 if states in (128, 257) else 70, _inputs_of(kernel, 24)
         case = _case(chain, rows, k, columns * states - less, dtype)
         case.check(case.run("cuda", simplify="none"), f"{kernel} with {states} states")
 

@@ -347,11 +347,11 @@ static __device__ __forceinline__ T rfi_run_steps(const rfi_cuda_visitor &p, int
     return v;
 }
 
-/* A number of a row through the steps behind the reduction, and to y. */
-template <class T>
-static __device__ __forceinline__ void rfi_store_number(const rfi_cuda_visitor &p, int64_t row, T v) {
+/* A number of a row through the steps behind the reduction, and to y, unless it is a rehearsal. */
+template <class T> static __device__ __forceinline__ void rfi_store_number(
+    const rfi_cuda_visitor &p, int64_t row, T v, bool stores = true) {
     v = rfi_run_steps(p, p.chain.num_pre, p.chain.num_post, row, v);
-    rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
+    if (stores) rfi_store_as<T>(p.y, p.y_dtype, row * p.ldy, v);
 }
 
 /* One of the results that a state of rfi_answers has; a column as its word. */
@@ -379,25 +379,26 @@ template <class T> static __device__ __forceinline__ T rfi_answer(const rfi_cuda
 }
 
 /* What the state of a whole row comes to, to y: a number goes to store(p, row, v), which takes it through the steps
- * behind the reduction; a column, which has none, goes to y as int64. */
+ * behind the reduction; a column, which has none, goes to y as int64. Of a rehearsal, which `stores` nothing, a number
+ * goes to `store` all the same. */
 template <class R, class T, int N, class Store> static __device__ __forceinline__ void rfi_finish_state(
-    const rfi_cuda_visitor &p, int64_t row, const rfi_state_of<T, N> &s, Store store) {
+    const rfi_cuda_visitor &p, int64_t row, const rfi_state_of<T, N> &s, Store store, bool stores = true) {
     if constexpr (std::is_same<R, rfi_answers>::value) {
 #pragma unroll 1
         for (int i = 0; i < p.num_results; i++) {
             const rfi_cuda_result &result = p.results[i];
             T v = rfi_answer(p, result, row, s);
             if (result.reduction == RF_OP_ARGMAX || result.reduction == RF_OP_ARGMIN) {
-                ((int64_t *)result.y)[row * result.ldy] = rfi_typed<T>::column_of(v);
+                if (stores) ((int64_t *)result.y)[row * result.ldy] = rfi_typed<T>::column_of(v);
                 continue;
             }
             v = rfi_run_steps(p, result.first_step, result.num_steps, row, v);
-            rfi_store_as<T>(result.y, result.y_dtype, row * result.ldy, v);
+            if (stores) rfi_store_as<T>(result.y, result.y_dtype, row * result.ldy, v);
         }
     } else {
         T v = R::finish(s.m, s.t, (T)p.out_features, RFI_COLUMN_OUTSIDE);
         if constexpr ((R::FLAGS & RFI_RF_INDEX) != 0) {
-            ((int64_t *)p.y)[row * p.ldy] = rfi_typed<T>::column_of(v);
+            if (stores) ((int64_t *)p.y)[row * p.ldy] = rfi_typed<T>::column_of(v);
         } else {
             store(p, row, v);
         }

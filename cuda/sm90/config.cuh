@@ -178,6 +178,12 @@ template <class C> __device__ __forceinline__ bool is_wide(const Shared<C> &sh, 
     return sh.wide[levels_bit<C>(m) / 32] >> levels_bit<C>(m) % 32 & 1;
 }
 
+/* Whether rows can be irregular. By shuffle, so that the compiler sees that it is the same for a warp: else the loop
+ * over products spills (hopper.md 12). */
+__device__ __forceinline__ bool may_be_irregular(const Parameters &p) {
+    return __shfl_sync(~0u, (int)(p.fold.product.irregular != nullptr), 0);
+}
+
 /* Looks for rows with two levels, of which it fills the map, for some with a value that outweighs all others, and for
  * irregular ones, which it counts by tiles; by `threads` threads. Whether this one has seen one of the last. x is
  * loaded only then: of several rows everything is asked for at once. */

@@ -54,6 +54,19 @@ __device__ __forceinline__ void hand_out(const Parameters &p, const Shared<C> &s
     walk.count++;
 }
 
+/* Before the thread that drives TMA leaves: no block may, while another still writes to it. What the others say of its
+ * stages has come, and in the first block of its tiles. It is told long before the last of them is folded; a barrier of
+ * the cluster would have to come behind it, and waits for all that is on its way to memory. */
+template <class C> __device__ __forceinline__ void await_others(
+    const Shared<C> &sh, const Walk &walk, int stages, int stage, int phase, int rank) {
+    for (int i = 0; i < stages; i++) {
+        mbarrier_wait(sh.empty + 8 * stage, phase);
+        if (++stage == stages) stage = 0, phase ^= 1;
+    }
+    for (uint32_t i = walk.count; rank == 0 && i < walk.count + HANDED_OUT; i++)
+        mbarrier_wait(sh.tile_empty + 8 * (i % HANDED_OUT), i / HANDED_OUT % 2 ^ 1);
+}
+
 /* The rows from `first` on, of `all`, that `most` boxes of PART rows load: whole boxes and one of the rest. What lies
  * in the place of rows that are not there is multiplied to logits that nobody reads. */
 struct Rows {
@@ -96,7 +109,8 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
     int stage = 0, phase = 1;
     int index = blockIdx.x / C::CLUSTER;
     bool waited = false;
-    for (Walk walk = first_tile<C>(p); walk.is_there(); hand_out<C>(p, sh, walk, index, rank)) {
+    Walk walk = first_tile<C>(p);
+    for (; walk.is_there(); hand_out<C>(p, sh, walk, index, rank)) {
         const Tile tile = walk.of<C>(rank);
         const int a_row = tile.m * C::BM + rank_n * A_PART, b_row = tile.n * C::BN + rank_m * B_PART;
         const rfi_cuda_product &f = p.fold.product;
@@ -133,6 +147,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
             }
         }
     }
+    if (C::CLUSTER > 1) await_others<C>(sh, walk, C::STAGES, stage, phase, rank);
 }
 
 /* Scale, bias and vectors of a tile's columns, from `first` on, to shared memory, by a warp. */
@@ -371,6 +386,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             finish_tile<C>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     }
     end_turns<C>(at.warpgroup);
+    if (!may_be_irregular(p)) return;
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
@@ -424,7 +440,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
         init_barriers(p, sh, C::STAGES, C::CLUSTER);
     }
     __syncthreads();
-    if (C::CLUSTER > 1) cluster_sync();
+    if (C::CLUSTER > 1) cluster_meet();
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
      */
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
@@ -442,8 +458,6 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void fold_kernel(con
         const Place at = {warpgroup - 1, thread, thread / 32 * 16 + lane / 4, 2 * (lane % 4), rank};
         consume<C>(p, sh, at);
     }
-    __syncthreads();
-    if (C::CLUSTER > 1) cluster_sync(); /* no block leaves while another may still write to it */
 }
 
 } // namespace hopper

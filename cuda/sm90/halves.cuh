@@ -79,7 +79,8 @@ template <class C> __device__ __forceinline__ void produce_stages(
     int stage = 0, phase = 1;
     int index = blockIdx.x / E::CLUSTER;
     bool waited = false;
-    for (Walk walk = first_tile<E>(p); walk.is_there(); hand_out<E>(p, sh, walk, index, rank)) {
+    Walk walk = first_tile<E>(p);
+    for (; walk.is_there(); hand_out<E>(p, sh, walk, index, rank)) {
         const int row = walk.tile.m * C::BM;
         first_column = walk.tile.n * E::BN;
         const Rows xs = rows_of<C::BM>(p.fold.product.batch, row, 1, p.x_rest_rows),
@@ -126,6 +127,7 @@ template <class C> __device__ __forceinline__ void produce_stages(
         mbarrier_arrive_remote(ready, rank ^ 1);
         if (++stage == C::STAGES) stage = 0, phase ^= 1;
     }
+    await_others<E>(sh, walk, C::STAGES, stage, phase, rank);
 }
 
 /* The products of PART columns of a stage, from number `part` on, as one group; the small ones first. */
@@ -280,6 +282,7 @@ template <class C> __device__ __forceinline__ void consume(
         if (reduces<E>(p))
             join_and_write<C>(p, at, place_of(p, walk.tile, at.warpgroup), state, sh, pairs, walk.count % 2);
     }
+    if (!may_be_irregular(p)) return;
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
     static_assert(IRREGULAR_BYTES<Of<64>::Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
     if (__shfl_sync(~0u, *sh.irregular, 0))
@@ -314,7 +317,7 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
         init_barriers<E>(p, sh, C::STAGES, 1);
     }
     __syncthreads();
-    cluster_sync();
+    cluster_meet();
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
      */
     const int warpgroup = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
@@ -331,8 +334,6 @@ template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(c
         const Place at = {warpgroup - 1, thread, thread / 32 * 16 + lane / 4, 2 * (lane % 4), rank};
         consume<C>(p, sh, pairs, ready, at);
     }
-    __syncthreads();
-    cluster_sync(); /* no block leaves while another may still write to it */
 }
 
 } // namespace halves

@@ -420,7 +420,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
     __syncthreads();
     if (produces && elect_lane()) load_ahead<C>(p, sh, rank);
     __syncwarp();
-    if (C::CLUSTER > 1) cluster_sync(); /* the barriers of all blocks are there */
+    if (C::CLUSTER > 1) cluster_meet(); /* the barriers of all blocks are there */
     if (warp < CONSUMER_THREADS / 32) consume<C>(p, sh, rank);
     else if (!produces) {
         rehearsal.prepare();

@@ -42,6 +42,18 @@ __device__ __forceinline__ void join_lanes(int reduction, State<TOTALS> (&state)
     with_reduction<TOTALS>(reduction, [&](auto of) { rfi_join_lanes<decltype(of), LANES>(state); });
 }
 
+/* The same of a number of lanes that is known at run time. */
+template <class R> __device__ __forceinline__ void join_some_lanes(State<R::TOTALS> &s, int lanes) {
+    float m = s.m;
+#pragma unroll 1
+    for (int step = 1; step < lanes; step *= 2) m = R::peak(m, __shfl_xor_sync(~0u, m, step));
+    rfi_carry<R>(s, m);
+#pragma unroll 1
+    for (int step = 1; step < lanes; step *= 2)
+#pragma unroll
+        for (int i = 0; i < R::TOTALS; i++) s.t[i] = R::join(i, s.t[i], __shfl_xor_sync(~0u, s.t[i], step));
+}
+
 /* Joins the first `count` of BLOCK states to one. */
 template <int TOTALS, int BLOCK> __device__ __forceinline__ void join_some(
     int reduction, State<TOTALS> &state, const State<TOTALS> (&block)[BLOCK], int count) {

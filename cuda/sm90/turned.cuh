@@ -32,10 +32,13 @@ constexpr int K = 64, ROW = 2 * K; /* columns of a stage, and bytes of a row of 
 constexpr int BOXES = 2;           /* of x in a stage, and rows of one at most */
 constexpr int MOST_BOX_ROWS = 256;
 constexpr int W_BYTES = FEATURES * ROW;
-constexpr int RING_BYTES = 210 * 1024;        /* at most */
-constexpr int TILE_BARRIER = 1;               /* by name, of all consumers */
-constexpr int COPIED_BARRIER = 2;             /* of these and the warp that rehearses: the parameters are copied */
-constexpr int EIGHT_BYTES = 8 * FEATURES * 4; /* of the sums of eight rows */
+constexpr int RING_BYTES = 210 * 1024;          /* at most */
+constexpr int NEAR_STAGES = 12, NEAR_ROWS = 96; /* of W that are asked for ahead, to the L2, and of a group at most:
+                                                   with more rows memory is not what a call waits for */
+constexpr int64_t NEAR_BYTES = 40 << 20;        /* of W at most, which the L2 holds beside what else is there */
+constexpr int TILE_BARRIER = 1;                 /* by name, of all consumers */
+constexpr int COPIED_BARRIER = 2;               /* of these and the warp that rehearses: the parameters are copied */
+constexpr int EIGHT_BYTES = 8 * FEATURES * 4;   /* of the sums of eight rows */
 
 struct Parameters {
     CUtensorMap x[BOXES], w;    /* of the boxes of a group's rows; of W unless that is in blocks */
@@ -44,6 +47,7 @@ struct Parameters {
     int32_t stages, tiles;      /* of K, of a block; of features */
     int32_t last_stages;        /* of the last of more than two */
     int32_t halves;             /* the blocks of a cluster share out K */
+    int32_t w_near;             /* stages of W behind the ring that are asked for ahead */
     int64_t w_panel;            /* bytes of a panel of W, if that is in blocks */
     rfi_cuda_fold fold;
 };
@@ -101,6 +105,9 @@ struct Walk {
     template <class C> __device__ __forceinline__ bool is_there(const Parameters &p) const {
         return at < cluster_tiles<C>(p);
     }
+    template <class C> __device__ __forceinline__ bool is_last(const Parameters &p) const {
+        return at + (int)gridDim.x / C::CLUSTER >= cluster_tiles<C>(p);
+    }
     template <class C> __device__ __forceinline__ void advance() { at += gridDim.x / C::CLUSTER, count++; }
     __device__ __forceinline__ int group(const Parameters &p) const { return at % p.groups; }
     template <class C> __device__ __forceinline__ int tile(const Parameters &p, int rank) const {
@@ -130,7 +137,7 @@ template <class C> __device__ __forceinline__ int stages_of(const Parameters &p,
 
 /* The threads that drive copies have no time to lose: what a stage is loaded from is counted on, not computed anew. One
  * of them loads W: `ahead`, what the ring takes of the first tile, and then the rest. A block without features loads
- * another's. */
+ * another's. While the kernel in front ends memory has little to do: more of a small W is asked for then. */
 template <class C>
 __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh, int rank, int stages, bool ahead) {
     constexpr int BLOCKS = FEATURES / RFI_BLOCK_ROWS, BLOCK = RFI_BLOCK_ROWS * ROW;
@@ -155,8 +162,15 @@ __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh,
             if (p.w_panel) bulk_load(to, from, bytes, full, policy);
             else tma_load(to, &p.w, full, k * K, tile * FEATURES);
         }
-        if (ahead) return;
+        if (!ahead) continue;
+        const int near = walk.template is_last<C>(p) ? min(p.w_near, stages - fetched) : 0;
+#pragma unroll 1
+        for (int k = 0; k < near; k++, from += p.w_panel) bulk_prefetch(from, bytes);
+        return;
     }
+    /* No block leaves while another may still write to it: what both say of its slots has come. */
+    for (int i = 0; !(C::BY_ROWS || p.halves) && i < C::STAGES; i++, ring.advance<C>())
+        if (ring.round) mbarrier_wait(sh.empty + 8 * ring.slot, (ring.round - 1) & 1);
 }
 
 /* Another x: all of a group's rows, or SHARED, this block's box for both. */
@@ -321,6 +335,15 @@ __device__ __forceinline__ void add_sent(float (&total)[C::PARTS][C::SUMS], cons
         }
 }
 
+/* Where the tile was, stages of the next may come. The other blocks are told of all but the last: by then they may have
+ * left. */
+template <class C> __device__ __forceinline__ void give_back(const Shared &sh, int rank) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
+    mbarrier_arrive(sh.folded); /* each by itself: racecheck follows no named barrier to the copies behind this */
+    barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
+    if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.folded, threadIdx.x);
+}
+
 /* More than two blocks a tile. */
 namespace by_rows {
 
@@ -408,10 +431,8 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
         barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
         rfi_fold_tile<float, C::FOLDED>(*sh.fold, tile, TILE_LD, row0, (int)max(end - row0, (int64_t)0),
             (int64_t)walk.template tile<C>(p, rank) * FEATURES, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
-        mbarrier_arrive(sh.folded); /* each by itself: racecheck follows no named barrier to the copies behind this */
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
-        if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.folded, threadIdx.x);
+        if (walk.template is_last<C>(p)) break;
+        give_back<C>(sh, rank);
     }
     end_turns<C>(warpgroup);
 }
@@ -447,10 +468,8 @@ __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, i
         rfi_fold_tile<float, C::FOLDED>(*sh.fold, sh.tile, tile_ld, row0,
             (int)min(f.batch - row0, (int64_t)p.group_rows), column0, features, nullptr, threadIdx.x,
             CONSUMER_THREADS / 32);
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* what copies write there next comes behind */
-        mbarrier_arrive(sh.folded); /* each by itself: racecheck follows no named barrier to the copies behind this */
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
-        if (threadIdx.x == 0) mbarrier_arrive_remote(sh.folded, rank ^ 1);
+        if (walk.template is_last<C>(p)) break;
+        give_back<C>(sh, rank);
     }
     end_turns<C>(warpgroup);
 }
@@ -486,7 +505,7 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     constexpr int PRODUCER = CONSUMER_THREADS / 32;
     if (warp == PRODUCER && elect_lane()) produce_w<C>(p, sh, rank, stages, true);
     __syncwarp();
-    cluster_sync(); /* the barriers of all blocks are there */
+    cluster_meet(); /* the barriers of all blocks are there */
     if (warp < PRODUCER) {
         registers_raise<C::RAISED>();
         if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, rank, stages, warp / 4);
@@ -506,8 +525,6 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
             else produce_x<C, true>(p, sh, rank, stages);
         }
     }
-    __syncwarp();
-    cluster_sync(); /* no block leaves while another may still write to it */
 }
 
 } // namespace turned

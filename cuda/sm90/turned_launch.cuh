@@ -24,6 +24,8 @@ template <int PARTS> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f, int
     p->tiles = (int32_t)rfi_tiles(f.product.out_features, FEATURES);
     p->halves = PARTS == 2;
     p->w_panel = f.product.w.panel ? f.product.w.ld * ROW : 0;
+    if (p->w_panel && p->group_rows <= NEAR_ROWS && f.product.depth * f.product.w.ld * 2 <= NEAR_BYTES)
+        p->w_near = NEAR_STAGES;
     cudaError_t error = cudaSuccess;
     for (int i = 0; i < BOXES && !error; i++)
         if (p->box_rows[i])

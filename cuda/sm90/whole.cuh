@@ -80,18 +80,6 @@ template <class C> __device__ __forceinline__ void send_states(
     }
 }
 
-/* Joins the states of so many neighbouring lanes, a power of two. All get the same bits. */
-template <class R> __device__ __forceinline__ void join_some_lanes(State<R::TOTALS> &s, int lanes) {
-    float m = s.m;
-#pragma unroll 1
-    for (int step = 1; step < lanes; step *= 2) m = R::peak(m, __shfl_xor_sync(~0u, m, step));
-    rfi_carry<R>(s, m);
-#pragma unroll 1
-    for (int step = 1; step < lanes; step *= 2)
-#pragma unroll
-        for (int i = 0; i < R::TOTALS; i++) s.t[i] = R::join(i, s.t[i], __shfl_xor_sync(~0u, s.t[i], step));
-}
-
 /* Rows of this block, from `first` on, by a warpgroup, which has a thread for each state. Where none `is_there` it goes
  * the same way, but for what would be stored. */
 template <class C> __device__ __forceinline__ void finish_rows(
