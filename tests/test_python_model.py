@@ -571,6 +571,12 @@ def test_workspace_size(model):
     assert isinstance(model.workspace_size(100), int)
     with pytest.raises(ValueError, match="batch is -1"):
         model.workspace_size(-1)
+    assert 0 <= model.workspace_size(x=np.ones((100, K), np.float32)) <= model.workspace_size(100)
+    with pytest.raises(ValueError, match=r"x .*12"):
+        model.workspace_size(x=np.ones((100, K - 1), np.float32))
+    for both in ({}, {"batch": 1, "x": np.ones((1, K), np.float32)}):
+        with pytest.raises(TypeError, match="either batch or x"):
+            model.workspace_size(**both)
 
 
 def test_ways_on_a_cpu():

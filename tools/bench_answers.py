@@ -260,7 +260,7 @@ def _peak(device: str, dtype: str, size: tuple[int, int, int], chain: str, threa
             return growth(call) or 0
         if name == "rowfold":
             held = sum(values.nelement() * values.element_size() for values in flat(call()))
-            return held + inputs.model(chain, threads).workspace_size(size[0])
+            return held + inputs.model(chain, threads).workspace_size(x=inputs.x)
         cuda: Any = torch.cuda
         cuda.synchronize()
         cuda.reset_peak_memory_stats()

@@ -684,9 +684,18 @@ class Model:
         """What the model is and where it runs. Raises ClosedError."""
         return self._open().info()
 
-    def workspace_size(self, batch: int) -> int:
-        """Bytes of working memory that one call with ``batch`` rows takes and frees. Raises NotLoadedError."""
-        return self._open().workspace_size(arguments.integer(batch, "batch", 64))
+    def workspace_size(self, batch: int | None = None, *, x: Any = None) -> int:
+        """Bytes of working memory that one call takes and frees: with ``batch`` rows of any type, or with ``x``.
+
+        The second may be less: on a GPU it depends on x's type, and where its rows begin. Raises NotLoadedError,
+        ArgumentTypeError unless it is one of both, and what a call with ``x`` raises.
+        """
+        handle = self._open()
+        if (batch is None) == (x is None):
+            raise ArgumentTypeError("workspace_size takes either batch or x")
+        if x is not None:
+            return handle.call_workspace(self._inputs.args(self._inputs.matrix(x)[1]))
+        return handle.workspace_size(arguments.integer(batch, "batch", 64))
 
     def count_ways(self, x: Any) -> Ways:
         """Which ways the rows of ``x`` take on a GPU, by their values and W's: a diagnostic, which computes no result.
