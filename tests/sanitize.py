@@ -49,8 +49,9 @@ FORMS = {
 SHAPES = [(1, 33, 1), (5, 70, 67), (12, 129, 67), (19, 37, 131), (40, 65, 200), (67, 37, 131), (130, 129, 259)]
 SHAPES += [(7, 2100, 70), (3, 40, 21000), (200, 129, 259), (280, 70, 131), (300, 70, 131), (150, 420, 259)]
 # One stage of K and hundreds of tiles: what tells blocks their tiles is as busy as it can be. And K that clusters of
-# three, four and eight blocks share out, with several tiles for each.
-SHAPES += [(520, 8, 3000), (600, 420, 900), (560, 420, 900)]
+# three, four and eight blocks share out, with several tiles for each; eight leave a stage to the last of few numbers.
+SHAPES += [(520, 8, 3000), (600, 420, 900), (560, 420, 900), (70, 500, 140), (41, 1000, 70), (130, 500, 259)]
+SHAPES += [(20, 500, 131)]
 CHAINS = [
     "linear | logsumexp | gelu",
     "linear | mul(@v) | max",

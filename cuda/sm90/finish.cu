@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows of few states are finished by a kernel of its own, which waits on the multiprocessors that have no tile any more
- * until all states are written. The last block of a row could do it, as where states are many, but it would first have
- * to learn that it is the last: a fence, an atomic and two barriers, 2 us, and then to fetch instructions that nobody
- * has run before, while all others are idle. See doc/kernels/hopper.md. */
+/* Rows are finished by a kernel of its own, which waits on the multiprocessors that have no tile any more until all
+ * states are written. The last block of a row could do it, as where tickets are drawn, but it would first have to learn
+ * that it is the last: a fence, an atomic and two barriers, 2 us, and then to fetch instructions that nobody has run
+ * before, while all others are idle. See doc/kernels/hopper.md 69 and 116. */
 #include "kernels.h"
 #include "common/epilogue.cuh"
 #include "common/launch.cuh"
