@@ -18,9 +18,10 @@ typedef __m512d vd;
 #define F32_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define F64_FMA(a, b, c) _mm512_fmadd_pd(a, b, c)
 #define ISA_WIDENS
-#define F32_LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
-#define F32_LOAD_BF16(p) \
-    _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
+#define HALF_LOAD(p) _mm256_loadu_si256((const __m256i *)(p))
+#define HALF_LOAD_PART(p, n) _mm256_maskz_loadu_epi16((__mmask16)((1u << (n)) - 1), p)
+#define F32_FROM_F16(h) _mm512_cvtph_ps(h)
+#define F32_FROM_BF16(h) _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))
 #define F32_STORE_F16(p, v) \
     _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
 

@@ -8,7 +8,9 @@
  *   _BROADCAST(s) _FMA(a, b, c)   every lane s; a * b + c
  *   ISA_X_LIES                    if there are registers for a pointer to each row of x in a sliver
  * and, where it defines ISA_WIDENS,
- *   F32_LOAD_F16(p) F32_LOAD_BF16(p)   16-bit values as a vf
+ *   HALF_LOAD(p) HALF_LOAD_PART(p, n)  as many 16-bit values as a vf has; the first n of them with zeros behind, and no
+ *                                      more is read
+ *   F32_FROM_F16(h) F32_FROM_BF16(h)   these as a vf
  *   F32_STORE_F16(p, v)                a vf rounded to float16
  * For dot products: INNER_COLUMNS, EACH_INNER_COLUMNS(X), X(1) X(2) ... up to it; and _LOAD_PART(p, n), the first n
  * values of a vector with zeros behind them, _NEAR, _FAR (see rows_typed.h), _FAR
@@ -75,33 +77,21 @@ typedef vd vd_aligned __attribute__((may_alias));
 #undef LOAD_X_PART
 
 #ifdef ISA_WIDENS
-static inline vf load_part_f16(const uint16_t *p, int n) {
-    uint16_t all[LANES] = {0};
-    for (int i = 0; i < n; i++) all[i] = p[i];
-    return F32_LOAD_F16(all);
-}
-
-static inline vf load_part_bf16(const uint16_t *p, int n) {
-    uint16_t all[LANES] = {0};
-    for (int i = 0; i < n; i++) all[i] = p[i];
-    return F32_LOAD_BF16(all);
-}
-
 #undef LOAD_X
 #define LOAD_X(p) LOAD_W(p)
 #define W uint16_t
 #define X uint16_t
 #define NAME(stem) stem##_f16
-#define LOAD_W(p) F32_LOAD_F16(p)
-#define LOAD_X_PART(p, n) load_part_f16(p, n)
+#define LOAD_W(p) F32_FROM_F16(HALF_LOAD(p))
+#define LOAD_X_PART(p, n) F32_FROM_F16(HALF_LOAD_PART(p, n))
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
 #undef LOAD_W
 #undef LOAD_X_PART
 #define NAME(stem) stem##_bf16
-#define LOAD_W(p) F32_LOAD_BF16(p)
-#define LOAD_X_PART(p, n) load_part_bf16(p, n)
+#define LOAD_W(p) F32_FROM_BF16(HALF_LOAD(p))
+#define LOAD_X_PART(p, n) F32_FROM_BF16(HALF_LOAD_PART(p, n))
 #include "cpu/inner_typed.h"
 #include "cpu/multiply_typed.h"
 #undef NAME
@@ -177,7 +167,7 @@ static void widen_f32(void *to, const void *from, rf_dtype dtype, int64_t n) {
     } else {
 #ifdef ISA_WIDENS
         const int lanes = ISA_BYTES / 4;
-        for (; i + lanes <= n; i += lanes) *(vf_unaligned *)(out + i) = F32_LOAD_F16(in + i);
+        for (; i + lanes <= n; i += lanes) *(vf_unaligned *)(out + i) = F32_FROM_F16(HALF_LOAD(in + i));
 #endif
         for (; i < n; i++) out[i] = rfi_float_of_half(in[i]);
     }
