@@ -213,7 +213,8 @@ def test_a_plain_fold(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
         with case.model("cuda", simplify="none") as model:
             assert model.explain(batch, "json")["kernel"].startswith(f"hopper_{kernel}"), (batch, n)
             results, again = model(case.x), model(case.x)
-        case.check_results(results, "cuda", kernel)
+        some = slice(None, None, 1 + batch // 20)
+        replace(case, x=case.x[some]).check_results(tuple(y[some] for y in flat(results)), "cuda", kernel)
         with replace(case, chain=f"linear | mul(1) | {reduction}").model("cuda", simplify="none") as model:
             other = model(case.x)
         for of in (again, other):
