@@ -18,7 +18,8 @@ import loops  # noqa: E402
 pytestmark = pytest.mark.cpu_only
 
 LIBRARY = os.environ.get("ROWFOLD_LIBRARY")
-BUILT = sorted((Path(LIBRARY).resolve().parents[2] / "cuda/sm90/.libs").glob("*.o")) if LIBRARY else []
+FOLDERS = list(Path(LIBRARY).resolve().parents) if LIBRARY else []  # of a build, lib/.libs below the third
+BUILT = sorted(path for folder in FOLDERS[2:3] for path in (folder / "cuda/sm90/.libs").glob("*.o"))
 OBJECTS = [path for path in BUILT if path.stem != "asked"]  # which has few products, ahead of a pass
 
 DUMP = """
