@@ -76,9 +76,9 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
         : ROWS <= 96  ? 3
         : ROWS <= 128 ? 4
                       : 5;
-    /* In high tiles what a plain fold asks for would take uniform registers from descriptors; in the highest its being
+    /* In some tiles what a plain fold asks for would take uniform registers from descriptors; in the highest its being
      * rehearsed, too. */
-    static constexpr bool COPIES = PARTS > 1, AHEAD = ROWS <= 288;
+    static constexpr bool COPIES = PARTS > 1 || (ANSWERS && BY_ROWS && ROWS == 112), AHEAD = ROWS <= 288;
     static constexpr int EACH = BY_ROWS ? (MOST_EIGHTS + 1) / 2 : (ROWS + 31) / 32,
                          MOST = ANSWERS ? 3
         : ROWS > 256                    ? 4
