@@ -120,6 +120,7 @@ rfi_cuda_problem rfi_cuda_problem_of(const rfi_spec *spec, const rfi_cuda_prepar
         .reduction = pass->reduction,
         .states = pass->states,
         .shows = pass->shows,
+        .plain = pass->states != RFI_CUDA_SEARCH_STATES && pass->column < 0 && !rfi_cuda_num_pre(&spec->plan, pass),
         .batch_invariant = spec->batch_invariant,
         .alike = spec->batch_invariant || rfi_plan_is_shard(&spec->plan) || pass->reduction == RF_OP_NONE ||
             pass->states != RFI_CUDA_PAIRS,

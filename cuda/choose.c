@@ -176,22 +176,23 @@ typedef enum unit { WARPGROUP16, MMA16, STREAMED32, FMA32, MMA64, FMA64 } unit;
 /* What the kernels of a family have in common. */
 typedef struct family {
     unit unit;
-    int terms;       /* multiplies values of 16 bits, and terms */
-    int irregular;   /* computes flagged rows itself, and fetches W while x is being prepared */
-    int groups;      /* merges the states of a row a group at a time */
-    int affine;      /* computes steps on logits as rfi_cuda_affine where all of them are such */
-    int promotes;    /* what tensor cores sum up is added in float32 before long, whatever the states */
-    int of_cluster;  /* so many blocks share out K of a tile; 0: one has all */
-    int paired;      /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
-                        the blocks have nothing to do. With one product of 16-bit values they are along the columns
-                        then, unless something is searched for */
-    int beside;      /* the same along the columns */
-    int turned;      /* groups of rows as equal as can be, and what they take: see rfi_turned_time_of */
-    int whole;       /* a cluster has whole rows, and merges their states itself: see rfi_whole_products */
-    double memory;   /* of the bytes that memory serves in a second it reaches so much; 0: what most do */
-    int parts;       /* shares out K where there are few tiles, to so many blocks a multiprocessor */
-    int last_round;  /* and of the last tiles where there are many */
-    int fewer_parts; /* than there is room for, if that is expected to be faster */
+    int terms;      /* multiplies values of 16 bits, and terms */
+    int irregular;  /* computes flagged rows itself, and fetches W while x is being prepared */
+    int groups;     /* merges the states of a row a group at a time */
+    int affine;     /* computes steps on logits as rfi_cuda_affine where all of them are such */
+    int promotes;   /* what tensor cores sum up is added in float32 before long, whatever the states */
+    int of_cluster; /* so many blocks share out K of a tile; 0: one has all */
+    int paired;     /* rows of the tiles whose clusters are two along the batch, also where there is one: then half of
+                       the blocks have nothing to do. With one product of 16-bit values they are along the columns
+                       then, unless something is searched for */
+    int beside;     /* the same along the columns */
+    int turned;     /* groups of rows as equal as can be, and what they take: see rfi_turned_time_of */
+    int whole;      /* a cluster has whole rows, and merges their states itself: see rfi_whole_products */
+    double memory;  /* of the bytes that memory serves in a second it reaches so much; 0: what most do */
+    double single_memory; /* the same with one product; 0: as of several */
+    int parts;            /* shares out K where there are few tiles, to so many blocks a multiprocessor */
+    int last_round;       /* and of the last tiles where there are many */
+    int fewer_parts;      /* than there is room for, if that is expected to be faster */
     int least_depth; /* of K that is shared out: parts of less take longer to add than they save, measured on 9.0 */
     int shares;      /* so many of its blocks share a multiprocessor: a round has all of them */
     double share[4]; /* of what these reach together, what fewer do: one, two and so on; 0: all is said by `shares` */
@@ -501,14 +502,17 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
         const rfi_turned_time time = rfi_turned_time_of(
             p->batch, p->out_features, p->in_features, parts_of(shared), p->states != RFI_CUDA_PAIRS, (int64_t)down);
         const double slower = TURNED_CLOCK / f->clock_hz;
-        arithmetic = slower * time.products, folds = slower * time.ends;
+        arithmetic = slower * time.products, folds = slower * (time.ends + (p->plain ? 0 : time.steps));
     }
     const int behind = c->apart && !alone && !shared->whole; /* a kernel merges states */
     if (shared->whole)
         arithmetic = rfi_whole_products(p->in_features,
             (int64_t)down * rfi_whole_blocks(p->out_features, k->tile_columns), k->tile_rows, k->tile_columns);
     /* What is fetched before x is there hides some of it. */
-    const double memory = c->bytes / ((shared->memory > 0 ? shared->memory : 0.9) * c->bytes_per_second);
+    const double reached = products == 1 && shared->single_memory > 0 ? shared->single_memory
+        : shared->memory > 0                                          ? shared->memory
+                                                                      : 0.9;
+    const double memory = c->bytes / (reached * c->bytes_per_second);
     c->seconds = larger(arithmetic, memory) + preparation + merge + folds + launches * LAUNCH_SECONDS +
         (alone           ? -(shared->turned ? TURNED_ALONE_SECONDS : ALONE_SECONDS)
                 : behind ? batch * (MERGED_ROW + (double)slots * MERGED_STATE)

@@ -246,8 +246,12 @@ static int count_steps(const rfi_steps *steps) {
     return count;
 }
 
+int rfi_cuda_num_pre(const rfi_plan *plan, const rfi_cuda_pass *pass) {
+    return plan->trunk.count + plan->branches[pass->like].pre.count + pass->turned;
+}
+
 int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass) {
-    int steps = plan->trunk.count + plan->branches[pass->like].pre.count + pass->turned;
+    int steps = rfi_cuda_num_pre(plan, pass);
     for (int i = 0; i < pass->num_branches; i++) steps += count_steps(&plan->branches[pass->branches[i]].post);
     return steps;
 }

@@ -70,7 +70,8 @@ rfi_cuda_ahead rfi_cuda_ahead_of(
 /* Words of the state of a row. */
 int rfi_cuda_state_words(const rfi_cuda_pass *pass);
 
-/* Steps of the pass, before its reductions and behind them. */
+/* Steps of the pass, before its reductions, and with those behind them. */
+int rfi_cuda_num_pre(const rfi_plan *plan, const rfi_cuda_pass *pass);
 int rfi_cuda_num_steps(const rfi_plan *plan, const rfi_cuda_pass *pass);
 
 /* A step as the kernels know it, in their number of parts: var, std and norm of a single column, behind a reduction,

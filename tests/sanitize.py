@@ -58,6 +58,7 @@ CHAINS = [
     "linear | save | mul(0.5) | add_saved | clamp(-1, 1) | sum",
     "linear | gelu | entropy",
     "linear | logsumexp, topk(1)",
+    "linear | max, logsumexp",
     "linear | var",
 ]
 COLLAPSES = ["linear | sum", "linear | mul(@v) | mean | gelu"]

@@ -14,7 +14,7 @@ import pytest
 import rowfold
 import sanitize
 import strategies
-from cases import Case, make_case, same_bits
+from cases import Case, flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from device_array import DeviceArray
@@ -186,6 +186,39 @@ def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.Mon
                     first = got if first is None else first
                     assert same_bits(got, first), (batch, k, n, borrow)
             some.check(np.ascontiguousarray(first[:: 1 + batch // 50]), f"{batch} {k} {n}", expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "kernel",
+    ["320x128", "halves_320x128", "thirds_256x128", "quarters_136x128", "eighths_136x128"]
+    + ["answers_" + form for form in ("272x128", "halves_272x128", "thirds_224x128", "quarters_136x128")]
+    + ["answers_eighths_136x128", "128x128", "64x128", "64x64"],
+)
+def test_a_plain_fold(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without steps groups of rows have a fold of their own, and that of the first tile may be rehearsed: each height
+    of a tile, several tiles a block, columns that are not there, on tame values and others in turn. A step that changes
+    nothing takes the other way, to the same bits.
+    """
+    monkeypatch.setenv(FORCE, f"hopper_{kernel}")
+    reductions = ["logsumexp", "sum", "mean"]
+    if "answers" in kernel:
+        reductions = ["max", "entropy", "max, argmax", "logsumexp, max"]
+    heights = (1, 8, 48, 79, 96, 112, 136, 160, 192, 224, 256, 272, 288, 320, 641)
+    columns = (7, 130, 1000, 65, 4200, 190, 127, 500, 3000, 257, 1, 1032, 70, 2100, 9000)
+    for i, (batch, n) in enumerate(zip(heights, columns)):
+        kind = ("kernelbench", "infinities", "outlier", "sigma5", "nan")[i % 5]
+        reduction = reductions[i % len(reductions)]
+        case = _case(f"linear | {reduction}", batch, 940, n, dtype, kind, seed=i)
+        with case.model("cuda", simplify="none") as model:
+            assert model.explain(batch, "json")["kernel"].startswith(f"hopper_{kernel}"), (batch, n)
+            results, again = model(case.x), model(case.x)
+        some = slice(None, None, 1 + batch // 20)
+        replace(case, x=case.x[some]).check_results(tuple(y[some] for y in flat(results)), "cuda", kernel)
+        with replace(case, chain=f"linear | mul(1) | {reduction}").model("cuda", simplify="none") as model:
+            other = model(case.x)
+        for of in (again, other):
+            assert all(same_bits(a, b) for a, b in zip(flat(results), flat(of))), (batch, n, reduction, kind)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

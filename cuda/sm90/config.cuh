@@ -58,6 +58,8 @@ struct Config {
     static constexpr bool STORES = STORES_;
     static constexpr bool ASKS_BY_SHUFFLE = SEARCHES_ || STORES_; /* see are_there */
     static constexpr int TOTALS = ANSWERS_ ? rfi_answers::TOTALS : 1;
+    static constexpr bool AHEAD =
+        PRODUCTS == 1 && !SEARCHES && !STORES && TOTALS == 1 && BN <= 128; /* see goes_ahead */
     static constexpr bool MERGES = TOTALS > 1; /* states of a row, if the launch has tickets: pairs never have */
     static constexpr bool PROMOTE =
         PRODUCTS > 1 || ANSWERS_; /* what a stage gives is added to float32 registers: the tensor cores truncate when

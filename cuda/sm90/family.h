@@ -126,49 +126,49 @@ static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
 
 /* What all kernels of tiles have in common. */
 #define HOPPER_TILES .unit = WARPGROUP16, .terms = 1, .irregular = 1, .groups = 1, .affine = 1
-static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12};
+static const family HOPPER = {HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .single_start = -0.7e-6};
 static const family HOPPER_256 = {
-    HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -2.5e-6};
+    HOPPER_TILES, .paired = 128, .beside = 64, .single = 1.12, .start = 3e-6, .single_start = -3.2e-6};
 #define ANSWERS HOPPER_TILES, .single_joins = 1
 static const family HOPPER_ANSWERS = {
-    ANSWERS, .paired = 128, .beside = 64, .single = 0.84, .single_start = 2.25e-6, .single_fold = 4.6};
+    ANSWERS, .paired = 128, .beside = 64, .single = 0.84, .single_start = 1.1e-6, .single_fold = 4.6};
 static const family HOPPER_ANSWERS_128 = {
-    ANSWERS, .paired = 128, .single = 1.28, .single_start = 4.1e-6, .single_fold = 3.8};
+    ANSWERS, .paired = 128, .single = 1.28, .single_start = 2.6e-6, .single_fold = 3.8};
 static const family HOPPER_ANSWERS_256 = {
-    ANSWERS, .paired = 128, .beside = 64, .single = 1.42, .single_start = 4.5e-6, .single_fold = 5.7};
+    ANSWERS, .paired = 128, .beside = 64, .single = 1.42, .single_start = 3.3e-6, .single_fold = 5.7};
 static const family HOPPER_SEARCHES = {
-    ANSWERS, .paired = 128, .beside = 64, .single = 0.72, .single_start = 2.1e-6, .single_fold = 7.3};
+    ANSWERS, .paired = 128, .beside = 64, .single = 0.72, .single_start = 0.9e-6, .single_fold = 7.3};
 static const family HOPPER_SEARCHES_256 = {
-    ANSWERS, .paired = 128, .beside = 64, .single = 1.27, .single_start = -0.4e-6, .single_fold = 12.6};
+    ANSWERS, .paired = 128, .beside = 64, .single = 1.27, .single_start = -1.6e-6, .single_fold = 12.6};
 #undef ANSWERS
-static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = 0.25e-6};
+static const family HOPPER_192 = {HOPPER_TILES, .beside = 128, .start = -0.45e-6};
 static const family HOPPER_128 = {
-    HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6, .single_start = -1.75e-6};
+    HOPPER_TILES, .paired = 128, .single = 1.16, .start = 2.5e-6, .single_start = -2.75e-6};
 static const family HOPPER_HALVES = {HOPPER_TILES, .of_cluster = 2, .single = 0.945};
-static const family HOPPER_WHOLE = {HOPPER_TILES, .whole = 1, .start = 0.4e-6};
-static const family HOPPER_ANSWERS_WHOLE = {HOPPER_TILES, .whole = 1, .start = 2.8e-6};
+static const family HOPPER_WHOLE = {HOPPER_TILES, .whole = 1, .start = 0.1e-6};
+static const family HOPPER_ANSWERS_WHOLE = {HOPPER_TILES, .whole = 1, .start = 2.3e-6};
 #undef HOPPER_TILES
 #define TURNED .unit = WARPGROUP16, .terms = 1, .irregular = 1, .turned = 1
 #define TURNED_PAIRS TURNED, .memory = 1.2
 #define TURNED_ANSWERS TURNED, .memory = 0.93
-static const family HOPPER_TURNED = {TURNED_PAIRS, .beside = RFI_TURNED_ROWS, .start = 0.4e-6};
-static const family HOPPER_TURNED_HALVES = {TURNED_PAIRS, .of_cluster = 2, .start = 1.5e-6};
-static const family HOPPER_TURNED_THIRDS = {TURNED_PAIRS, .of_cluster = 3, .start = 0.5e-6};
-static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = 0.65e-6};
-static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -2.35e-6};
-static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 4e-6};
-static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 4.9e-6};
-static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = 1.15e-6};
-static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = 0.85e-6};
-static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = 1.05e-6};
+static const family HOPPER_TURNED = {TURNED_PAIRS, .beside = RFI_TURNED_ROWS, .start = -0.65e-6};
+static const family HOPPER_TURNED_HALVES = {TURNED_PAIRS, .of_cluster = 2, .start = -0.75e-6};
+static const family HOPPER_TURNED_THIRDS = {TURNED_PAIRS, .of_cluster = 3, .start = -1.2e-6};
+static const family HOPPER_TURNED_QUARTERS = {TURNED_PAIRS, .of_cluster = 4, .start = -0.2e-6};
+static const family HOPPER_TURNED_EIGHTHS = {TURNED_PAIRS, .of_cluster = 8, .start = -2.7e-6};
+static const family HOPPER_TURNED_ANSWERS = {TURNED_ANSWERS, .beside = RFI_TURNED_ANSWERS_ROWS, .start = 2.8e-6};
+static const family HOPPER_TURNED_ANSWERS_HALVES = {TURNED_ANSWERS, .of_cluster = 2, .start = 2.8e-6};
+static const family HOPPER_TURNED_ANSWERS_THIRDS = {TURNED_ANSWERS, .of_cluster = 3, .start = -1.05e-6};
+static const family HOPPER_TURNED_ANSWERS_QUARTERS = {TURNED_ANSWERS, .of_cluster = 4, .start = -1.55e-6};
+static const family HOPPER_TURNED_ANSWERS_EIGHTHS = {TURNED_ANSWERS, .of_cluster = 8, .start = -0.8e-6};
 #undef TURNED_PAIRS
 #undef TURNED_ANSWERS
 #undef TURNED
 #define HOPPER_FEW \
     .unit = WARPGROUP16, .terms = 1, .irregular = 1, .promotes = 1, .least_rows = 8, .shares = 1, .start = 2e-6
-static const family HOPPER_SMALL = {HOPPER_FEW, .single_start = -1.25e-6, .single_fold = 5};
+static const family HOPPER_SMALL = {HOPPER_FEW, .single_memory = 0.98, .single_start = -1.2e-6, .single_fold = 5};
 static const family HOPPER_ANSWERS_SMALL = {
-    HOPPER_FEW, .single = 1.32, .single_start = 2.4e-6, .single_fold = 3.4, .single_joins = 1};
+    HOPPER_FEW, .single_memory = 0.94, .single = 1.32, .single_start = 1e-6, .single_fold = 3.4, .single_joins = 1};
 #undef HOPPER_FEW
 
 #endif

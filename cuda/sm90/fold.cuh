@@ -344,6 +344,14 @@ template <class C, int N> __device__ __forceinline__ void multiply_through(float
     }
 }
 
+/* Whether a block goes through the fold once ahead of all products, while x is not there yet: instructions that nobody
+ * has run come from far, and a block with one tile would wait for them. Where it reads nothing that the kernel in front
+ * may write. */
+template <class C> __device__ __forceinline__ bool goes_ahead(const Parameters &p) {
+    const rfi_cuda_fold &f = p.fold;
+    return C::AHEAD && !f.product.irregular && !f.product.x.scale && !f.visitor.chain.num_pre && reduces<C>(p);
+}
+
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared<C> &sh, const Place &at) {
     const uint64_t a = wgmma_descriptor<C::ROW>(sh.stages + (C::SPLITS == 1 ? at.warpgroup * 64 * C::ROW : 0));
     const uint64_t b =
@@ -351,15 +359,17 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     Ring ring = {0, 0};
     Walk walk = first_tile<C>(p);
     Tile previous = {0, 0}; /* the tile that a ticket is being drawn for */
-    rfi_wait_for_previous();
+    bool ahead = goes_ahead<C>(p);
+    if (!ahead) rfi_wait_for_previous();
     if (find_unusual<C>(p.fold.product, sh, at.warpgroup * 128 + at.thread, 128 * CONSUMERS)) *sh.irregular = 1;
     mbarrier_arrive(sh.wide_known);
     barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* all have looked */
     begin_turns<C>(at.warpgroup);
-    for (; walk.is_there(); take_next<C>(sh, walk)) {
+    while (walk.is_there()) {
+        const bool rehearses = C::AHEAD && __shfl_sync(~0u, ahead, 0); /* no stages, and nothing is kept */
         float total[C::SUMS];
         const bool idle = is_idle<C>(p, sh, walk.tile.m), wide = !idle && is_wide<C>(sh, walk.tile.m);
-        const int stages = __shfl_sync(~0u, stages_of<C>(p, idle, walk.count), 0);
+        const int stages = __shfl_sync(~0u, rehearses ? 0 : stages_of<C>(p, idle, walk.count), 0);
         if constexpr (C::PROMOTE)
             multiply_by_stages<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), stages, wide, at.warpgroup);
         else multiply_through<C>(total, p, sh, ring, a, b, walk.of<C>(at.rank), stages, wide, at.warpgroup);
@@ -368,9 +378,15 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         const int first = C::SPLITS == 1 ? 0 : at.warpgroup * C::WN; /* column of this warpgroup in the tile */
         const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row;
         State<C::TOTALS> state[2];
-        mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
+        if (!rehearses) mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, (int64_t)tile.n * C::BN + first, at.column,
             sh.columns + buffer * C::COLUMN_ROWS * C::BN + first + at.column, *sh.lone, state);
+        if (rehearses) {
+            for (const State<C::TOTALS> &s : state) asm volatile("" ::"f"(s.m), "f"(s.t[0])); /* or none of it is run */
+            ahead = false;
+            rfi_wait_for_previous();
+            continue;
+        }
         mbarrier_arrive(sh.columns_empty + 8 * buffer);
         if (reduces<C>(p)) {
             if constexpr (C::MERGES) {
@@ -380,6 +396,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             write_states<C>(p, at, slot_of<C>(p, tile, at.warpgroup), state, sh);
             previous = tile;
         }
+        take_next<C>(sh, walk);
     }
     if constexpr (C::MERGES) {
         if (walk.count && (draws_tickets(p.fold) || finishes_alone<C>(p)))

@@ -66,6 +66,7 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
     static constexpr int TURN_BARRIER = 3;                               /* and 4 */
     static constexpr int EIGHTS = ROWS / 8;                              /* of rows: a thread has four sums of each */
     static constexpr int MOST_EIGHTS = (EIGHTS + CLUSTER - 1) / CLUSTER; /* of what a block finishes, BY_ROWS */
+    static constexpr int TOTALS = ANSWERS ? rfi_answers::TOTALS : 1;     /* of a state */
     /* With low tiles BY_ROWS a warp goes through the fold beforehand, for which it needs registers. */
     static constexpr bool REHEARSES = BY_ROWS && ROWS <= RFI_TURNED_LOW_ROWS;
     static constexpr int RAISED = REHEARSES ? 176 : 240, LOWERED = REHEARSES ? 152 : 24;
@@ -75,13 +76,26 @@ template <bool BF16_, int NT_, int PARTS_, int CLUSTER_, bool ANSWERS_> struct C
         : ROWS <= 96  ? 3
         : ROWS <= 128 ? 4
                       : 5;
+    /* In some tiles what a plain fold asks for would take uniform registers from descriptors; in the highest its being
+     * rehearsed, too. */
+    static constexpr bool COPIES = PARTS > 1 || (ANSWERS && BY_ROWS && ROWS == 112), AHEAD = ROWS <= 288;
+    static constexpr int EACH = BY_ROWS ? (MOST_EIGHTS + 1) / 2 : (ROWS + 31) / 32,
+                         MOST = ANSWERS ? 3
+        : ROWS > 256                    ? 4
+                                        : 6,
+                         TURNS = (EACH + MOST - 1) / MOST,
+                         FOLDED_PLAIN = (EACH + TURNS - 1) / TURNS; /* the same of a plain fold, for which a lane has so
+                                                                       many rows in all */
     static constexpr int SENT_BYTES =
         BY_ROWS ? CLUSTER * MOST_EIGHTS * EIGHT_BYTES : ROWS * HALF * 4; /* to the block that finishes them, at most */
     static constexpr int TILE_BYTES = (BY_ROWS ? MOST_EIGHTS * 8 : ROWS) * (FEATURES + 4) * 4; /* see tile_ld */
     static constexpr int SHARED = 1024 + (STAGES * STAGE > TILE_BYTES ? STAGES * STAGE : TILE_BYTES);
+    static constexpr int TURN = 4 * FOLDED_PLAIN, /* rows: what lies behind the last may be read, and is not used */
+        READ = ((BY_ROWS ? MOST_EIGHTS * 8 : ROWS) + TURN - 1) / TURN * TURN * (FEATURES + 4) * 4;
     static_assert(STAGES > 2 && STAGE % 1024 == 0 && NT % 8 == 0, "as the swizzle wants it");
-    static_assert(
-        SENT_BYTES + (BY_ROWS ? TILE_BYTES : 0) <= STAGES * STAGE && SHARED < SHARED_LIMIT - 8192, "there is room");
+    static_assert((BY_ROWS ? SENT_BYTES : 0) + READ <= SHARED - 1024 && SENT_BYTES <= STAGES * STAGE &&
+            SHARED < SHARED_LIMIT - 8192,
+        "there is room");
 };
 
 typedef uint32_t Address; /* in shared memory */
@@ -90,8 +104,9 @@ typedef uint32_t Address; /* in shared memory */
 struct Shared {
     Address ring, full, empty, folded; /* the last: nobody of the cluster reads a tile any more in this place */
     Address drained, arrived;          /* of what blocks send others: there is room for it there; it is here */
-    float *tile;
-    rfi_cuda_fold *fold; /* a copy of the parameters: see copy_parameters */
+    float *tile;                       /* where the ring is */
+    float *bias;                       /* of the tile's columns: see fetch_bias */
+    rfi_cuda_fold *fold;               /* a copy of the parameters: see copy_parameters */
 };
 
 /* Tiles of clusters, in all groups. */
@@ -335,6 +350,103 @@ __device__ __forceinline__ void add_sent(float (&total)[C::PARTS][C::SUMS], cons
         }
 }
 
+/* Where a plain fold reads the parameters. */
+template <class C> __device__ __forceinline__ const rfi_cuda_fold &folded(const Parameters &p, const Shared &sh) {
+    return C::COPIES ? *sh.fold : p.fold;
+}
+
+/* The bias of a tile's columns, for a plain fold: asked for before what is sent comes, in shared memory behind it. */
+__device__ __forceinline__ float fetch_bias(const rfi_cuda_fold &f, int64_t column0, int features) {
+    const int64_t column = column0 + threadIdx.x;
+    return threadIdx.x < features && column < f.product.out_features ? ((const float *)f.visitor.bias)[column] : 0;
+}
+
+/* Whether nothing is asked of a tile but the states of its rows, as they come from the products: that is little code,
+ * and takes few registers. */
+__device__ __forceinline__ bool is_plain(const rfi_cuda_fold &f) {
+    const rfi_cuda_visitor &v = f.visitor;
+    return !v.chain.num_pre && !v.columns && !v.before[0].values && !v.before[1].values && !v.squares.sums &&
+        !f.product.irregular && !rfi_is_alone(f);
+}
+
+/* What rfi_fold_tile does of such a tile, with the same bits: rows of FEATURES or HALF columns, of which `there` are
+ * there, from `column0` on, to the states of the first row at `states`, rows of which are `stride` apart. With `rows`
+ * below 0 it takes the same way, and stores nothing. */
+template <int TOTALS, int AT_ONCE> __device__ __forceinline__ void fold_plain(const rfi_cuda_chain &chain,
+    const float *tile, int tile_ld, const float *bias, int rows, int64_t column0, int there, State<TOTALS> *states,
+    int64_t stride, int warp, int warps) {
+    constexpr int LANES = 8, COLS = RFI_FOLD_COLUMNS / LANES, ROWS = 32 / LANES;
+    const int lane = threadIdx.x % LANES, sub = threadIdx.x % 32 / LANES,
+              slabs = (there + RFI_FOLD_COLUMNS - 1) / RFI_FOLD_COLUMNS,
+              steps = rows < 0 ? warps : (rows + ROWS * AT_ONCE - 1) / (ROWS * AT_ONCE) * slabs;
+#pragma unroll 1
+    for (int step = warp; step < steps; step += warps) {
+        const int slab = slabs > 1 ? step % 2 : 0, r0 = (slabs > 1 ? step / 2 : step) * ROWS * AT_ONCE + sub,
+                  c0 = slab * RFI_FOLD_COLUMNS + lane * 4;
+        const auto offset = [=](int c) { return c0 + c / 4 * (RFI_FOLD_COLUMNS / 2) + c % 4; };
+        const bool whole = there >= (slab + 1) * RFI_FOLD_COLUMNS;
+        float v[AT_ONCE][COLS];
+#pragma unroll
+        for (int c = 0; c < COLS; c += 4) {
+            const four<float> shift = *(const four<float> *)(bias + offset(c));
+#pragma unroll
+            for (int a = 0; a < AT_ONCE; a++) {
+                const four<float> logits = *(const four<float> *)(tile + (r0 + a * ROWS) * tile_ld + offset(c));
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[a][c + i] = logits.v[i] + shift.v[i];
+            }
+        }
+        with_reduction<TOTALS>(chain.reduction, [&](auto of) {
+            typedef decltype(of) R;
+            State<TOTALS> s[AT_ONCE];
+            if (!whole) {
+                float peak0;
+                R::peak0(peak0);
+#pragma unroll
+                for (int c = 0; c < COLS; c++)
+                    if (offset(c) >= there)
+#pragma unroll
+                        for (int a = 0; a < AT_ONCE; a++) v[a][c] = peak0;
+            }
+            const auto valid = [](int) { return true; };
+            const auto column = [=](int c) { return column0 + offset(c); };
+            if constexpr (std::is_same<R, rfi_answers>::value) {
+                int64_t row[AT_ONCE];
+#pragma unroll
+                for (int a = 0; a < AT_ONCE; a++) row[a] = r0 + a * ROWS < rows ? 0 : -1;
+                rfi_fold_answers<LANES>(v, row, valid, column, chain.shows, s);
+            } else rfi_fold_chunk<R, LANES>(v, valid, column, s);
+#pragma unroll
+            for (int a = 0; a < AT_ONCE; a++)
+                if (lane == 0 && r0 + a * ROWS < rows) rfi_write_state(states, (r0 + a * ROWS) * stride + slab, s[a]);
+        });
+    }
+}
+
+/* The states of `rows` rows of a tile, from `row0` on. A plain fold comes once ahead of all products, `rehearses`,
+ * while x is not there yet: instructions that nobody has run come from far, and all of a block would wait for them. */
+template <class C> __device__ __forceinline__ void fold_rows(const Parameters &p, const Shared &sh, bool plain,
+    bool rehearses, const float *tile, int tile_ld, int64_t row0, int rows, int64_t column0, int features) {
+    const rfi_cuda_fold &f = folded<C>(p, sh);
+    typedef State<C::TOTALS> S;
+    if (plain)
+        fold_plain<C::TOTALS, C::FOLDED_PLAIN>(f.visitor.chain, rehearses ? sh.bias : tile, rehearses ? 0 : tile_ld,
+            sh.bias, rehearses ? -1 : rows, column0, (int)min(f.product.out_features - column0, (int64_t)features),
+            (S *)f.visitor.partials + row0 * f.visitor.num_partials + column0 / RFI_FOLD_COLUMNS,
+            f.visitor.num_partials, threadIdx.x / 32, CONSUMER_THREADS / 32);
+    else
+        rfi_fold_tile<float, C::FOLDED>(
+            *sh.fold, tile, tile_ld, row0, rows, column0, features, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
+}
+
+/* Before the first tile. What is rehearsed comes before the kernel in front is waited for. */
+template <class C> __device__ __forceinline__ void begin_fold(const rfi_cuda_fold &f, const Shared &sh, bool plain) {
+    if (C::COPIES || !plain) copy_parameters<true>(f, sh.fold, threadIdx.x, CONSUMER_THREADS);
+    if (plain && C::COPIES) barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
+    if (!plain && C::REHEARSES) barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
+    if (!plain || !C::AHEAD) rfi_wait_for_previous();
+}
+
 /* Where the tile was, stages of the next may come. The other blocks are told of all but the last: by then they may have
  * left. */
 template <class C> __device__ __forceinline__ void give_back(const Shared &sh, int rank) {
@@ -406,70 +518,90 @@ __device__ __forceinline__ void add_sent(float *tile, const Shared &sh, const Sh
     }
 }
 
-template <class C>
-__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int stages, int warpgroup) {
+template <class C> __device__ __forceinline__ void consume(
+    const Parameters &p, const Shared &sh, bool plain, int rank, int stages, int warpgroup) {
     const rfi_cuda_product &f = p.fold.product;
     const Share share = share_of<C>(p, rank);
     float *const tile = sh.tile + C::SENT_BYTES / sizeof(float);
     Ring ring = {0, 0};
-    copy_parameters<true>(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
-    if (C::REHEARSES) barrier_arrive(COPIED_BARRIER, CONSUMER_THREADS + 32);
-    rfi_wait_for_previous();
+    begin_fold<C>(p.fold, sh, plain);
     begin_turns<C>(warpgroup);
-    for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
+    bool ahead = C::AHEAD && plain;
+    for (Walk walk = first_of<C>(); walk.template is_there<C>(p);) {
+        const bool rehearses = __shfl_sync(~0u, ahead, 0);
         const int turn = walk.count & 1;
         const int64_t group_row = (int64_t)walk.group(p) * p.group_rows, row0 = group_row + share.first * 8,
-                      end = min(f.batch, min(group_row + p.group_rows, row0 + share.count * 8));
-        float total[C::PARTS][C::SUMS];
-        if (threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::CLUSTER * share.count * EIGHT_BYTES);
-        sum_products<C>(total, p, sh, ring, rank, stages, warpgroup);
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
-        if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.drained, threadIdx.x);
-        send_sums<C>(total, p, sh, rank, turn);
-        mbarrier_wait(sh.arrived, turn);
-        add_sent<C>(tile, sh, share, warpgroup);
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
-        rfi_fold_tile<float, C::FOLDED>(*sh.fold, tile, TILE_LD, row0, (int)max(end - row0, (int64_t)0),
-            (int64_t)walk.template tile<C>(p, rank) * FEATURES, FEATURES, nullptr, threadIdx.x, CONSUMER_THREADS / 32);
+                      end = min(f.batch, min(group_row + p.group_rows, row0 + share.count * 8)),
+                      column0 = (int64_t)walk.template tile<C>(p, rank) * FEATURES;
+        if (!rehearses) {
+            float total[C::PARTS][C::SUMS];
+            if (threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::CLUSTER * share.count * EIGHT_BYTES);
+            sum_products<C>(total, p, sh, ring, rank, stages, warpgroup);
+            const float bias = plain ? fetch_bias(folded<C>(p, sh), column0, FEATURES) : 0;
+            barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
+            if (threadIdx.x < C::CLUSTER && threadIdx.x != rank) mbarrier_arrive_remote(sh.drained, threadIdx.x);
+            send_sums<C>(total, p, sh, rank, turn);
+            if (plain && threadIdx.x < FEATURES) sh.bias[threadIdx.x] = bias;
+            mbarrier_wait(sh.arrived, turn);
+            add_sent<C>(tile, sh, share, warpgroup);
+            barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
+        }
+        fold_rows<C>(p, sh, plain, rehearses, tile, TILE_LD, row0, (int)max(end - row0, (int64_t)0), column0, FEATURES);
+        if (rehearses) {
+            ahead = false;
+            rfi_wait_for_previous();
+            continue;
+        }
         if (walk.template is_last<C>(p)) break;
         give_back<C>(sh, rank);
+        walk.template advance<C>();
     }
     end_turns<C>(warpgroup);
 }
 
 } // namespace by_rows
 
-template <class C>
-__device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank, int stages, int warpgroup) {
+template <class C> __device__ __forceinline__ void consume(
+    const Parameters &p, const Shared &sh, bool plain, int rank, int stages, int warpgroup) {
     const rfi_cuda_product &f = p.fold.product;
     const bool halves = p.halves, sends = halves && warpgroup != rank;
     const int features = halves ? HALF : FEATURES, tile_ld = features + 4; /* see rfi_fold_tile */
     Ring ring = {0, 0};
-    copy_parameters<true>(p.fold, sh.fold, threadIdx.x, CONSUMER_THREADS);
-    rfi_wait_for_previous();
+    begin_fold<C>(p.fold, sh, plain);
     begin_turns<C>(warpgroup);
-    for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
+    bool ahead = C::AHEAD && plain;
+    for (Walk walk = first_of<C>(); walk.template is_there<C>(p);) {
+        const bool rehearses = __shfl_sync(~0u, ahead, 0);
         const int turn = walk.count & 1;
         const int64_t row0 = (int64_t)walk.group(p) * p.group_rows,
                       column0 = (int64_t)walk.template tile<C>(p, rank) * FEATURES + (halves ? rank * HALF : 0);
-        float total[C::PARTS][C::SUMS];
-        if (halves && threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::SENT_BYTES);
-        sum_products<C>(total, p, sh, ring, rank, stages, warpgroup);
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
-        if (halves) {
-            if (threadIdx.x == 0) mbarrier_arrive_remote(sh.drained, rank ^ 1);
-            if (sends) send_sums<C>(total, sh, rank, turn);
-            else add_sent<C>(total, sh, turn);
-            /* What was sent is read. One warpgroup could do it, but then racecheck loses count of the barriers. */
-            barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
+        if (!rehearses) {
+            float total[C::PARTS][C::SUMS];
+            if (halves && threadIdx.x == 0) mbarrier_arrive_expect(sh.arrived, C::SENT_BYTES);
+            sum_products<C>(total, p, sh, ring, rank, stages, warpgroup);
+            const float bias = plain ? fetch_bias(folded<C>(p, sh), column0, features) : 0;
+            barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the last stages are read */
+            if (halves) {
+                if (threadIdx.x == 0) mbarrier_arrive_remote(sh.drained, rank ^ 1);
+                if (sends) send_sums<C>(total, sh, rank, turn);
+                else add_sent<C>(total, sh, turn);
+                /* What was sent is read. One warpgroup could do it, but then racecheck loses count of the barriers. */
+                barrier_sync(TILE_BARRIER, CONSUMER_THREADS);
+            }
+            if (!sends) store_sums<C>(total, sh.tile, tile_ld, halves ? 0 : warpgroup * HALF);
+            if (plain && threadIdx.x < FEATURES) sh.bias[threadIdx.x] = bias;
+            barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
         }
-        if (!sends) store_sums<C>(total, sh.tile, tile_ld, halves ? 0 : warpgroup * HALF);
-        barrier_sync(TILE_BARRIER, CONSUMER_THREADS); /* the tile is written */
-        rfi_fold_tile<float, C::FOLDED>(*sh.fold, sh.tile, tile_ld, row0,
-            (int)min(f.batch - row0, (int64_t)p.group_rows), column0, features, nullptr, threadIdx.x,
-            CONSUMER_THREADS / 32);
+        fold_rows<C>(p, sh, plain, rehearses, sh.tile, tile_ld, row0, (int)min(f.batch - row0, (int64_t)p.group_rows),
+            column0, features);
+        if (rehearses) {
+            ahead = false;
+            rfi_wait_for_previous();
+            continue;
+        }
         if (walk.template is_last<C>(p)) break;
         give_back<C>(sh, rank);
+        walk.template advance<C>();
     }
     end_turns<C>(warpgroup);
 }
@@ -482,14 +614,16 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[C::STAGES], empty[C::STAGES], folded, drained, arrived;
     __shared__ rfi_cuda_fold fold;
+    __shared__ __align__(16) float bias[FEATURES]; /* read four at a time */
     __shared__ Rehearsal rehearsal;
     const Address ring = (shared_address(raw) + 1023) & ~1023u; /* as the swizzle wants it */
     const Shared sh = {ring, shared_address(full), shared_address(empty), shared_address(&folded),
-        shared_address(&drained), shared_address(&arrived), (float *)(raw + (ring - shared_address(raw))), &fold};
+        shared_address(&drained), shared_address(&arrived), (float *)(raw + (ring - shared_address(raw))), bias, &fold};
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
      */
     const int warp = __shfl_sync(~0u, (int)threadIdx.x / 32, 0), rank = __shfl_sync(~0u, (int)cluster_rank(), 0),
               stages = stages_of<C>(p, rank);
+    const bool plain = __shfl_sync(~0u, is_plain(p.fold), 0);
     rfi_release_next();
     if (threadIdx.x == CONSUMER_THREADS) {
         for (int i = 0; i < C::STAGES; i++) {
@@ -508,11 +642,11 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void turned_kernel(const __grid_c
     cluster_meet(); /* the barriers of all blocks are there */
     if (warp < PRODUCER) {
         registers_raise<C::RAISED>();
-        if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, rank, stages, warp / 4);
-        else consume<C>(p, sh, rank, stages, warp / 4);
+        if constexpr (C::BY_ROWS) by_rows::consume<C>(p, sh, plain, rank, stages, warp / 4);
+        else consume<C>(p, sh, plain, rank, stages, warp / 4);
     } else {
         registers_lower<C::LOWERED>();
-        if (C::REHEARSES && warp == PRODUCER + 2) {
+        if (C::REHEARSES && warp == PRODUCER + 2 && !plain) {
             rehearsal.prepare();
             rfi_wait_for_previous();
             barrier_sync(COPIED_BARRIER, CONSUMER_THREADS + 32);

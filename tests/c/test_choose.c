@@ -13,8 +13,13 @@ static const rfi_cuda_figures small = {"small", 8, 6, 28, 1.7e9, 3.6e11, 3 << 20
 static const rfi_cuda_figures narrow = {"too little shared memory", 8, 0, 28, 1.7e9, 3.6e11, 3 << 20, 48 << 10};
 
 static rfi_cuda_problem problem_of(int64_t batch, int64_t k, int64_t n, rf_dtype w, rf_dtype x, rf_math math) {
-    rfi_cuda_problem p = {
-        .batch = batch, .in_features = k, .out_features = n, .w_dtype = w, .x_dtype = x, .reduction = RF_OP_LOGSUMEXP};
+    rfi_cuda_problem p = {.batch = batch,
+        .in_features = k,
+        .out_features = n,
+        .w_dtype = w,
+        .x_dtype = x,
+        .reduction = RF_OP_LOGSUMEXP,
+        .plain = 1};
     p.compute_dtype = w == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
     p.w_terms = rfi_cuda_weight_terms(w, math, k);
     p.x_terms = rfi_cuda_x_terms(p.w_terms, w, x, k, &p.term_dtype);
@@ -559,9 +564,9 @@ static void test_measured(void) {
         {RF_FLOAT64, 40, 16, 5000, "few_f64_8x64"},
         {RF_FLOAT64, 7, 701, 36723, "few_f64_8x64"},
         {RF_FLOAT64, 6, 272, 16640, "few_f64_8x64"},
-        {RF_BFLOAT16, 1536, 2048, 2048, "hopper_128x256"},
+        {RF_BFLOAT16, 1536, 2048, 2048, "hopper_320x128"},
         {RF_BFLOAT16, 1536, 8192, 1024, "hopper_halves_320x128"},
-        {RF_BFLOAT16, 288, 2048, 8192, "hopper_halves_320x128"}, /* 132 blocks of 128 x 192 would be slower */
+        {RF_BFLOAT16, 288, 2048, 8192, "hopper_320x128"}, /* 132 blocks of 128 x 192 would be slower */
         {RF_BFLOAT16, 129, 14336, 4096, "hopper_thirds_256x128"},
         {RF_BFLOAT16, 160, 8192, 2048, "hopper_thirds_256x128"},
         {RF_BFLOAT16, 40, 8192, 2048, "hopper_quarters_136x128"},
@@ -577,7 +582,7 @@ static void test_measured(void) {
         {RF_BFLOAT16, 129, 4096, 128256, "hopper_320x128"},
         {RF_BFLOAT16, 130, 28672, 8192, "hopper_halves_320x128"},
         {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x256"},
-        {RF_FLOAT16, 1152, 8192, 8192, "hopper_128x192"},
+        {RF_FLOAT16, 1152, 8192, 8192, "hopper_320x128"},
     };
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
         const rf_dtype dtype = expected[i].dtype;
@@ -587,6 +592,11 @@ static void test_measured(void) {
         CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
             (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
     }
+    rfi_cuda_problem stepped = problem_of(288, 2048, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
+    stepped.w_panel = rfi_cuda_weight_panel(&stepped, &hopper, -1);
+    stepped.plain = 0;
+    const rfi_cuda_choice by_halves = choose(&stepped, &hopper, -1);
+    CHECK(is(&by_halves, "hopper_halves_320x128"), "with steps before the reduction %s", by_halves.name);
     static const struct {
         rfi_cuda_states states;
         int64_t batch, k, n;
