@@ -198,7 +198,9 @@ def test_groups_of_rows(kernel: str, dtype: str, k: int, monkeypatch: pytest.Mon
 def test_a_plain_fold(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without steps groups of rows have a fold of their own, and that of the first tile may be rehearsed: each height
     of a tile, several tiles a block, columns that are not there, on tame values and others in turn. A step that changes
-    nothing takes the other way, to the same bits.
+    nothing takes the other way, to the same bits but for the entropy, whose terms are products that may be rounded by
+    themselves or with their sum: once more of each term, of the same sign as all others, relative to a result that is
+    no smaller than what they come to.
     """
     monkeypatch.setenv(FORCE, f"hopper_{kernel}")
     reductions = ["logsumexp", "sum", "mean"]
@@ -217,8 +219,12 @@ def test_a_plain_fold(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
         replace(case, x=case.x[some]).check_results(tuple(y[some] for y in flat(results)), "cuda", kernel)
         with replace(case, chain=f"linear | mul(1) | {reduction}").model("cuda", simplify="none") as model:
             other = model(case.x)
-        for of in (again, other):
-            assert all(same_bits(a, b) for a, b in zip(flat(results), flat(of))), (batch, n, reduction, kind)
+        assert all(map(same_bits, flat(results), flat(again))), (batch, n, reduction, kind)
+        if reduction == "entropy":
+            for a, b in zip(flat(results), flat(other)):
+                np.testing.assert_allclose(a, b, rtol=2**-22)
+        else:
+            assert all(map(same_bits, flat(results), flat(other))), (batch, n, reduction, kind)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -369,7 +369,8 @@ __device__ __forceinline__ bool is_plain(const rfi_cuda_fold &f) {
         !f.product.irregular && !rfi_is_alone(f);
 }
 
-/* What rfi_fold_tile does of such a tile, with the same bits: rows of FEATURES or HALF columns, of which `there` are
+/* What rfi_fold_tile does of such a tile, with the same bits but where a product and its sum are rounded as one (the
+ * entropy's): rows of FEATURES or HALF columns, of which `there` are
  * there, from `column0` on, to the states of the first row at `states`, rows of which are `stride` apart. With `rows`
  * below 0 it takes the same way, and stores nothing. */
 template <int TOTALS, int AT_ONCE> __device__ __forceinline__ void fold_plain(const rfi_cuda_chain &chain,
