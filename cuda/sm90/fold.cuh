@@ -378,7 +378,7 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
         const int first = C::SPLITS == 1 ? 0 : at.warpgroup * C::WN; /* column of this warpgroup in the tile */
         const int64_t row = first_row_of<C>(tile, at.warpgroup) + at.row;
         State<C::TOTALS> state[2];
-        if (!rehearses) mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
+        mbarrier_wait(sh.columns_full + 8 * buffer, walk.count / 2 % 2);
         fold_sums<C>(p.fold, total, row, (int64_t)tile.n * C::BN + first, at.column,
             sh.columns + buffer * C::COLUMN_ROWS * C::BN + first + at.column, *sh.lone, state);
         if (rehearses) {
