@@ -224,7 +224,7 @@ static void test_few_rows(void) {
         {256, "hopper_halves", "hopper_128x128"},
         {257, "hopper_halves", "hopper_halves_320x128"},
         {320, "hopper_halves", "hopper_halves_320x128"},
-        {384, "hopper_halves", "hopper_128x192"},
+        {384, "hopper_halves", "hopper_320x128"},
         {512, "hopper_128x256", "hopper_128x256"},
         {640, "hopper_halves", "hopper_320x128"},
         {1024, "hopper_128x256", "hopper_128x256"},
@@ -580,6 +580,10 @@ static void test_measured(void) {
         {RF_BFLOAT16, 257, 4096, 14336, "hopper_320x128"},
         {RF_BFLOAT16, 257, 8192, 28672, "hopper_320x128"},
         {RF_BFLOAT16, 129, 4096, 128256, "hopper_320x128"},
+        {RF_BFLOAT16, 640, 4096, 4096, "hopper_320x128"},
+        {RF_BFLOAT16, 16, 16384, 3000, "hopper_quarters_136x128"}, /* 72 blocks of thirds reach less of the memory */
+        {RF_BFLOAT16, 1, 12288, 5120, "hopper_quarters_136x128"},
+        {RF_BFLOAT16, 16, 13824, 5120, "hopper_quarters_136x128"},
         {RF_BFLOAT16, 130, 28672, 8192, "hopper_halves_320x128"},
         {RF_BFLOAT16, 96, 4096, 128256, "hopper_128x256"},
         {RF_FLOAT16, 1152, 8192, 8192, "hopper_320x128"},
@@ -616,6 +620,8 @@ static void test_measured(void) {
         {RFI_CUDA_ANSWER_STATES, 64, 8192, 1024, "hopper_answers_eighths_136x128"},
         {RFI_CUDA_ANSWER_STATES, 257, 4096, 1024, "hopper_answers_quarters_136x128"},
         {RFI_CUDA_ANSWER_STATES, 128, 4096, 32000, "hopper_answers_128x256"},
+        {RFI_CUDA_ANSWER_STATES, 224, 4096, 14336, "hopper_answers_272x128"},
+        {RFI_CUDA_ANSWER_STATES, 768, 8192, 8192, "hopper_answers_272x128"},
         {RFI_CUDA_SEARCH_STATES, 257, 8192, 8192, "hopper_answers_halves_272x128"},
         {RFI_CUDA_SEARCH_STATES, 512, 4096, 4096, "hopper_searches_128x256"}, /* all columns stored in one pass */
     };
