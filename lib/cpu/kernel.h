@@ -71,6 +71,7 @@ typedef struct rfi_cpu_sliver {
     const char *ahead;               /* memory that is wanted soon: */
     int ahead_lines;                 /* in every RFI_CPU_STEP inputs so many lines of it, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
+    int ahead_is_x;                  /* each of which is read once, and soon: to the first cache, else to the second */
 } rfi_cpu_sliver;
 
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);

@@ -69,7 +69,7 @@ static inline __attribute__((always_inline)) void multiply(
     const int64_t depth = s->depth, ld_in = s->ld_in, ld_more = s->ld_more, ld_out = s->ld_out;
     const float *in = s->in, *more = s->more, *bias = s->bias;
     float *out = s->out;
-    const int lines = s->ahead_lines;
+    const int lines = s->ahead_lines, near = s->ahead_is_x;
     const size_t step = floats ? 2 * sizeof(float) : sizeof(uint32_t);
     vf sum[ROWS_MAX][VECTORS];
 #pragma GCC unroll 16
@@ -85,7 +85,9 @@ static inline __attribute__((always_inline)) void multiply(
         for (int u = 0; u < RFI_CPU_STEP / 2; u++, x += step, w += PANEL)
             if (floats) add_pair_float(sum, (const float *)x, w, rows, 1);
             else add_pair(sum, x, w, rows, vectors);
-        for (int line = 0; line < lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+        for (int line = 0; line < lines; line++)
+            if (near) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
+            else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         ahead += s->ahead_step;
     }
     for (; k < depth; k += 2, x += step, w += PANEL)
@@ -122,18 +124,26 @@ static const rfi_cpu_multiply pairs_table[] = {EACH_ROWS(ONE)};
 const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[] = {EACH_ROWS(ONE)};
 #undef ONE
 
-void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least) {
+/* The values behind the last are zero, and a row has room for a whole vector. */
+static inline __m512i pack_some(uint32_t *to, __m512i values, __m512i smallest) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), one = _mm512_set1_epi16(1);
-    __m512i smallest = _mm512_loadu_si512(least);
-    for (int64_t k = 0; k < depth; k += 2 * LANES) {
-        const int64_t left = depth - k;
-        const __mmask32 some = left >= 2 * LANES ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
-        const __m512i values = _mm512_maskz_loadu_epi16(some, from + k);
-        smallest = _mm512_min_epu16(smallest, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
-        /* The values behind the last are zero, and a row has room for a whole vector. */
-        _mm512_storeu_si512(to + k / 2, _mm512_rol_epi32(values, 16));
+    _mm512_storeu_si512(to, _mm512_rol_epi32(values, 16));
+    return _mm512_min_epu16(smallest, _mm512_sub_epi16(_mm512_and_si512(values, magnitude), one));
+}
+
+void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least) {
+    enum { VALUES = 2 * LANES };
+    __m512i smallest = _mm512_loadu_si512(least), other = smallest;
+    int64_t k = 0;
+    for (; k + 2 * VALUES <= depth; k += 2 * VALUES) {
+        smallest = pack_some(to + k / 2, _mm512_loadu_si512(from + k), smallest);
+        other = pack_some(to + k / 2 + LANES, _mm512_loadu_si512(from + k + VALUES), other);
     }
-    _mm512_storeu_si512(least, smallest);
+    for (; k < depth; k += VALUES) {
+        const __mmask32 some = depth - k >= VALUES ? ~(__mmask32)0 : ((__mmask32)1 << (depth - k)) - 1;
+        smallest = pack_some(to + k / 2, _mm512_maskz_loadu_epi16(some, from + k), smallest);
+    }
+    _mm512_storeu_si512(least, _mm512_min_epu16(smallest, other));
 }
 
 void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth) {

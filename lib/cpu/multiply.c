@@ -109,19 +109,36 @@ static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     return pays && !t->list && !run->row_list && !run->call->wanted;
 }
 
-/* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end` in the next chunk: some of them,
- * a line of each in a turn. Panels and blocks share the rows. */
+/* What of x is read next and worth asking for while a chunk is multiplied: this tile's next chunk; or, if that is short
+ * or none and x is far, the first of the tile behind, with which the thread most likely goes on. */
+static void want_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
+    enum { SHORT = RFI_CPU_DEPTH / 4, FAR_BYTES = 3 << 20 };
+    const int is_far = (double)run->rows * (double)run->call->ldx * (double)t->item >= FAR_BYTES,
+              has_next = !t->apart && t->row + run->blocking.rows < run->rows;
+    at->wanted = most(0, least(RFI_CPU_DEPTH, t->end - at->k - RFI_CPU_DEPTH));
+    at->of_next = at->wanted < SHORT && is_far && has_next;
+    if (!at->of_next) return;
+    const int is_asked_for = at->k > t->begin && at->depth < SHORT;
+    at->wanted = is_asked_for ? 0 : least(RFI_CPU_DEPTH, t->end);
+}
+
+/* What block `block` of `blocks` of a panel's chunk asks for of rows `first` to `end`: some of them, a line of each in
+ * a turn. Panels and blocks share the rows. */
 static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, int64_t first,
     int64_t end, int64_t block, int64_t blocks, rfi_cpu_sliver *sliver) {
-    const int64_t panel = run->prepared->kernel->panel, parts = (t->last - t->first) / panel * blocks,
-                  part = (at->column - t->first) / panel * blocks + block, row = first + (end - first) * part / parts,
-                  k = at->k + RFI_CPU_DEPTH, turns = most(1, sliver->depth / RFI_CPU_STEP);
-    sliver->ahead_lines = k < t->end ? (int)(first + (end - first) * (part + 1) / parts - row) : 0;
+    const int panel = run->prepared->kernel->panel, parts = (int)((t->last - t->first) / panel * blocks),
+              part = (int)((at->column - t->first) / panel * blocks + block);
+    const int64_t ahead = at->of_next ? run->blocking.rows : 0, /* rows */
+        last = at->of_next ? least(end, run->rows - t->row - ahead) : end, rows = most(0, last - first),
+                  row = first + rows * part / parts;
+    sliver->ahead_lines = at->wanted ? (int)(first + rows * (part + 1) / parts - row) : 0;
     if (!sliver->ahead_lines) return;
+    sliver->ahead_is_x = 1;
     /* A chunk's first line, where rows begin anywhere, was the last one of the chunk before. */
-    sliver->ahead = rfi_cpu_x_of_tile(run, t, row, k) + RFI_CPU_ALIGN - 1;
+    sliver->ahead = at->of_next ? rfi_cpu_x(run, t->row + ahead + row, t->item)
+                                : rfi_cpu_x_of_tile(run, t, row, at->k + RFI_CPU_DEPTH) + RFI_CPU_ALIGN - 1;
     sliver->ahead_apart = run->call->ldx * (int64_t)t->item;
-    sliver->ahead_step = least(RFI_CPU_DEPTH, t->end - k) * (int64_t)t->item / turns;
+    sliver->ahead_step = at->wanted * (int64_t)t->item / most(1, sliver->depth / RFI_CPU_STEP);
 }
 
 /* What sliver `s` of `slivers` asks for while a panel's chunk is multiplied: its part of the next one, in every turn a
@@ -306,6 +323,7 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
             .from_zero = k % RFI_CPU_STRETCH == 0,
             .depth = least(RFI_CPU_DEPTH, in_features - k),
             .came_ahead = k > t->begin && x_comes_ahead(run, t)};
+        want_x(run, t, &at);
         rfi_cpu_pack_x(run, t, &at);
         for (at.column = begin; at.column < end; at.column += panel) {
             rfi_cpu_place next = {.k = k, .depth = at.depth, .column = at.column + panel};

@@ -35,8 +35,8 @@ static inline __attribute__((always_inline)) void NAME(multiply)(
     const T *in = s->in, *more = s->more, *bias = s->bias;
     T *out = s->out;
     const char *ahead = s->ahead;
-    const int lines = s->ahead_lines;
     enum { FEW = 4 };
+    const int lines = s->ahead_lines, near = rows <= FEW || s->ahead_is_x;
     V sum[ROWS_MAX][VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) x[i] = (const T *)s->x + i * ld_x;
@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(
 #pragma GCC unroll 4
         for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x, k + u, w + u * VECTORS * LANES, rows, vectors);
         for (int line = 0; line < lines; line++)
-            if (rows <= FEW) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
+            if (near) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
             else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
         ahead += s->ahead_step;
         w += RFI_CPU_STEP * VECTORS * LANES;

@@ -30,6 +30,8 @@ typedef struct rfi_cpu_place {
     int widened;    /* x is there in the compute type */
     int64_t apart;  /* rows of x in terms that this panel is multiplied with in float instead */
     int came_ahead; /* x was asked for while the chunk before was multiplied */
+    int64_t wanted; /* inputs of x that are asked for while this one is, */
+    int of_next;    /* of this tile's next chunk, or of the next tile's first */
 } rfi_cpu_place;
 
 static inline const char *rfi_cpu_x_of_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t, int64_t i, int64_t k) {
