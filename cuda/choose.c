@@ -331,7 +331,7 @@ static const double FEED = 60e9;
 
 /* The same of the kernels for few rows, of one product, where more than half of the multiprocessors load a W that the
  * second-level cache does not keep: pairs of them share a way. Measured on 9.0, see few-rows.md 66. */
-static const double FEED_OF_PAIRED = 43e9, FEED_KEPT = 50e6;
+static const double FEED_SHARED = 43e9;
 
 /* Parts of K, so that each multiprocessor has blocks to overlap; the last block of a tile adds them all by itself.
  * Where there are more tiles than such blocks, some kernels share out K of those of the last round, in whole columns of
@@ -460,10 +460,11 @@ static void expect(const rfi_cuda_problem *p, const rfi_cuda_figures *f, int ker
     double arithmetic = rounds * tile_flops / (c->flops_per_second / sms * efficiency);
     /* Larger tiles are shared by the blocks of a cluster, or have more arithmetic than this takes. */
     double x_item = (double)(c->uses_terms ? (size_t)(term * p->x_terms) : item(p->x_dtype));
-    const int in_pairs = products == 1 && shared->single_memory > 0 && blocks > sms / 2 && c->bytes > FEED_KEPT;
+    const int shares_feed =
+        products == 1 && shared->single_memory > 0 && blocks > sms / 2 && c->bytes > (double)f->l2_bytes;
     if (k->tile_columns <= 64 || k->tile_rows <= 64)
         arithmetic = larger(arithmetic,
-            rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / (in_pairs ? FEED_OF_PAIRED : FEED));
+            rounds * (rows * x_item + k->tile_columns * (double)w_item) * part / (shares_feed ? FEED_SHARED : FEED));
     const size_t x_size = item(p->x_dtype);
     const double merged_rows = batch < rows ? batch : rows;
     const int by_value = shared->by_value > 0 && ragged;

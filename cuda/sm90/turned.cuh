@@ -370,9 +370,9 @@ __device__ __forceinline__ bool is_plain(const rfi_cuda_fold &f) {
 }
 
 /* What rfi_fold_tile does of such a tile, with the same bits but where a product and its sum are rounded as one (the
- * entropy's): rows of FEATURES or HALF columns, of which `there` are
- * there, from `column0` on, to the states of the first row at `states`, rows of which are `stride` apart. With `rows`
- * below 0 it takes the same way, and stores nothing. */
+ * entropy's): rows of FEATURES or HALF columns, of which `there` are there, from `column0` on, to the states of the
+ * first row at `states`, rows of which are `stride` apart. With `rows` below 0 it takes the same way, and stores
+ * nothing. */
 template <int TOTALS, int AT_ONCE> __device__ __forceinline__ void fold_plain(const rfi_cuda_chain &chain,
     const float *tile, int tile_ld, const float *bias, int rows, int64_t column0, int there, State<TOTALS> *states,
     int64_t stride, int warp, int warps) {
