@@ -74,6 +74,14 @@ typedef struct rfi_cpu_sliver {
     int ahead_is_x;                  /* each of which is read once, and soon: to the first cache, else to the second */
 } rfi_cpu_sliver;
 
+/* What is wanted soon, one turn's lines from `ahead` on. Which cache is a constant of the instruction. */
+static inline __attribute__((always_inline)) void rfi_cpu_ask_for_lines(
+    const rfi_cpu_sliver *s, const char *ahead, int lines, int near) {
+    for (int line = 0; line < lines; line++)
+        if (near) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
+        else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+}
+
 typedef void (*rfi_cpu_multiply)(const rfi_cpu_sliver *sliver);
 
 /* X(1) X(2) ... X(RFI_CPU_TILE_ROWS) */

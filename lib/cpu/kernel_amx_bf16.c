@@ -31,7 +31,7 @@ static inline __attribute__((always_inline)) void multiply_tiles(
     for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
         step(x, w, tiles);
         for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
-            for (int line = 0; line < s->ahead_lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+            rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
         x += RFI_CPU_TILE;
         w += RFI_CPU_TILE * PANEL;
     }

@@ -68,7 +68,7 @@ static inline __attribute__((always_inline)) void multiply_tiles(
         RFI_CPU_EACH_SMALL_PRODUCT(ONE)
 #undef ONE
         for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
-            for (int line = 0; line < s->ahead_lines; line++) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+            rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
     }
     for (int64_t k = 0; k < s->depth; k += RFI_CPU_TILE_DEPTH) {
         const factors f = factors_at(s, k, last);

@@ -85,9 +85,7 @@ static inline __attribute__((always_inline)) void multiply(
         for (int u = 0; u < RFI_CPU_STEP / 2; u++, x += step, w += PANEL)
             if (floats) add_pair_float(sum, (const float *)x, w, rows, 1);
             else add_pair(sum, x, w, rows, vectors);
-        for (int line = 0; line < lines; line++)
-            if (near) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
-            else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+        rfi_cpu_ask_for_lines(s, ahead, lines, near);
         ahead += s->ahead_step;
     }
     for (; k < depth; k += 2, x += step, w += PANEL)

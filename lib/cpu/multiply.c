@@ -99,7 +99,8 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
 }
 
 /* Is more of x read than of W, or of W so little that a chunk stays near while x comes from far, and all of x alike?
- * Then the next chunk of x is asked for while this one is multiplied, which leaves W to the processor's own foresight.
+ * Then what of x is read next is asked for while a chunk is multiplied, which leaves W to the processor's own
+ * foresight.
  */
 static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     enum { NEAR_BYTES = 512 }; /* of W for each input */
@@ -109,8 +110,8 @@ static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     return pays && !t->list && !run->row_list && !run->call->wanted;
 }
 
-/* What of x is read next and worth asking for while a chunk is multiplied: this tile's next chunk; or, if that is short
- * or none and x is far, the first of the tile behind, with which the thread most likely goes on. */
+/* What that is: this tile's next chunk; or, if that is short or none and x is far, the first of the tile behind, with
+ * which the thread most likely goes on. */
 static void want_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
     enum { SHORT = RFI_CPU_DEPTH / 4, FAR_BYTES = 3 << 20 };
     const int is_far = (double)run->rows * (double)run->call->ldx * (double)t->item >= FAR_BYTES,
@@ -184,7 +185,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
     const int last = ends_logits(run, t, at), from_zero = t->apart || at->from_zero;
     const int64_t blocks = ceil_div(at->depth, block);
     float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
-    const int ask = blocks && x_comes_ahead(run, t); /* a layer without inputs has no blocks, nor a next chunk */
+    const int ask = blocks && at->asks; /* a layer without inputs has no blocks, nor a next chunk */
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
                       end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
@@ -317,13 +318,17 @@ static void multiply_any_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rf
 void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     int64_t in_features = t->end, panel = run->prepared->kernel->panel;
     int64_t begin = t->first, end = t->last;
+    const int asks = x_comes_ahead(run, t);
+    int came_ahead = 0;
     for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
         rfi_cpu_place at = {.k = k,
             .sums = k < RFI_CPU_STRETCH ? t->c : t->stretch,
             .from_zero = k % RFI_CPU_STRETCH == 0,
             .depth = least(RFI_CPU_DEPTH, in_features - k),
-            .came_ahead = k > t->begin && x_comes_ahead(run, t)};
+            .came_ahead = came_ahead,
+            .asks = asks};
         want_x(run, t, &at);
+        came_ahead = asks && at.wanted && !at.of_next;
         rfi_cpu_pack_x(run, t, &at);
         for (at.column = begin; at.column < end; at.column += panel) {
             rfi_cpu_place next = {.k = k, .depth = at.depth, .column = at.column + panel};

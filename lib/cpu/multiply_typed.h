@@ -53,9 +53,7 @@ static inline __attribute__((always_inline)) void NAME(multiply)(
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
         for (int u = 0; u < RFI_CPU_STEP; u++) NAME(add_product)(sum, x, k + u, w + u * VECTORS * LANES, rows, vectors);
-        for (int line = 0; line < lines; line++)
-            if (near) __builtin_prefetch(ahead + line * s->ahead_apart, 0, 3);
-            else __builtin_prefetch(ahead + line * s->ahead_apart, 0, 2);
+        rfi_cpu_ask_for_lines(s, ahead, lines, near);
         ahead += s->ahead_step;
         w += RFI_CPU_STEP * VECTORS * LANES;
     }

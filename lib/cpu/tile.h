@@ -30,7 +30,8 @@ typedef struct rfi_cpu_place {
     int widened;    /* x is there in the compute type */
     int64_t apart;  /* rows of x in terms that this panel is multiplied with in float instead */
     int came_ahead; /* x was asked for while the chunk before was multiplied */
-    int64_t wanted; /* inputs of x that are asked for while this one is, */
+    int asks;       /* while this one is, x is asked for: */
+    int64_t wanted; /* so many inputs */
     int of_next;    /* of this tile's next chunk, or of the next tile's first */
 } rfi_cpu_place;
 
