@@ -54,6 +54,15 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
     const rfi_cuda_choice *c = &l->choice;
     const int64_t n = spec->plan.out_features;
     l->depth = round_up(l->problem.in_features, DEPTH_ALIGN);
+    int64_t term_bytes = 0; /* of a row of x, of each term */
+    if (c->uses_terms) {
+        /* A value of binary16 is a term of its own, bfloat16 has the range of float32. */
+        l->levels = l->problem.term_dtype == RF_FLOAT16 && l->problem.x_dtype != RF_FLOAT16 ? 2 : 1;
+        term_bytes = l->depth * l->levels * (l->problem.term_dtype == RF_FLOAT32 ? 4 : 2);
+    }
+    const int64_t copy_bytes = c->aligned_x && shape->copies_x ? l->depth * 2 : 0;
+    l->rows = least(l->rows,
+        rfi_cuda_rows_of_x(c, shape->batch, l->problem.in_features, n, term_bytes * l->problem.x_terms + copy_bytes));
     if (pass->reduction) {
         const int searched = pass->searched || pass->role == RFI_CUDA_SEARCHES;
         const rfi_cuda_partials partials = rfi_cuda_partials_of(c, shape->batch, l->problem.in_features, n, searched);
@@ -78,8 +87,6 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
     }
     l->tickets = take(&l->total, l->num_tickets, sizeof(unsigned));
     if (c->uses_terms) {
-        /* A value of binary16 is a term of its own, bfloat16 has the range of float32. */
-        l->levels = l->problem.term_dtype == RF_FLOAT16 && l->problem.x_dtype != RF_FLOAT16 ? 2 : 1;
         l->flag = take(&l->total, batch, 1);
         l->scale = take(&l->total, batch, sizeof(float));
         if (l->levels == 2) {
@@ -87,10 +94,9 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
             l->ratio = take(&l->total, batch, sizeof(float));
         }
         if (rfi_cuda_finds_lone(p, spec, &l->problem)) l->lone = take(&l->total, batch, sizeof(rfi_cuda_lone));
-        const int64_t item = l->problem.term_dtype == RF_FLOAT32 ? 4 : 2;
-        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, l->depth * l->levels * item);
+        for (int i = 0; i < l->problem.x_terms; i++) l->terms[i] = take(&l->total, batch, term_bytes);
     }
-    if (c->aligned_x && shape->copies_x) l->copy = take(&l->total, batch, l->depth * 2);
+    if (copy_bytes) l->copy = take(&l->total, batch, copy_bytes);
     if (pass->reduction)
         l->partials = take(&l->total, batch,
             l->num_partials * rfi_cuda_state_words(pass) * (int64_t)rfi_dtype_size(spec->compute_dtype));

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "partials.h"
 
+#include <math.h>
+
 #include "sizes.h"
 
 enum {
@@ -11,7 +13,11 @@ enum {
      * longer to fold than to multiply, by so many. */
     LEAST_ROUNDS = 48,
     FEW_INPUTS = 384,
-    LEAST_INPUTS = 1 << 17 /* of all rounds, with what folding is worth */
+    LEAST_INPUTS = 1 << 17, /* of all rounds, with what folding is worth */
+    X_BYTES = 32 << 20,     /* of a piece's rows, as terms or as a copy */
+    MOST_X_BYTES = 128 << 20,
+    X_INPUTS = 8192,   /* of its rounds, at least */
+    PIECE_INPUTS = 700 /* that a piece more costs as much as */
 };
 
 int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n) {
@@ -26,6 +32,32 @@ static int64_t rows_at_once(const rfi_cuda_choice *c, int64_t batch, int64_t k, 
                   tiles = rounds * c->multiprocessors / ceil_div(n, c->tile_columns),
                   rows = most(PIECE_STATES / states, tiles * c->tile_rows) / WALKED_ROWS * WALKED_ROWS;
     return least(batch, most(rows, WALKED_ROWS));
+}
+
+/* Of the time, for which a piece may take more memory. */
+static const double WORTH_MEMORY = 1.0 / 16;
+
+int64_t rfi_cuda_rows_of_x(const rfi_cuda_choice *c, int64_t batch, int64_t k, int64_t n, int64_t row_bytes) {
+    if (!row_bytes || c->splits > 1) return batch;
+    /* In pairs of tiles along the batch. */
+    const int64_t pair = 2 * (int64_t)c->tile_rows, all = ceil_div(batch, pair), inputs = k + FEW_INPUTS,
+                  tiles = 2 * most(ceil_div(n, c->tile_columns), 1), most_room = MOST_X_BYTES / row_bytes / pair,
+                  soon = most(X_INPUTS / inputs, 1) * c->multiprocessors / tiles,
+                  room = most(least(most(all / 2, X_BYTES / row_bytes / pair), most_room), most(soon, 1)),
+                  limit = least(all, most(most_room, room));
+    if (all <= room) return batch;
+    int64_t best = 0;
+    double least_cost = INFINITY; /* of all pieces, in inputs */
+    for (int64_t most_pairs = 1; most_pairs <= limit; most_pairs++) {
+        /* Pieces are made even: layout.c. */
+        const int64_t pieces = ceil_div(all, most_pairs), pairs = ceil_div(all, pieces),
+                      rounds = ceil_div(pairs * tiles, c->multiprocessors);
+        const double cost = (double)pieces * (double)(rounds * inputs + PIECE_INPUTS);
+        if (cost > (most_pairs <= room ? 1 : 1 - WORTH_MEMORY) * least_cost) continue;
+        best = pairs;
+        least_cost = cost;
+    }
+    return least(batch, best * pair);
 }
 
 rfi_cuda_partials rfi_cuda_partials_of(const rfi_cuda_choice *c, int64_t batch, int64_t k, int64_t n, int searched) {

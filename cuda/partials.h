@@ -17,6 +17,11 @@ typedef struct rfi_cuda_partials {
 rfi_cuda_partials rfi_cuda_partials_of(
     const rfi_cuda_choice *choice, int64_t batch, int64_t k, int64_t n, int searched);
 
+/* How many of `batch` rows of k inputs pass through at a time, of n columns, if each takes `row_bytes` of the workspace
+ * for itself, as terms or as a copy: half of all, between 32 and 128 MiB, but as many as keep all multiprocessors at
+ * work for some time; of what is allowed, what takes least time by the tiles of each piece. */
+int64_t rfi_cuda_rows_of_x(const rfi_cuda_choice *choice, int64_t batch, int64_t k, int64_t n, int64_t row_bytes);
+
 /* Groups of the states of a portable kernel. */
 int32_t rfi_cuda_groups(const rfi_cuda_choice *choice, int64_t n);
 

@@ -508,7 +508,7 @@ def test_many_states_of_many_rows(torch, dtype: str, most: int) -> None:
 
 
 def test_host_rows_take_what_is_staged(torch) -> None:
-    """They come 16 MiB at a time, and so many have room."""
+    """They come 16 MiB at a time, and so many have room; a few times as many of those on the device."""
     k, n = 4096, 512
     with rowfold.Model("linear | logsumexp", k, n, backend="cuda").load_weights(np.zeros((n, k), np.float32)) as model:
         args = _lib.ForwardArgs(size=ctypes.sizeof(_lib.ForwardArgs), batch=1 << 20, x_memory=_lib.Memory.HOST)
@@ -516,7 +516,7 @@ def test_host_rows_take_what_is_staged(torch) -> None:
         args.x_memory = _lib.Memory.DEVICE
         on_device = model._open().call_workspace(args)
     assert on_host <= 64 << 20
-    assert on_device >= 16 << 30
+    assert 2 * on_host < on_device <= 512 << 20
 
 
 def test_workspace_of_a_call(torch) -> None:

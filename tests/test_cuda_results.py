@@ -281,6 +281,28 @@ def test_device_rows_that_pass_in_pieces(chain: str, dtype: str, kind: str) -> N
     few.check_results(tuple(y.cpu().numpy()[some] for y in results), "cuda")
 
 
+@pytest.mark.parametrize("kind", ["sigma5", "wide", "infinities"])
+@pytest.mark.parametrize("chain", ["linear | gelu", SCORE, SEARCH, SPREAD])
+def test_rows_whose_terms_pass_in_pieces(chain: str, kind: str) -> None:
+    """More float32 rows than there is room for terms of: each with its own row inputs and the same bits every time.
+    Of those of the kinds behind the first some have a second level, or infinities.
+    """
+    pytest.importorskip("torch")
+    batch, k, n = 9001, 1024, 4224
+    case = _case(chain, batch, k, n, kind="infinities" if kind == "infinities" else "sigma5")
+    if kind == "wide":
+        case.x[::7] *= 10.0 ** -np.random.default_rng(1).uniform(0, 9, case.x[::7].shape).astype(case.x.dtype)
+    x, rows = on_cuda(case.x), {name: on_cuda(v) for name, v in case.rows.items()}
+    some = np.r_[0:3, 2250:2258, 4351:4359, 4500:4512, 4605:4612, 5118:5123, 8995:9001]
+    with case.model("cuda", simplify="none") as model:
+        if chain not in (SEARCH, SPREAD):  # which take more for themselves
+            assert model.workspace_size(x=x) < batch * k * 8, "two levels of two terms of all rows"
+        results, again = ([y[some].cpu().numpy() for y in flat(model(x, **rows))] for _ in range(2))
+    assert all(same_bits(a, b) for a, b in zip(results, again))
+    few = replace(case, x=case.x[some], rows={name: v[some] for name, v in case.rows.items()})
+    few.check_results(tuple(results), "cuda")
+
+
 @pytest.mark.parametrize("k", [512, 4096])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("chain", ["max", "min", "pick(#c)", "max, argmax", "min, argmin", "logprob(#c), max"])
