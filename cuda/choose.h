@@ -76,7 +76,7 @@ typedef struct rfi_cuda_problem {
     int reduction;   /* as in rfi_cuda_chain; RF_OP_NONE: the result is (batch, N) */
     rfi_cuda_states states;
     int shows; /* as in rfi_cuda_chain */
-    int plain; /* no steps before the reductions, and nothing asked for beside them: see sm90/turned.cuh */
+    int plain; /* no steps before the reductions, and nothing asked for beside them: see sm90/turned_fold.cuh */
     int batch_invariant;
     int keeps_states; /* partial states are read behind the launch */
     int alike;        /* equal logits of a row must have equal bits wherever they are: columns are compared, seen by the

@@ -103,7 +103,9 @@ cuda_h = \
 	cuda/sm90/small_ring.cuh \
 	cuda/sm90/states.cuh \
 	cuda/sm90/turned.cuh \
+	cuda/sm90/turned_fold.cuh \
 	cuda/sm90/turned_launch.cuh \
+	cuda/sm90/turned_ring.cuh \
 	cuda/sm90/whole.cuh \
 	cuda/sm90/whole_launch.cuh \
 	cuda/sm90/wgmma.cuh

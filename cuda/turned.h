@@ -50,7 +50,7 @@ static inline rfi_turned_time rfi_turned_time_of(
         double least;                               /* of one of a W that is not kept, for more blocks than FEW */
         double block;                               /* and for each block that runs, but of memory */
         double end, end_row;                        /* of a tile */
-        double step_row;                            /* of a fold that is not plain: see sm90/turned.cuh */
+        double step_row;                            /* of a fold that is not plain: see sm90/turned_fold.cuh */
     } figures[2][FORMS] = {                         /* side by side; halves, thirds, quarters and eighths of K */
         {{2.2, 115, 0.848, 0.0121, 3.7, 320, 0.766, 2206, 11, 19},
             {2.24, 130, 0.802, 0.0134, 3.55, 385, 0.116, 1866, 20, 5},
