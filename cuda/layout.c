@@ -61,8 +61,9 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
         term_bytes = l->depth * l->levels * (l->problem.term_dtype == RF_FLOAT32 ? 4 : 2);
     }
     const int64_t copy_bytes = c->aligned_x && shape->copies_x ? l->depth * 2 : 0;
-    l->rows = least(l->rows,
-        rfi_cuda_rows_of_x(c, shape->batch, l->problem.in_features, n, term_bytes * l->problem.x_terms + copy_bytes));
+    l->x_rows =
+        rfi_cuda_rows_of_x(c, shape->batch, l->problem.in_features, n, term_bytes * l->problem.x_terms + copy_bytes);
+    l->rows = least(l->rows, l->x_rows);
     if (pass->reduction) {
         const int searched = pass->searched || pass->role == RFI_CUDA_SEARCHES;
         const rfi_cuda_partials partials = rfi_cuda_partials_of(c, shape->batch, l->problem.in_features, n, searched);
@@ -104,8 +105,9 @@ static void lay_out_fold(const rfi_spec *spec, const rfi_cuda_prepared *p, const
 
 static void lay_out(const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_shape *shape, rfi_cuda_layout *l) {
     const rfi_cuda_pass *pass = &p->passes.at[shape->pass];
-    *l = (rfi_cuda_layout){
-        .problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype), .rows = shape->rows};
+    *l = (rfi_cuda_layout){.problem = rfi_cuda_problem_of(spec, p, pass, shape->batch, shape->x_dtype),
+        .rows = shape->rows,
+        .x_rows = shape->batch};
     if (shape->states) l->problem.alike = l->problem.keeps_states = 1; /* as those of shards are */
     rfi_cuda_choose(&l->problem, &p->figures, p->forced, &l->choice);
     if (!p->collapsed || shape->states) lay_out_fold(spec, p, pass, shape, l);
@@ -196,8 +198,9 @@ static int64_t whole_before(
     return rfi_cuda_ahead_of(&spec->plan, &p->passes, pass, &l->passes[pass].choice, batch).whole;
 }
 
-/* As many as the states of all passes, the lists of what is found, and the logits of the first columns, have room for:
- * in pieces of the same size, of whole pairs of tiles, for each reads W once more. */
+/* As many as x and the states of all passes, the lists of what is found, and the logits of the first columns, have room
+ * for: in pieces of the same size, of whole pairs of tiles, for each reads W once more; but where x decides in those
+ * whose rounds of tiles are full. */
 static int64_t rows_at_once(
     const rfi_spec *spec, const rfi_cuda_prepared *p, const rfi_cuda_call_layout *l, int64_t batch) {
     const int64_t value = (int64_t)rfi_dtype_size(spec->compute_dtype), item = value + (int64_t)sizeof(int32_t);
@@ -211,8 +214,12 @@ static int64_t rows_at_once(
             bytes +=
                 rfi_cuda_room_of(&spec->plan, spec->plan.branches[pass->branches[b]].top, &l->passes[i].choice) * item;
     }
-    int64_t rows = most(FOUND_BYTES / (bytes + 1), 1);
-    for (int i = 0; i < p->passes.count; i++) rows = least(rows, most(l->passes[i].rows, 1));
+    int64_t rows = most(FOUND_BYTES / (bytes + 1), 1), x_rows = batch;
+    for (int i = 0; i < p->passes.count; i++) {
+        rows = least(rows, most(l->passes[i].rows, 1));
+        x_rows = least(x_rows, l->passes[i].x_rows);
+    }
+    if (rows == x_rows) return rows;
     const int64_t pieces = ceil_div(batch, rows), even = round_up(ceil_div(batch, most(pieces, 1)), PIECE_ROWS);
     return least(even <= rows ? even : rows, batch);
 }

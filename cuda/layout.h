@@ -20,6 +20,7 @@ typedef struct rfi_cuda_layout {
     rfi_cuda_choice choice;
     rfi_cuda_problem problem;
     int64_t rows;                /* that there is room for: those of a call pass through in pieces */
+    int64_t x_rows;              /* for which x has room: see rfi_cuda_rows_of_x */
     int64_t num_partials, depth; /* columns of x that are prepared, of a level */
     int64_t num_tickets;
     int32_t groups;                           /* as in rfi_cuda_fold */

@@ -16,7 +16,9 @@ enum {
     LEAST_INPUTS = 1 << 17, /* of all rounds, with what folding is worth */
     X_BYTES = 32 << 20,     /* of a piece's rows, as terms or as a copy */
     MOST_X_BYTES = 128 << 20,
-    X_INPUTS = 8192,   /* of its rounds, at least */
+    X_ROWS = 256, /* a piece has whole multiples of, two tiles high, */
+    X_COLUMNS = 256,
+    X_INPUTS = 8192,   /* of its rounds, where few tiles have all columns */
     PIECE_INPUTS = 700 /* that a piece more costs as much as */
 };
 
@@ -34,30 +36,46 @@ static int64_t rows_at_once(const rfi_cuda_choice *c, int64_t batch, int64_t k, 
     return least(batch, most(rows, WALKED_ROWS));
 }
 
-/* Of the time, for which a piece may take more memory. */
-static const double WORTH_MEMORY = 1.0 / 16;
+/* Whose pieces take hardly longer than those of the best size. */
+static const double NEARLY = 1 + 1.0 / 16;
 
+/* Of X_ROWS and n columns. */
+static int64_t tiles_of(int64_t n) { return 2 * most(ceil_div(n, X_COLUMNS), 1); }
+
+/* What a piece takes for each X_ROWS of so many, in inputs of a tile. */
+static double time_of_piece(const rfi_cuda_choice *c, int64_t size, int64_t k, int64_t n) {
+    const int64_t rounds = ceil_div(size * tiles_of(n), c->multiprocessors);
+    return (double)(rounds * (k + FEW_INPUTS) + PIECE_INPUTS) / (double)size;
+}
+
+/* The best of sizes `from` to `to`, the larger of equals. */
+static int64_t best_size(const rfi_cuda_choice *c, int64_t from, int64_t to, int64_t k, int64_t n) {
+    int64_t best = from;
+    double least_time = INFINITY;
+    for (int64_t size = from; size <= to; size++) {
+        const double time = time_of_piece(c, size, k, n);
+        if (time > least_time) continue;
+        best = size;
+        least_time = time;
+    }
+    return best;
+}
+
+/* A function of the layer and the batch, not of the kernel's tiles, that never falls as the batch grows: what fewer
+ * rows take has room in a workspace for more. */
 int64_t rfi_cuda_rows_of_x(const rfi_cuda_choice *c, int64_t batch, int64_t k, int64_t n, int64_t row_bytes) {
     if (!row_bytes || c->splits > 1) return batch;
-    /* In pairs of tiles along the batch. */
-    const int64_t pair = 2 * (int64_t)c->tile_rows, all = ceil_div(batch, pair), inputs = k + FEW_INPUTS,
-                  tiles = 2 * most(ceil_div(n, c->tile_columns), 1), most_room = MOST_X_BYTES / row_bytes / pair,
-                  soon = most(X_INPUTS / inputs, 1) * c->multiprocessors / tiles,
-                  room = most(least(most(all / 2, X_BYTES / row_bytes / pair), most_room), most(soon, 1)),
-                  limit = least(all, most(most_room, room));
-    if (all <= room) return batch;
-    int64_t best = 0;
-    double least_cost = INFINITY; /* of all pieces, in inputs */
-    for (int64_t most_pairs = 1; most_pairs <= limit; most_pairs++) {
-        /* Pieces are made even: layout.c. */
-        const int64_t pieces = ceil_div(all, most_pairs), pairs = ceil_div(all, pieces),
-                      rounds = ceil_div(pairs * tiles, c->multiprocessors);
-        const double cost = (double)pieces * (double)(rounds * inputs + PIECE_INPUTS);
-        if (cost > (most_pairs <= room ? 1 : 1 - WORTH_MEMORY) * least_cost) continue;
-        best = pairs;
-        least_cost = cost;
-    }
-    return least(batch, best * pair);
+    /* Sizes are in X_ROWS. */
+    const int64_t all = ceil_div(batch, X_ROWS), few = X_BYTES / row_bytes / X_ROWS,
+                  many = MOST_X_BYTES / row_bytes / X_ROWS,
+                  busy = most(X_INPUTS / (k + FEW_INPUTS), 1) * c->multiprocessors / tiles_of(n);
+    if (all <= few) return batch;
+    const int64_t from = most(few, 1), range = most(most(many, busy), from);
+    const double enough = NEARLY * time_of_piece(c, best_size(c, from, range, k, n), k, n);
+    int64_t least_size = from;
+    while (time_of_piece(c, least_size, k, n) > enough) least_size++;
+    const int64_t room = most(least(most(all / 2, few), many), least_size);
+    return least(batch, best_size(c, from, room, k, n) * X_ROWS);
 }
 
 rfi_cuda_partials rfi_cuda_partials_of(const rfi_cuda_choice *c, int64_t batch, int64_t k, int64_t n, int searched) {

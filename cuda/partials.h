@@ -18,8 +18,8 @@ rfi_cuda_partials rfi_cuda_partials_of(
     const rfi_cuda_choice *choice, int64_t batch, int64_t k, int64_t n, int searched);
 
 /* How many of `batch` rows of k inputs pass through at a time, of n columns, if each takes `row_bytes` of the workspace
- * for itself, as terms or as a copy: half of all, between 32 and 128 MiB, but as many as keep all multiprocessors at
- * work for some time; of what is allowed, what takes least time by the tiles of each piece. */
+ * for itself, as terms or as a copy: half of all, between 32 and 128 MiB, but so many that pieces take hardly longer
+ * than larger ones would; of the sizes that this allows the one that takes least time. */
 int64_t rfi_cuda_rows_of_x(const rfi_cuda_choice *choice, int64_t batch, int64_t k, int64_t n, int64_t row_bytes);
 
 /* Groups of the states of a portable kernel. */

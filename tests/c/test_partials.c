@@ -101,7 +101,7 @@ static int64_t rows_of_x(const rfi_cuda_choice *c, int64_t batch, int64_t k, int
     return rfi_cuda_rows_of_x(c, batch, k, n, k * item);
 }
 
-/* So many rows that what x takes is half of what all would take, and 128 MiB at most. */
+/* So many rows that what x takes is half of what all would take, and 128 MiB at most; but rounds of tiles are full. */
 static void test_rows_of_x(void) {
     const rfi_cuda_choice *const c = &tiles_of_256;
     CHECK(rfi_cuda_rows_of_x(c, 1 << 20, 8192, 8192, 0) == 1 << 20, "x that is read as it lies takes nothing");
@@ -112,15 +112,18 @@ static void test_rows_of_x(void) {
         {512, 8192, 8192, TWO_LEVELS, 512, "32 MiB are little"},
         {1024, 8192, 8192, TWO_LEVELS, 512, "half of 64"},
         {1024, 8192, 8192, ONE_LEVEL, 1024, "32 MiB, too"},
+        {1500, 8192, 8192, TWO_LEVELS, 512, "three rounds, as of all at once"},
         {2048, 8192, 8192, TWO_LEVELS, 1024, "half of 128"},
         {8192, 8192, 8192, TWO_LEVELS, 2048, "128 MiB of 512"},
         {1 << 20, 8192, 8192, TWO_LEVELS, 2048, "and of any number"},
-        {8192, 4096, 128256, TWO_LEVELS, 4096, "likewise"},
-        {256, 32768, 32768, TWO_LEVELS, 256, "a pair of tiles at least"},
+        {8192, 4096, 128256, TWO_LEVELS, 3840, "120, whose rounds are fuller"},
+        {256, 32768, 32768, TWO_LEVELS, 256, "two tiles at least"},
         {2048, 8192, 4096, TWO_LEVELS, 1024, "512 rows leave half of the multiprocessors idle"},
+        {1024, 8192, 11520, TWO_LEVELS, 1024, "and here a third"},
+        {3000, 4096, 14336, TWO_LEVELS, 1792, "eleven rounds, as of all at once, where 1536 have twelve"},
         {8192, 8192, 1000, TWO_LEVELS, 4096, "of few columns as many as keep all at work"},
-        {1 << 20, 512, 256, TWO_LEVELS, 150016, "and of few inputs for as long"},
-        {3000, 4096, 14336, TWO_LEVELS, 3000, "twelve rounds in pieces, eleven at once"},
+        {1 << 20, 512, 256, TWO_LEVELS, 99328, "and of few inputs for several rounds"},
+        {9001, 1024, 4224, TWO_LEVELS, 5888, "six full rounds"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int64_t rows = rows_of_x(c, cases[i].batch, cases[i].k, cases[i].n, cases[i].item);
@@ -128,22 +131,28 @@ static void test_rows_of_x(void) {
             (long long)cases[i].batch, (long long)cases[i].k, (long long)cases[i].n, (long long)rows,
             (long long)cases[i].rows, cases[i].why);
     }
-    CHECK(rows_of_x(&few_rows, 9001, 1024, 4224, TWO_LEVELS) == 3072, "a round less is not worth 68 pieces more");
     rfi_cuda_choice shared = tiles_of_256;
     shared.splits = 2;
     CHECK(rows_of_x(&shared, 8192, 8192, 8192, TWO_LEVELS) == 8192, "parts of K are chosen for all rows");
     for (int64_t k = 1; k < 1 << 18; k = k * 5 / 2 + 1)
-        for (int64_t n = 1; n < 600000; n = n * 7 / 2 + 1)
-            for (int64_t batch = 1; batch < INT64_C(1) << 60; batch = batch * 3 + 1) {
+        for (int64_t n = 1; n < 600000; n = n * 7 / 2 + 1) {
+            int64_t before = 0;
+            for (int64_t batch = 1; batch < INT64_C(1) << 60;
+                batch += batch < 20000 ? batch / 9 + 100 : batch * 2 + 1) {
                 const int64_t rows = rows_of_x(c, batch, k, n, TWO_LEVELS),
                               tiles = (n + 255) / 256 * ((rows + 127) / 128);
                 CHECK(rows > 0 && rows <= batch, "%lld of %lld rows", (long long)rows, (long long)batch);
                 CHECK(rows == batch || rows % 256 == 0, "%lld rows are not whole pairs of tiles", (long long)rows);
+                CHECK(rows >= before, "%lld rows of %lld -> %lld take less than fewer", (long long)batch, (long long)k,
+                    (long long)n);
+                CHECK(rows == rows_of_x(&few_rows, batch, k, n, TWO_LEVELS), "whatever the kernel's tiles");
                 CHECK(rows <= 256 || rows * k * TWO_LEVELS <= 128 * MIB || tiles <= c->multiprocessors ||
                         tiles * k <= 8192 * (int64_t)c->multiprocessors,
                     "%lld of %lld rows of %lld -> %lld keep all multiprocessors at work for long", (long long)rows,
                     (long long)batch, (long long)k, (long long)n);
+                before = rows;
             }
+        }
 }
 
 int main(void) {
