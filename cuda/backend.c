@@ -12,6 +12,7 @@
 #include "number.h"
 #include "prepared.h"
 #include "states.h"
+#include "terms.h"
 
 enum { OLDEST_MAJOR = 8, MAX_FEATURES = 65535 * 32 };
 

@@ -4,7 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "dtype.h"
 #include "sizes.h"
+#include "terms.h"
 #include "turned.h"
 #include "whole.h"
 
@@ -75,11 +77,9 @@ typedef int (*can_run_fn)(const rfi_cuda_problem *, const rfi_cuda_figures *);
 /* Bytes of shared memory that the stages of sm80/mma.cu take, and a little for what else a block keeps there. */
 enum { MMA_SHARED = 98304 + 1024 };
 
-static int is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
-
 /* Both sides as 16-bit values of one type. */
 static int in_16_bit(const rfi_cuda_problem *p) {
-    return p->x_terms || (!p->w_terms && is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype);
+    return p->x_terms || (!p->w_terms && rfi_is_16_bit(p->w_dtype) && p->w_dtype == p->x_dtype);
 }
 
 /* As what tensor cores take for TF32. */
@@ -116,7 +116,7 @@ static int takes_stored_x(const rfi_cuda_problem *p, const rfi_cuda_figures *f) 
 
 static int runs_stream(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return takes_stored_x(p, f) && p->batch <= 8 && !p->batch_invariant && p->out_features &&
-        p->compute_dtype == RF_FLOAT32 && (p->w_terms || is_16_bit(p->w_dtype));
+        p->compute_dtype == RF_FLOAT32 && (p->w_terms || rfi_is_16_bit(p->w_dtype));
 }
 
 static int runs_few(const rfi_cuda_problem *p, const rfi_cuda_figures *f, rf_dtype compute_dtype) {
@@ -296,7 +296,7 @@ static rfi_cuda_kernel_id ahead_of(int kernel) {
 static int opens(const rfi_cuda_problem *p, int kernel) {
 #ifdef RFI_BUILD_SM90
     return (kernel == RFI_CUDA_HOPPER_SEARCHES_128X256 || kernel == RFI_CUDA_HOPPER_SEARCHES_64X128) && !p->x_terms &&
-        !p->w_terms && is_16_bit(p->w_dtype) && p->x_dtype == p->w_dtype;
+        !p->w_terms && rfi_is_16_bit(p->w_dtype) && p->x_dtype == p->w_dtype;
 #else
     return (void)p, (void)kernel, 0;
 #endif
@@ -573,41 +573,6 @@ void rfi_cuda_choose(
         if (i == forced) break;
     }
     expect(problem, figures, best, choice);
-}
-
-/* The split has a price for each tile; below this many columns plain multiply-adds are as fast, and a single product of
- * two terms each would be less accurate than one rounding. */
-enum { SPLIT_DEPTH = 32 };
-
-int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_math math, int64_t in_features) {
-    return w_dtype != RF_FLOAT32 || in_features < SPLIT_DEPTH ? 0 : math == RF_MATH_F32 ? 2 : 1;
-}
-
-/* A value of bfloat16 is a term, one of binary16 two of bfloat16 or one of its own, one of float32 three of bfloat16
- * or, but for its range, two of binary16. */
-int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in_features, rf_dtype *dtype) {
-    *dtype = w_terms == 3 || (!w_terms && w_dtype == RF_BFLOAT16) ? RF_BFLOAT16 : RF_FLOAT16;
-    if (w_terms == 3 || w_terms == 1) return w_terms;
-    if (w_terms == 2) return x_dtype == RF_FLOAT32 ? 2 : 1;
-    if (!is_16_bit(w_dtype) || x_dtype == RF_FLOAT64 || w_dtype == x_dtype || in_features < SPLIT_DEPTH) return 0;
-    return x_dtype == RF_FLOAT32 ? w_dtype == RF_BFLOAT16 ? 3 : 2 : x_dtype == RF_FLOAT16 ? 2 : 1;
-}
-
-/* Products of term `i` of x are taken with those terms of W whose number and i are together below the larger number of
- * terms. */
-static int products_of(int i, int x_terms, int w_terms) {
-    const int x = x_terms ? x_terms : 1, w = w_terms ? w_terms : 1;
-    return (int)least(w, (x > w ? x : w) - i);
-}
-
-int rfi_cuda_products(int x_terms, int w_terms) {
-    int products = 0;
-    for (int i = 0; i < (x_terms ? x_terms : 1); i++) products += products_of(i, x_terms, w_terms);
-    return products;
-}
-
-int rfi_cuda_last_meets_first(int x_terms, int w_terms) {
-    return products_of(x_terms ? x_terms - 1 : 0, x_terms, w_terms) == 1;
 }
 
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced) {

@@ -127,18 +127,6 @@ int rfi_cuda_kernel_find(const char *name);
 void rfi_cuda_choose(
     const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced, rfi_cuda_choice *choice);
 
-/* 16-bit terms for W, by its type and the accuracy asked for, if its values are tame: 0 keeps W as it is stored. */
-int rfi_cuda_weight_terms(rf_dtype w_dtype, rf_math math, int64_t in_features);
-
-/* Those that x is brought to where W is in `w_terms`, and their type; 0: x is multiplied as it is stored. */
-int rfi_cuda_x_terms(int w_terms, rf_dtype w_dtype, rf_dtype x_dtype, int64_t in_features, rf_dtype *dtype);
-
-/* Products of a term of x with one of W that a product of values is the sum of; of values as stored, one. */
-int rfi_cuda_products(int x_terms, int w_terms);
-
-/* Whether the last term of x is multiplied by one of W alone, the first. */
-int rfi_cuda_last_meets_first(int x_terms, int w_terms);
-
 /* Columns of the panels of the blocks (see rfi_cuda_rows) that W is best kept in, for a problem that has it in rows,
  * with `forced` as in rfi_cuda_choose; 0: in rows. */
 int rfi_cuda_weight_panel(const rfi_cuda_problem *problem, const rfi_cuda_figures *figures, int forced);

@@ -11,6 +11,7 @@
 #include "error.h"
 #include "partials.h"
 #include "sizes.h"
+#include "terms.h"
 
 enum {
     STAGE_BYTES = 16 << 20,  /* of host rows on the device at a time */
@@ -349,7 +350,7 @@ static rf_status most_for_any_weights(const rfi_spec *spec, const rfi_forward *c
     if (status) return status;
     rfi_cuda_passes_of(&spec->plan, spec->weight_dtype, &plain.passes);
     const int tame = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, spec->plan.in_features),
-              sixteen = spec->weight_dtype == RF_FLOAT16 || spec->weight_dtype == RF_BFLOAT16;
+              sixteen = rfi_is_16_bit(spec->weight_dtype);
     enum { AS_TAME = -1 };
     static const struct {
         int terms, infinite, verdicts, tf32, nonfinite;

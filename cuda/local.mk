@@ -6,7 +6,7 @@ cuda_libcuda_la_CFLAGS = $(AM_CFLAGS)
 cuda_libcuda_la_SOURCES =
 
 cuda_c = cuda/affine.c cuda/backend.c cuda/choose.c cuda/collapsed.c cuda/device.c cuda/forward.c cuda/layout.c \
-	cuda/partials.c cuda/passes.c cuda/programs.c cuda/run.c cuda/searches.c cuda/shards.c cuda/weights.c
+	cuda/partials.c cuda/passes.c cuda/programs.c cuda/run.c cuda/searches.c cuda/shards.c cuda/terms.c cuda/weights.c
 # Those that take long come first, so that no processor is left with one at the end.
 cuda_cu = \
 	cuda/sm80/mma.cu \
@@ -65,6 +65,7 @@ cuda_h = \
 	cuda/prepared.h \
 	cuda/run.h \
 	cuda/shards.h \
+	cuda/terms.h \
 	cuda/turned.h \
 	cuda/whole.h \
 	cuda/common/clear.cuh \

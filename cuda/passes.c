@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "dtype.h"
 #include "sizes.h"
 #include "states.h"
 
@@ -135,7 +136,7 @@ static void place_spread(const rfi_plan *plan, int b, rfi_cuda_passes *passes) {
 }
 
 void rfi_cuda_passes_of(const rfi_plan *plan, rf_dtype weight_dtype, rfi_cuda_passes *passes) {
-    const int narrow = weight_dtype == RF_FLOAT16 || weight_dtype == RF_BFLOAT16;
+    const int narrow = rfi_is_16_bit(weight_dtype);
     passes->count = 0;
     passes->at[0] = (rfi_cuda_pass){.reduction = RF_OP_MAX, .column = -1};
     for (int b = 0; b < plan->num_branches; b++) {

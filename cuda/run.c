@@ -7,6 +7,7 @@
 #include "dtype.h"
 #include "error.h"
 #include "shards.h"
+#include "terms.h"
 
 static cudaError_t (*const launchers[])(const rfi_cuda_fold *, cudaStream_t) = {
 #define RFI_CUDA_KERNEL(id, name, family, tile_rows, tile_columns, fold_columns, can_run, efficiency, fold, launcher) \

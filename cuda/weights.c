@@ -8,6 +8,7 @@
 #include "error.h"
 #include "layout.h"
 #include "sizes.h"
+#include "terms.h"
 
 enum {
     SMALL_BYTES = 4 << 20,  /* of them that the pool may have, and keep */
@@ -411,7 +412,7 @@ static rf_status look_at_weights(
 static rf_status choose_terms(rfi_cuda_prepared *p, const rfi_spec *spec, const rfi_weight_view *weights) {
     const rfi_plan *plan = &spec->plan;
     p->w_terms = rfi_cuda_weight_terms(spec->weight_dtype, spec->math, plan->in_features);
-    const int sixteen = spec->weight_dtype == RF_FLOAT16 || spec->weight_dtype == RF_BFLOAT16;
+    const int sixteen = rfi_is_16_bit(spec->weight_dtype);
     if (!p->w_terms && (!sixteen || !plan->in_features)) return RF_OK;
     unsigned lost = 0;
     rf_status status = look_at_weights(p, spec, weights, p->w_terms ? p->w_terms : 1, &lost);

@@ -11,6 +11,7 @@
 size_t rfi_dtype_size(rf_dtype dtype);      /* of a floating type; 0 if there is none of that number */
 size_t rfi_index_size(rf_dtype dtype);      /* the same of the integer types */
 const char *rfi_dtype_name(rf_dtype dtype); /* "float32" ... */
+static inline int rfi_is_16_bit(rf_dtype dtype) { return dtype == RF_FLOAT16 || dtype == RF_BFLOAT16; }
 
 static inline float rfi_float_of_bf16(uint16_t v) {
     uint32_t u = (uint32_t)v << 16;

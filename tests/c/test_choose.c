@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "../../cuda/choose.h"
+#include "../../cuda/terms.h"
 #include "../../cuda/turned.h"
 
 static const rfi_cuda_figures large = {"large", 8, 0, 108, 1.41e9, 1.94e12, 40 << 20, 163 << 10};
