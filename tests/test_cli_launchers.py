@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shlex
 import shutil
@@ -148,13 +149,11 @@ def test_a_process_that_is_killed_ends_all(files):
 
 
 def holder_of(path):
-    """The process that has the file open."""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                opened = [os.readlink(f"/proc/{entry}/fd/{fd}") for fd in os.listdir(f"/proc/{entry}/fd")]
-            except OSError:
-                continue
-            if str(path) in opened:
-                return int(entry)
+    """The process that has the file open. Others come and go meanwhile, and so do files that it has open."""
+    for opened in glob.iglob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(opened) == str(path):
+                return int(opened.split("/")[2])
+        except OSError:
+            continue
     raise AssertionError(f"nobody has {path} open")
