@@ -430,3 +430,22 @@ def test_gpu_without_a_device_says_so() -> None:
 
     with pytest.raises(SystemExit, match="cuda"):
         gpu.Runner("cuda:99", 1, print)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_extra_memory_on_a_gpu_is_of_the_call(dtype: str) -> None:
+    """Not of any x with so many rows: 16-bit x is not copied where its rows begin aligned."""
+    from rowfold.bench import gpu
+
+    backend = next(b for b in rowfold.backends() if b.name == "cuda")
+    torch = pytest.importorskip("torch")
+    if not backend.available or not torch.cuda.is_available():
+        pytest.skip(f"backend cuda: {backend.reason}")
+    case = gpu.GpuCase("c", "linear | logsumexp", 300, 512, 1000, dtype)
+    result = gpu.Runner("cuda", 1, print).measure(case, ["none"], [], None).results[0]
+    with rowfold.Model(case.chain, 512, 1000, dtype=dtype, device="cuda", simplify="none") as model:
+        kind = getattr(torch, dtype)
+        model.load_weights(torch.zeros(1000, 512, dtype=kind), torch.zeros(1000, dtype=kind))
+        x = torch.zeros(300, 512, dtype=kind, device="cuda")
+        assert result.extra_memory_bytes == model.workspace_size(x=x)
+        assert dtype == "float32" or result.extra_memory_bytes < model.workspace_size(300)

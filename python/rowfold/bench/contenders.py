@@ -80,7 +80,7 @@ class Rowfold:
         """The backend and the plan."""
         return {
             "backend": self.model.info.backend,
-            "workspace_bytes": self.model.workspace_size(self.batch),
+            "workspace_bytes": self.model.workspace_size(x=self.x),
             "prepared_bytes": self.model.info.prepared_bytes,
             "explain": self.model.explain(self.batch, "json"),
         }

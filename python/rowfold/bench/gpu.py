@@ -164,7 +164,7 @@ def _rowfold(
     model.load_weights(inputs.weight, inputs.bias, inputs.vectors)
     plan = model.explain(case.batch, "json")
     about = {"backend": plan.get("kernel") or model.info.backend, "explain": plan}
-    about["workspace_bytes"] = model.workspace_size(case.batch)
+    about["workspace_bytes"] = model.workspace_size(x=inputs.x[0])  # any x of so many rows may need more
     return partial(model, **inputs.row_inputs) if inputs.row_inputs else model, about
 
 
