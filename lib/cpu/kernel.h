@@ -67,7 +67,8 @@ typedef struct rfi_cpu_sliver {
                          at its size */
     void *out;        /* (rows, panel) */
     int64_t ld_in, ld_more, ld_out, ld_x;
-    int half; /* the panel's second half is padding: a kernel need not multiply it, if it leaves numbers there */
+    int inner; /* more blocks of this chunk follow: more and bias are zeros, and out is near, its rows a panel apart */
+    int half;  /* the panel's second half is padding: a kernel need not multiply it, if it leaves numbers there */
     const char *ahead;               /* memory that is wanted soon: */
     int ahead_lines;                 /* in every RFI_CPU_STEP inputs so many lines of it, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */

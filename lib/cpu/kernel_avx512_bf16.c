@@ -75,10 +75,13 @@ static inline __attribute__((always_inline)) void multiply(
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-        for (int v = 0; v < VECTORS; v++) {
-            sum[i][v] = _mm512_setzero_ps();
-            __builtin_prefetch(out + i * ld_out + v * LANES, 1, 3);
-        }
+        for (int v = 0; v < VECTORS; v++) sum[i][v] = _mm512_setzero_ps();
+    if (!s->inner) {
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < VECTORS; v++) __builtin_prefetch(out + i * ld_out + v * LANES, 1, 3);
+    }
     int64_t k = 0;
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 2
@@ -92,6 +95,14 @@ static inline __attribute__((always_inline)) void multiply(
         if (!floats) add_pair(sum, x, w, rows, vectors);
         else if (k + 1 < depth) add_pair_float(sum, (const float *)x, w, rows, 1);
         else add_pair_float(sum, (const float *)x, w, rows, 0);
+    if (s->inner) {
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++, in += ld_in)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                _mm512_store_ps(out + i * PANEL + v * LANES, _mm512_loadu_ps(in + v * LANES) + sum[i][v]);
+        return;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 2

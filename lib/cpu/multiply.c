@@ -127,19 +127,20 @@ static void want_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place 
  * a turn. Panels and blocks share the rows. */
 static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, int64_t first,
     int64_t end, int64_t block, int64_t blocks, rfi_cpu_sliver *sliver) {
-    const int panel = run->prepared->kernel->panel, parts = (int)((t->last - t->first) / panel * blocks),
-              part = (int)((at->column - t->first) / panel * blocks + block);
+    /* This is asked some ten times a microsecond: 32 bits are divided sooner than 64. */
+    const uint32_t parts = (uint32_t)(at->panels * blocks), part = (uint32_t)(at->panel * blocks + block);
     const int64_t ahead = at->of_next ? run->blocking.rows : 0, /* rows */
-        last = at->of_next ? least(end, run->rows - t->row - ahead) : end, rows = most(0, last - first),
-                  row = first + rows * part / parts;
-    sliver->ahead_lines = at->wanted ? (int)(first + rows * (part + 1) / parts - row) : 0;
+        last = at->of_next ? least(end, run->rows - t->row - ahead) : end;
+    const uint32_t rows = (uint32_t)most(0, last - first), before = rows * part / parts;
+    const int64_t row = first + before;
+    sliver->ahead_lines = at->wanted ? (int)(rows * (part + 1) / parts - before) : 0;
     if (!sliver->ahead_lines) return;
     sliver->ahead_is_x = 1;
     /* A chunk's first line, where rows begin anywhere, was the last one of the chunk before. */
     sliver->ahead = at->of_next ? rfi_cpu_x(run, t->row + ahead + row, t->item)
                                 : rfi_cpu_x_of_tile(run, t, row, at->k + RFI_CPU_DEPTH) + RFI_CPU_ALIGN - 1;
     sliver->ahead_apart = run->call->ldx * (int64_t)t->item;
-    sliver->ahead_step = at->wanted * (int64_t)t->item / most(1, sliver->depth / RFI_CPU_STEP);
+    sliver->ahead_step = (uint32_t)at->wanted * (uint32_t)t->item / (uint32_t)most(1, sliver->depth / RFI_CPU_STEP);
 }
 
 /* What sliver `s` of `slivers` asks for while a panel's chunk is multiplied: its part of the next one, in every turn a
@@ -172,6 +173,7 @@ static void end_chunk(rfi_cpu_sliver *sliver, const void *before, const void *bi
     sliver->bias = bias;
     sliver->out = out;
     sliver->ld_out = ld;
+    sliver->inner = 0;
 }
 
 /* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
@@ -204,10 +206,11 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             .bias = alone ? bias : (const char *)zeros,
             .out = alone ? c : (char *)of_chunk,
             .ld_out = alone ? c_ld : kernel->panel,
+            .inner = !alone,
             .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
         };
-        ask_for_w(run, at, next, s, slivers, &sliver);
         if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
+        else ask_for_w(run, at, next, s, slivers, &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
@@ -326,11 +329,12 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
             .from_zero = k % RFI_CPU_STRETCH == 0,
             .depth = least(RFI_CPU_DEPTH, in_features - k),
             .came_ahead = came_ahead,
-            .asks = asks};
+            .asks = asks,
+            .panels = (end - begin) / panel};
         want_x(run, t, &at);
         came_ahead = asks && at.wanted && !at.of_next;
         rfi_cpu_pack_x(run, t, &at);
-        for (at.column = begin; at.column < end; at.column += panel) {
+        for (at.column = begin; at.column < end; at.column += panel, at.panel++) {
             rfi_cpu_place next = {.k = k, .depth = at.depth, .column = at.column + panel};
             if (next.column >= end)
                 next = (rfi_cpu_place){.k = k + RFI_CPU_DEPTH,

@@ -45,10 +45,12 @@ static inline __attribute__((always_inline)) void NAME(multiply)(
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++) sum[i][v] = BROADCAST(0);
     /* A whole chunk of W has passed through the cache since these were touched. */
+    if (!s->inner) {
 #pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
+        for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) __builtin_prefetch(out + i * ld_out + v * LANES, 1, 3);
+            for (int v = 0; v < VECTORS; v++) __builtin_prefetch(out + i * ld_out + v * LANES, 1, 3);
+    }
     int64_t k = 0;
     for (; k + RFI_CPU_STEP <= depth; k += RFI_CPU_STEP) {
 #pragma GCC unroll 4
@@ -58,6 +60,13 @@ static inline __attribute__((always_inline)) void NAME(multiply)(
         w += RFI_CPU_STEP * VECTORS * LANES;
     }
     for (; k < depth; k++, w += VECTORS * LANES) NAME(add_product)(sum, x, k, w, rows, vectors);
+    if (s->inner) {
+#pragma GCC unroll 16
+        for (int i = 0; i < rows; i++, in += ld_in)
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) STORE(out + (i * VECTORS + v) * LANES, LOAD(in + v * LANES) + sum[i][v]);
+        return;
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
 #pragma GCC unroll 4

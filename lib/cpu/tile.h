@@ -23,16 +23,17 @@ typedef struct rfi_cpu_tile {
 /* Where the multiplication of a tile stands: a chunk of inputs, and in it one panel after the other. */
 typedef struct rfi_cpu_place {
     int64_t k, depth;
-    int64_t column; /* first of the panel */
-    char *sums;     /* the tile's c or stretch: where this chunk is added to the others of its stretch, */
-    int from_zero;  /* which it begins */
-    int least;      /* of x in pairs: rfi_cpu_pairs_exact; 0 if it is not there */
-    int widened;    /* x is there in the compute type */
-    int64_t apart;  /* rows of x in terms that this panel is multiplied with in float instead */
-    int came_ahead; /* x was asked for while the chunk before was multiplied */
-    int asks;       /* while this one is, x is asked for: */
-    int64_t wanted; /* so many inputs */
-    int of_next;    /* of this tile's next chunk, or of the next tile's first */
+    int64_t column;        /* first of the panel */
+    int64_t panel, panels; /* it is this one of so many of the tile */
+    char *sums;            /* the tile's c or stretch: where this chunk is added to the others of its stretch, */
+    int from_zero;         /* which it begins */
+    int least;             /* of x in pairs: rfi_cpu_pairs_exact; 0 if it is not there */
+    int widened;           /* x is there in the compute type */
+    int64_t apart;         /* rows of x in terms that this panel is multiplied with in float instead */
+    int came_ahead;        /* x was asked for while the chunk before was multiplied */
+    int asks;              /* while this one is, x is asked for: */
+    int64_t wanted;        /* so many inputs */
+    int of_next;           /* of this tile's next chunk, or of the next tile's first */
 } rfi_cpu_place;
 
 static inline const char *rfi_cpu_x_of_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t, int64_t i, int64_t k) {
