@@ -8,14 +8,15 @@
 #include "error.h"
 #include "guard.h"
 
-extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_terms, rfi_backend_cpu_amx_bf16,
-    rfi_backend_cpu_avx512_bf16, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2, rfi_backend_cpu_generic,
-    rfi_backend_cpu_avx512_tiles, rfi_backend_cpu_avx512_terms, rfi_backend_reference;
+extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_terms, rfi_backend_cpu_amx_fp16,
+    rfi_backend_cpu_amx_bf16, rfi_backend_cpu_avx512_bf16, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2,
+    rfi_backend_cpu_generic, rfi_backend_cpu_avx512_tiles, rfi_backend_cpu_avx512_terms, rfi_backend_reference;
 
 /* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. */
 const rfi_backend *const rfi_backends[] = {
     &rfi_backend_cuda,
     &rfi_backend_cpu_amx_terms,
+    &rfi_backend_cpu_amx_fp16,
     &rfi_backend_cpu_amx_bf16,
     &rfi_backend_cpu_avx512_bf16,
     &rfi_backend_cpu_avx512,

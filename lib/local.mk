@@ -55,6 +55,7 @@ noinst_HEADERS += \
 	lib/collapse.h \
 	lib/constant.h \
 	lib/cpu/amx.h \
+	lib/cpu/amx_pairs_typed.h \
 	lib/cpu/blocking.h \
 	lib/cpu/dot_typed.h \
 	lib/cpu/estimate.h \
@@ -66,12 +67,15 @@ noinst_HEADERS += \
 	lib/cpu/kernel.h \
 	lib/cpu/kernel_typed.h \
 	lib/cpu/multiply_typed.h \
+	lib/cpu/pair_halves.h \
+	lib/cpu/pairs_typed.h \
 	lib/cpu/pool.h \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
 	lib/cpu/rows_typed.h \
 	lib/cpu/tile.h \
 	lib/cpu/tile_steps.h \
+	lib/cpu/tiles_typed.h \
 	lib/dtype.h \
 	lib/error.h \
 	lib/explain.h \
@@ -158,7 +162,8 @@ if BUILD_AVX512_BF16
 noinst_LTLIBRARIES += lib/cpu/libavx512_bf16.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx512_bf16.la
 endif
-lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_terms.c lib/cpu/kernel_tiles.c
+lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_f16_pairs.c lib/cpu/kernel_f16_tiles.c \
+	lib/cpu/kernel_terms.c lib/cpu/kernel_tiles.c
 $(lib_cpu_libavx512_bf16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
 
 if BUILD_AMX
@@ -167,6 +172,13 @@ lib_librowfold_la_LIBADD += lib/cpu/libamx.la
 endif
 lib_cpu_libamx_la_SOURCES = lib/cpu/kernel_amx_bf16.c lib/cpu/kernel_amx_terms.c
 $(lib_cpu_libamx_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AMX_CFLAGS)
+
+if BUILD_AMX_FP16
+noinst_LTLIBRARIES += lib/cpu/libamx_fp16.la
+lib_librowfold_la_LIBADD += lib/cpu/libamx_fp16.la
+endif
+lib_cpu_libamx_fp16_la_SOURCES = lib/cpu/kernel_amx_fp16.c
+$(lib_cpu_libamx_fp16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AMX_FP16_CFLAGS)
 
 # Behind the convenience libraries, which use these.
 lib_librowfold_la_LIBADD += cuda/libcuda.la $(CUDA_LIBS) $(JANSSON_LIBS) $(PTHREAD_LIBS)

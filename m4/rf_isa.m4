@@ -4,8 +4,8 @@
 # at run time. Sets for each a conditional, BUILD_AVX2 and so on, a macro in config.h, RFI_BUILD_AVX2 and so on, and
 #   KERNEL_CFLAGS   for all of them: -O3 unless the user's CFLAGS ask for less than -O2, and neither errno nor traps, which would keep
 #                   loops scalar. Never -ffast-math: NaN, infinities and subnormals have a meaning here.
-#   AVX2_CFLAGS AVX512_CFLAGS AVX512_BF16_CFLAGS AMX_CFLAGS
-# --disable-avx2, --disable-avx512, --disable-avx512-bf16 and --disable-amx leave one out.
+#   AVX2_CFLAGS AVX512_CFLAGS AVX512_BF16_CFLAGS AMX_CFLAGS AMX_FP16_CFLAGS
+# --disable-avx2, --disable-avx512, --disable-avx512-bf16, --disable-amx and --disable-amx-fp16 leave one out.
 AC_DEFUN([RF_ISA],
 [AS_CASE([" $CFLAGS "], [*" -O0 "*|*" -O1 "*|*" -Og "*], [rf_optimize=], [rf_optimize=-O3])
 KERNEL_CFLAGS=
@@ -24,7 +24,8 @@ _RF_ISA([avx512-bf16], [AVX512_BF16], [$AVX512_CFLAGS -mavx512bf16],
   [[__m512i i = _mm512_setzero_si512(); __m512 v = _mm512_setzero_ps();
     v = _mm512_dpbf16_ps(v, (__m512bh)i, (__m512bh)i); (void)v;]], [avx512])
 _RF_ISA([amx], [AMX], [$AVX512_BF16_CFLAGS -mamx-tile -mamx-bf16],
-  [[static const char config@<:@64@:>@ = {1}; _tile_loadconfig(config); _tile_dpbf16ps(0, 1, 2); _tile_release();]], [avx512_bf16])])
+  [[static const char config@<:@64@:>@ = {1}; _tile_loadconfig(config); _tile_dpbf16ps(0, 1, 2); _tile_release();]], [avx512_bf16])
+_RF_ISA([amx-fp16], [AMX_FP16], [$AMX_CFLAGS], [[__asm__ volatile("tdpfp16ps %tmm2, %tmm1, %tmm0");]], [amx])])
 
 # _RF_ISA(name, NAME, FLAGS, BODY, [NEEDS]): NEEDS is the one whose kernels these are a part of.
 AC_DEFUN([_RF_ISA],

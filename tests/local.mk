@@ -31,15 +31,17 @@ internal_programs = \
 	tests/c/test_plan \
 	tests/c/test_pool \
 	tests/c/test_vmath
-# With the kernel for AMX, whose tiles are plain C there.
+# With the kernels for AMX, whose tiles are plain C there.
 if BUILD_AVX512_BF16
-internal_programs += tests/c/test_terms
+internal_programs += tests/c/test_terms tests/c/test_tiles
 check_LTLIBRARIES += tests/c/libtiles.la
 endif
-tests_c_libtiles_la_SOURCES = tests/c/emulated_tiles.c
+tests_c_libtiles_la_SOURCES = tests/c/emulated_amx_bf16.c tests/c/emulated_amx_fp16.c tests/c/emulated_amx_terms.c \
+	tests/c/emulated_tiles.c
 $(tests_c_libtiles_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
-EXTRA_DIST += tests/c/test_terms.c
+EXTRA_DIST += tests/c/test_terms.c tests/c/test_tiles.c
 tests_c_test_terms_LDADD = tests/c/libtiles.la lib/cpu/libavx512_bf16.la -lm
+tests_c_test_tiles_LDADD = $(tests_c_test_terms_LDADD)
 # Of the library's own objects, whose calls to the CUDA runtime the linker leads through the program.
 if HAVE_CUDA
 internal_programs += tests/c/test_cuda_faults

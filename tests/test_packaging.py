@@ -349,9 +349,10 @@ AVX512 = "fma f16c avx2 avx512f avx512dq avx512bw avx512vl"
 @pytest.mark.parametrize(
     ("cpuinfo", "flags"),
     [
-        (f"flags\t\t: fpu {AVX512} avx512_bf16 amx_bf16 amx_tile", ["avx2"]),
-        (f"flags\t\t: fpu {AVX512} avx512_bf16", ["avx2", "amx"]),
-        (f"flags\t\t: fpu {AVX512}", ["avx2", "avx512-bf16", "amx"]),
+        (f"flags\t\t: fpu {AVX512} avx512_bf16 amx_bf16 amx_tile amx_fp16", ["avx2"]),
+        (f"flags\t\t: fpu {AVX512} avx512_bf16 amx_bf16 amx_tile", ["avx2", "amx-fp16"]),
+        (f"flags\t\t: fpu {AVX512} avx512_bf16", ["avx2", "amx", "amx-fp16"]),
+        (f"flags\t\t: fpu {AVX512}", ["avx2", "avx512-bf16", "amx", "amx-fp16"]),
         ("flags\t\t: fpu fma f16c avx2 avx512f", ["avx512"]),
         ("flags\t\t: fpu sse2", ["avx512", "avx2"]),
         ("Features\t: fp asimd", []),  # another architecture, and configure knows that it has none of them

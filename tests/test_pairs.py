@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Products of bfloat16 that are added in pairs or in tiles, subnormals taken for zero: no result may show it."""
+"""Products of 16 bits that are added in pairs or in tiles, subnormals taken for zero: no result may show it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ pytestmark = pytest.mark.cpu_only
 Array = np.ndarray
 PAIRS, VALUES = "cpu-avx512-bf16", "cpu-avx512"
 TILES, STEPS = "cpu-amx-bf16", "cpu-avx512-tiles"
+F16_TILES = "cpu-amx-fp16"
 AVAILABLE = {b.name for b in rowfold.backends() if b.available}
+KINDS = [(TILES, "bfloat16"), (STEPS, "bfloat16"), (F16_TILES, "float16"), (STEPS, "float16")]
 SHAPES = [(1, 1, 49), (3, 2, 64), (15, 513, 257), (60, 1101, 300), (113, 40, 50)]
 
 
-def case_of(chain: str, x: Array, w: Array, b: Array | None = None, x_dtype: str = "bfloat16") -> Case:
-    return Case(chain, store(x, x_dtype), store(w, "bfloat16"), b, {}, "bfloat16", x_dtype)
+def case_of(
+    chain: str, x: Array, w: Array, b: Array | None = None, x_dtype: str = "bfloat16", dtype: str = "bfloat16"
+) -> Case:
+    return Case(chain, store(x, x_dtype), store(w, dtype), b, {}, dtype, x_dtype)
 
 
 def scaled(rng: np.random.Generator, shape: tuple[int, int], exponent: int) -> Array:
@@ -88,6 +92,20 @@ def test_rows_do_not_notice_a_neighbour_with_subnormals(backend: str) -> None:
     np.testing.assert_array_equal(np.delete(logits[0], 100, axis=1).view(np.uint32), logits[1].view(np.uint32))
 
 
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("x_dtype", ["float16", "float32"])
+def test_subnormal_float16_counts(backend: str, x_dtype: str) -> None:
+    """The smallest in x or W, in each half of a pair, in the last pair of an odd K; and its square."""
+    n, k, least = 66, 515, 2.0**-24
+    for at, (of_x, of_w) in itertools.product((0, 1, 511, 514), ((least, -3.0), (-3.0, least), (least, least))):
+        x, w = np.zeros((17, k)), np.zeros((n, k))
+        x[5, at], w[7, at] = of_x, of_w
+        y = case_of("linear", x, w, x_dtype=x_dtype, dtype="float16").run(backend)
+        want = np.zeros((17, n), np.float32)
+        want[5, 7] = of_x * of_w
+        np.testing.assert_array_equal(y, want)
+
+
 def both(case: Case, names: tuple[str, str]) -> list[Array]:
     return [np.nan_to_num(case.run(name), nan=12345.0).view(np.uint32) for name in names]
 
@@ -133,11 +151,37 @@ def test_pairs_have_the_bits_of_values(shape: tuple[int, int, int], x_dtype: str
             np.testing.assert_array_equal(pairs, values)
 
 
+@pytest.mark.parametrize(
+    ("names", "x_dtype"),
+    [((F16_TILES, STEPS), "float16"), ((STEPS, VALUES), "float32"), ((STEPS, VALUES), "bfloat16")],
+    ids=lambda v: v if isinstance(v, str) else "-".join(v),
+)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_float16_has_the_bits_of_values(shape: tuple[int, int, int], x_dtype: str, names: tuple[str, str]) -> None:
+    """AMX-FP16 against its order in multiply-adds, which x of another type does not take: subnormals, infinities."""
+    if not AVAILABLE.issuperset(names):
+        pytest.skip(f"not both {names[0]} and {names[1]} here")
+    rng = np.random.default_rng([*shape, 16])
+    batch, k, n = shape
+    x, w = rng.standard_normal((batch, k)), rng.standard_normal((n, k))
+    b = 10 * rng.standard_normal(n).astype(np.float32)
+    for of_x, of_w in (
+        (x, w),
+        (x * 2.0**-14, w),  # subnormal ones among them
+        (x, w * 2.0**-20),
+        (spoil(rng, x, [np.inf, -np.inf, 0.0]), spoil(rng, w, [0.0, np.inf])),
+        (spoil(rng, x, [np.nan]), spoil(rng, w, [65504.0, -0.0])),
+    ):
+        for chain in ("linear", "linear | max"):
+            tiles, values = both(case_of(chain, of_x, of_w, b, x_dtype, "float16"), names)
+            np.testing.assert_array_equal(tiles, values)
+
+
 def added_by_steps(x: Array, w: Array) -> Array:
     """Logits as tiles add them: steps of 32 inputs, of which the even and the odd are a sum each, and chunks of 512.
 
-    Products have 16 bits. Where exponents differ little, a sum of one and a float has no more than float64 holds, so it
-    is rounded once.
+    Products have 16 bits, of float16 22. Where exponents differ little, a sum of one and a float has no more than
+    float64 holds, so it is rounded once.
     """
     total = np.zeros((len(x), len(w)), np.float32)
     for chunk in range(0, x.shape[1], 512):
@@ -151,23 +195,23 @@ def added_by_steps(x: Array, w: Array) -> Array:
     return total
 
 
-@pytest.mark.parametrize("name", [TILES, STEPS])
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
 @pytest.mark.parametrize("shape", [(1, 32, 49), (33, 31, 50), (17, 33, 64), (40, 543, 300), (130, 1100, 70)], ids=str)
-def test_tiles_add_in_their_order(shape: tuple[int, int, int], name: str) -> None:
+def test_tiles_add_in_their_order(shape: tuple[int, int, int], name: str, dtype: str) -> None:
     if name not in AVAILABLE:
         pytest.skip(f"no {name} here")
     rng = np.random.default_rng(list(shape))
     batch, k, n = shape
-    x, w = (widen(store(rng.uniform(0.125, 2, size), "bfloat16"), "bfloat16") for size in ((batch, k), (n, k)))
+    x, w = (widen(store(rng.uniform(0.125, 2, size), dtype), dtype) for size in ((batch, k), (n, k)))
     x *= rng.choice([-1.0, 1.0], x.shape)
-    y = case_of("linear", x, w).run(name)
+    y = case_of("linear", x, w, x_dtype=dtype, dtype=dtype).run(name)
     np.testing.assert_array_equal(y.view(np.uint32), added_by_steps(x, w).view(np.uint32))
 
 
-@pytest.mark.parametrize("name", [TILES, STEPS])
-def test_tiles_err_less_than_float32(name: str) -> None:
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
+def test_tiles_err_less_than_float32(name: str, dtype: str) -> None:
     """Of all positive products, whose sums grow the most, and of mixed ones: the error of logits against float64,
-    beside that of multiply-adds of the same values as float32. Of bfloat16 these add shorter blocks.
+    beside that of multiply-adds of the same values as float32. Of 16 bits these add shorter blocks.
 
     Of thousands of mixed inputs most of it is made where the sums of chunks are added, in the same order by both: there
     it is no larger, but for the 1% that the root mean square of 16384 errors scatters by.
@@ -176,26 +220,36 @@ def test_tiles_err_less_than_float32(name: str) -> None:
         pytest.skip(f"not both {name} and {VALUES} here")
     rng = np.random.default_rng(5)
     for k, low in itertools.product((64, 512, 1000, 8192), (0.0, -1.0)):
-        x, w = (widen(store(rng.uniform(low, 1, size), "bfloat16"), "bfloat16") for size in ((64, k), (256, k)))
-        both = (case_of("linear", x, w), name), (Case("linear", store(x, "float32"), store(w, "float32")), VALUES)
+        x, w = (widen(store(rng.uniform(low, 1, size), dtype), dtype) for size in ((64, k), (256, k)))
+        both = (
+            (case_of("linear", x, w, x_dtype=dtype, dtype=dtype), name),
+            (Case("linear", store(x, "float32"), store(w, "float32")), VALUES),
+        )
         errors = [case.run(backend).astype(np.float64) - x @ w.T for case, backend in both]
         tiles, values = (np.sqrt(np.mean(error**2)) for error in errors)
         assert tiles <= values * (1.01 if (k, low) == (8192, -1.0) else 1), (k, low, tiles, values)
 
 
 @pytest.mark.parametrize(
-    ("name", "by", "rows"),
-    [(PAIRS, "AVX512-BF16", 14), (TILES, "AMX-BF16", 32), (STEPS, "multiply-adds in the order of tiles", 32)],
+    ("name", "pairs", "by", "rows"),
+    [
+        (PAIRS, "bfloat16", "AVX512-BF16", 14),
+        (TILES, "bfloat16", "AMX-BF16", 32),
+        (F16_TILES, "bfloat16", "AMX-BF16", 32),
+        (F16_TILES, "float16", "AMX-FP16", 32),
+        (STEPS, "bfloat16", "multiply-adds in the order of tiles", 32),
+        (STEPS, "float16", "multiply-adds in the order of tiles", 32),
+    ],
 )
-def test_explain_says_where_products_come_in_pairs(name: str, by: str, rows: int) -> None:
+def test_explain_says_where_products_come_in_pairs(name: str, pairs: str, by: str, rows: int) -> None:
     if name not in AVAILABLE:
         pytest.skip(f"no {name} here")
     for dtype, x_dtype, chain in itertools.product(
-        ("bfloat16", "float32"), ("bfloat16", "float32"), ("linear(30, 70)", "linear(300, 4)")
+        (pairs, "float32"), (pairs, "float32"), ("linear(30, 70)", "linear(300, 4)")
     ):
         with rowfold.Model(chain, dtype=dtype, x_dtype=x_dtype, backend=name) as model:
             said = f"in pairs by {by}, slivers of {rows} x 32" in model.explain(batch=100)
-        assert said == ((dtype, x_dtype, chain) == ("bfloat16", "bfloat16", "linear(30, 70)"))
+        assert said == ((dtype, x_dtype, chain) == (pairs, pairs, "linear(30, 70)"))
 
 
 def test_tiles_in_multiply_adds_have_to_be_asked_for() -> None:

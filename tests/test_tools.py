@@ -70,7 +70,7 @@ def test_mutants_are_built_of_files_and_by_tests_that_exist() -> None:
     assert len(recipe.library) > 30
     programs = set(re.findall(r"tests/c/test_\w+", (ROOT / "tests" / "local.mk").read_text()))
     assert programs - set(recipe.programs) == {"tests/c/test_cuda_faults", "tests/c/test_nccl"}
-    sources.add("lib/cpu/kernel_amx_terms.c")  # a part of tests/c/emulated_tiles.c
+    sources.add("lib/cpu/kernel_amx_terms.c")  # a part of tests/c/emulated_amx_terms.c
     assert {mutant.file for mutant in mutate.read() if mutant.file.endswith(".c")} <= sources
     assert all((ROOT / "tests" / name).exists() for name in mutate.PYTHON_TESTS)
 

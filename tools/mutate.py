@@ -175,9 +175,10 @@ class Recipe:
             linked = lists.get(f"{name}_LDADD", ["lib/librowfold.la"])
             plan = self.plan if "lib/libplan.la" in linked else []
             self.programs[program] = (objects + plan, "lib/librowfold.la" in linked)
-        tiles = self._objects(lists["tests_c_libtiles_la_SOURCES"], pairs, "tests/c/test_terms-")
-        tiles += self._objects(["tests/c/test_terms.c"], plain, "tests/c/test_terms-")
-        self.programs["tests/c/test_terms"] = (tiles + of_pairs, False)
+        tiles = self._objects(lists["tests_c_libtiles_la_SOURCES"], pairs, "tests/c/libtiles-")
+        for program in ("tests/c/test_terms", "tests/c/test_tiles"):
+            own_objects = self._objects([f"{program}.c"], plain, f"{program}-")
+            self.programs[program] = (own_objects + tiles + of_pairs, False)
 
     def _objects(self, sources: Iterable[str], flags: list[str], prefix: str = "") -> list[str]:
         found = []

@@ -186,7 +186,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     int64_t padded = round_up(spec->plan.out_features, kernel->panel);
     size_t value = rfi_dtype_size(spec->compute_dtype);
     b->units = ceil_div(padded, RFI_CPU_UNIT);
-    const rfi_cpu_pairs *pairs = rfi_cpu_in_pairs(spec, kernel) ? kernel->pairs : NULL;
+    const rfi_cpu_pairs *pairs = rfi_cpu_pairs_of(spec, kernel);
     const rfi_cpu_terms *terms = rfi_cpu_in_terms(spec, kernel) ? kernel->terms : NULL;
     const double bytes = (double)rfi_cpu_weight_item(spec, kernel),
                  rate = pairs ? pairs->rate

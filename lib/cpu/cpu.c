@@ -70,6 +70,7 @@ static int available_avx512_bf16(const char **reason) { return rfi_cpu_has_avx51
 static int available_avx512_tiles(const char **reason) { return rfi_cpu_has_avx512_tiles(reason); }
 static int available_avx512_terms(const char **reason) { return rfi_cpu_has_avx512_tiles(reason); }
 static int available_amx_bf16(const char **reason) { return rfi_cpu_has_amx_bf16(reason); }
+static int available_amx_fp16(const char **reason) { return rfi_cpu_has_amx_fp16(reason); }
 static int available_amx_terms(const char **reason) { return rfi_cpu_has_amx_terms(reason); }
 
 /* A backend that is not built stays in the list to say so; its table is never used. */
@@ -88,6 +89,9 @@ static int available_amx_terms(const char **reason) { return rfi_cpu_has_amx_ter
 #define rfi_cpu_amx_bf16 rfi_cpu_generic
 #define rfi_cpu_amx_terms rfi_cpu_generic
 #endif
+#ifndef RFI_BUILD_AMX_FP16
+#define rfi_cpu_amx_fp16 rfi_cpu_generic
+#endif
 
 /* By name alone: what has the bits of AMX elsewhere; and float32 in terms on AMX, faster from about 64 rows on, and
  * slower with fewer, which wait for W, half as many bytes again (doc/kernels/cpu.md 37). */
@@ -100,10 +104,12 @@ BACKEND(avx512_bf16, "avx512-bf16", rfi_cpu_prefers_avx512_bf16)
 BACKEND(avx512_tiles, "avx512-tiles", never)
 BACKEND(avx512_terms, "avx512-terms", never)
 BACKEND(amx_bf16, "amx-bf16", NULL)
+BACKEND(amx_fp16, "amx-fp16", NULL)
 BACKEND(amx_terms, "amx-terms", never)
 
 const rfi_cpu_isa *rfi_cpu_best_isa(void) {
     const char *reason;
+    if (rfi_cpu_has_amx_fp16(&reason)) return &rfi_cpu_amx_fp16;
     if (rfi_cpu_has_amx_bf16(&reason)) return &rfi_cpu_amx_bf16;
     if (rfi_cpu_has_avx512_bf16(&reason) && rfi_cpu_prefers_avx512_bf16()) return &rfi_cpu_avx512_bf16;
     if (rfi_cpu_has_avx512(&reason)) return &rfi_cpu_avx512;

@@ -14,7 +14,7 @@ static const double BLOCKED_EFFICIENCY = 0.9;
 static double larger(double a, double b) { return a > b ? a : b; }
 static const char *plural(int count) { return count == 1 ? "" : "s"; }
 
-/* How products of bfloat16 stand for those of x of the model's usual type and W. */
+/* How products in pairs and of terms stand for those of x of the model's usual type and W. */
 typedef struct way {
     const char *text, *name; /* "" where none do */
     int max_rows;
@@ -22,9 +22,9 @@ typedef struct way {
 } way;
 
 static way way_of(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
-    const rfi_cpu_pairs *pairs = kernel->pairs;
+    const rfi_cpu_pairs *pairs = rfi_cpu_pairs_of(spec, kernel);
     const rfi_cpu_terms *terms = kernel->terms;
-    if (rfi_cpu_in_pairs(spec, kernel) && spec->x_dtype == RF_BFLOAT16)
+    if (pairs && spec->x_dtype == spec->weight_dtype)
         return (way){", products in pairs by ", pairs->name, pairs->max_rows, pairs->rate};
     if (rfi_cpu_in_terms(spec, kernel))
         return (way){", products of three bfloat16 terms each by ", terms->name, terms->max_rows, terms->rate};

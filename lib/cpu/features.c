@@ -27,6 +27,14 @@ static int has_bf16(void) {
 }
 #endif
 
+#ifdef RFI_BUILD_AMX_FP16
+static int has_amx_fp16(void) {
+    enum { FP16 = 1 << 21 };
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & FP16);
+}
+#endif
+
 #ifdef RFI_BUILD_AMX
 static int has_amx_bf16(void) {
     enum { BF16 = 1 << 22, TILE = 1 << 24 };
@@ -115,6 +123,19 @@ int rfi_cpu_has_amx_bf16(const char **reason) {
     return rfi_cpu_tiles_as_documented_amx_bf16();
 #else
     *reason = "this build has no AMX kernels";
+    return 0;
+#endif
+}
+
+int rfi_cpu_has_amx_fp16(const char **reason) {
+#ifdef RFI_BUILD_AMX_FP16
+    if (!rfi_cpu_has_amx_bf16(reason)) return 0;
+    *reason = "this processor lacks AMX-FP16";
+    if (!has_amx_fp16()) return 0;
+    *reason = "this processor's tiles of float16 are not added as Intel's manual says";
+    return rfi_cpu_tiles_as_documented_amx_fp16();
+#else
+    *reason = "this build has no AMX-FP16 kernels";
     return 0;
 #endif
 }

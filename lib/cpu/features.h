@@ -11,6 +11,7 @@ int rfi_cpu_has_avx512_bf16(const char **reason);
 int rfi_cpu_prefers_avx512_bf16(void);
 int rfi_cpu_has_avx512_tiles(const char **reason);
 int rfi_cpu_has_amx_bf16(const char **reason);
+int rfi_cpu_has_amx_fp16(const char **reason);
 int rfi_cpu_has_amx_terms(const char **reason);
 
 /* Cores that the calling thread may use, at least 1: the affinity mask, not the machine, counts. */

@@ -122,13 +122,14 @@ typedef struct rfi_cpu_inner {
                 more than it gains */
 } rfi_cpu_inner;
 
-/* Products of bfloat16 in pairs, for instruction sets that add two of them to a float at once. A pair is 32 bits, the
- * earlier input in the upper half; a chunk of odd depth ends with a zero. A panel has the same shape as one of values,
- * (depth / 2, panel) pairs.
+/* Products of two 16-bit values of one type in pairs, for instruction sets that add two of them to a float at once. A
+ * pair is 32 bits, the earlier input in the upper half; a chunk of odd depth ends with a zero. A panel has the same
+ * shape as one of values, (depth / 2, panel) pairs.
  *
- * Such an instruction takes a subnormal input for zero and flushes a subnormal sum. Where rfi_cpu_pairs_exact says that
- * there can be neither, its bits are those of multiply-adds in the same order (but for the payload of a NaN, where
- * several meet), so which of the two computes what is free, and may depend on what lies beside a row.
+ * Of bfloat16 such an instruction takes a subnormal input for zero and flushes a subnormal sum. Where
+ * rfi_cpu_pairs_exact says that there can be neither, its bits are those of multiply-adds in the same order (but for
+ * the payload of a NaN, where several meet), so which of the two computes what is free, and may depend on what lies
+ * beside a row.
  *
  * VDPBF16PS adds as two multiply-adds do, the upper half first: the order of the table's other kernels, so elsewhere
  * the panel is widened for those. Tiles have an order of their own (kernel_tiles.c), which `multiply_any` has, too. */
@@ -137,6 +138,7 @@ typedef struct rfi_cpu_pairs {
     int max_rows;   /* rows a sliver of pairs may have */
     int rows_step;  /* slivers but the last have whole multiples of so many; x has rows up to one, of any contents */
     int block_rows; /* rows in a task's block */
+    int flushes;    /* it takes subnormal inputs for zero and flushes subnormal sums: rfi_cpu_pairs_exact */
     int whole;      /* a chunk is one block: the order of its sums bounds how long they grow */
     double rate;    /* of its products to that of multiply-adds in float */
     /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart, with zeros up to a multiple of RFI_CPU_TILE_DEPTH inputs. */
@@ -281,7 +283,8 @@ typedef struct rfi_cpu_kernel {
      * to a state in double for each row, `ld_states` words apart. */
     void (*fold_rows)(int reduction, const void *values, int64_t ld, int columns, double count, int rows,
         const int64_t *q, void *out, double *states, int64_t ld_states);
-    const rfi_cpu_pairs *pairs; /* NULL: bfloat16 is multiplied value by value */
+    /* By weight type. NULL: it is multiplied value by value. */
+    const rfi_cpu_pairs *pairs[RFI_CPU_DTYPES];
     const rfi_cpu_terms *terms; /* NULL: so is float32 */
 } rfi_cpu_kernel;
 
@@ -296,13 +299,16 @@ typedef struct rfi_cpu_isa {
 } rfi_cpu_isa;
 
 extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_avx512_bf16, rfi_cpu_avx512_tiles,
-    rfi_cpu_amx_bf16, rfi_cpu_avx512_terms, rfi_cpu_amx_terms;
+    rfi_cpu_amx_bf16, rfi_cpu_amx_fp16, rfi_cpu_avx512_terms, rfi_cpu_amx_terms;
 
 /* Of panels as AVX-512 has them, and what they share. */
 extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16, rfi_cpu_pairs_avx512_tiles, rfi_cpu_pairs_amx_bf16;
+extern const rfi_cpu_pairs rfi_cpu_f16_pairs_avx512_tiles, rfi_cpu_f16_pairs_amx_fp16;
 extern const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[], rfi_cpu_tiles_multiply[];
+extern const rfi_cpu_multiply rfi_cpu_f16_pairs_multiply_float[], rfi_cpu_f16_tiles_multiply[];
 void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
 void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth);
+void rfi_cpu_f16_pairs_widen(float *to, const uint32_t *from, int64_t depth);
 extern const rfi_cpu_terms rfi_cpu_terms_avx512, rfi_cpu_terms_amx;
 extern const rfi_cpu_multiply rfi_cpu_terms_multiply[];
 rfi_cpu_range rfi_cpu_terms_split_row(uint32_t *to, const float *from, int64_t depth);
@@ -312,6 +318,7 @@ void rfi_cpu_terms_join_panel(float *to, const uint32_t *from, int64_t depth);
 /* Does this processor, which has the instruction, round as is said above? That of AMX needs the kernel's permission. */
 int rfi_cpu_pairs_as_documented_avx512_bf16(void);
 int rfi_cpu_tiles_as_documented_amx_bf16(void);
+int rfi_cpu_tiles_as_documented_amx_fp16(void);
 int rfi_cpu_terms_as_documented_amx(void);
 
 #endif

@@ -1,51 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of bfloat16 on AMX-BF16. Pairs of x and W lie as for AVX512-BF16: which half of a pair comes first is the
- * same in both, and makes no difference. */
-#include <string.h>
-
-#include "cpu/amx.h"
-
-enum { X_BYTES = RFI_CPU_PAIRS_LD * 4 };
-
-static inline __attribute__((always_inline)) void step(const uint32_t *x, const uint32_t *w, const int tiles) {
-    _tile_loadd(W_0, w, W_BYTES);
-    _tile_loadd(X_0, x, X_BYTES);
-    _tile_dpbf16ps(SUM_00, X_0, W_0);
-    _tile_loadd(W_1, w + LANES, W_BYTES);
-    _tile_dpbf16ps(SUM_01, X_0, W_1);
-    if (tiles < 2) return;
-    _tile_loadd(X_1, x + RFI_CPU_TILE * RFI_CPU_PAIRS_LD, X_BYTES);
-    _tile_dpbf16ps(SUM_10, X_1, W_0);
-    _tile_dpbf16ps(SUM_11, X_1, W_1);
-}
-
-/* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
-static inline __attribute__((always_inline)) void multiply_tiles(
-    const rfi_cpu_sliver *s, const int rows, const int tiles) {
-    enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
-    const uint32_t *x = s->x, *w = s->w;
-    const char *ahead = s->ahead;
-    int64_t k = 0;
-    write_out();
-    clear_sums();
-    for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
-        step(x, w, tiles);
-        for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
-            rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
-        x += RFI_CPU_TILE;
-        w += RFI_CPU_TILE * PANEL;
-    }
-    if (k < s->depth) { /* x has zeros there, but W other inputs, which may be infinite */
-        uint32_t last[RFI_CPU_TILE * PANEL] __attribute__((aligned(RFI_CPU_ALIGN))) = {0};
-        memcpy(last, w, (size_t)((s->depth - k + 1) / 2) * W_BYTES);
-        write_out();
-        step(x, last, tiles);
-        write_out(); /* nor may `last` be given up before */
-    }
-    store_sums(s, rows, tiles);
-}
-
-RFI_CPU_TILE_TABLE(table);
+/* Products of bfloat16 on AMX-BF16, and what all tiles need around their products. */
+#define TILE_DP(sum, x, w) _tile_dpbf16ps(sum, x, w)
+/* Eight exponents up to that of 1, so that sums of products have more bits than a float. */
+#define SOME_PAIR(bits) (((bits) & 0x83ff83ff) | 0x3c003c00)
+#include "cpu/amx_pairs_typed.h"
 
 /* All tiles whole. As LDTILECFG reads it. */
 void rfi_cpu_amx_begin(void) {
@@ -72,6 +30,7 @@ const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
     .whole = 1,
+    .flushes = 1,
     .rate = 4, /* doc/kernels/cpu.md 19 */
     .multiply = table,
     .multiply_any = rfi_cpu_tiles_multiply,
@@ -82,41 +41,8 @@ const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .end = rfi_cpu_amx_end,
 };
 
-/* Eight exponents up to that of 1, so that sums of products have more bits than a float. */
-static uint32_t some_pair(uint32_t *random) {
-    *random ^= *random << 13;
-    *random ^= *random >> 17;
-    *random ^= *random << 5;
-    return (*random & 0x83ff83ff) | 0x3c003c00;
-}
-
-/* Values of all signs with exponents close to each other, whose sums are rounded at every step, and in some rows and
- * columns infinities, NaN and products that overflow: any other order shows. */
 int rfi_cpu_tiles_as_documented_amx_bf16(void) {
-    enum { ROWS = RFI_CPU_TILE_ROWS, DEPTH = 3 * RFI_CPU_TILE_DEPTH };
+    /* The last is 2^64, whose square overflows. */
     static const uint16_t special[] = {0x7f80, 0xff80, 0x7fc1, 0x7f7f, 0xff7f, 0x0000, 0x8000, 0x5f80};
-    static const float zeros[PANEL];
-    uint32_t x[ROWS * RFI_CPU_PAIRS_LD], random = 1;
-    uint32_t w[DEPTH / 2 * PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
-    float tiles[ROWS * PANEL], plain[ROWS * PANEL];
-    for (int i = 0; i < ROWS * DEPTH / 2; i++) {
-        x[i / (DEPTH / 2) * RFI_CPU_PAIRS_LD + i % (DEPTH / 2)] = some_pair(&random);
-        w[i] = some_pair(&random);
-    }
-    for (uint32_t i = 0; i < sizeof special / sizeof *special; i++) {
-        x[(3 * i + 1) * RFI_CPU_PAIRS_LD + 5 * i] = (uint32_t)special[i] << (i & 1 ? 16 : 0);
-        w[5 * i * PANEL + 4 * i] = (uint32_t)special[(i + 3) % 8] << (i & 1 ? 0 : 16);
-    }
-    rfi_cpu_sliver s = {
-        .depth = DEPTH, .x = x, .w = w, .in = zeros, .bias = zeros, .ld_out = PANEL, .ahead = (const char *)w};
-    s.out = plain;
-    rfi_cpu_tiles_multiply[ROWS - 1](&s);
-    s.out = tiles;
-    rfi_cpu_amx_begin();
-    table[ROWS - 1](&s);
-    rfi_cpu_amx_end();
-    for (int i = 0; i < ROWS * PANEL; i++)
-        if (memcmp(&tiles[i], &plain[i], sizeof tiles[i]) && !(__builtin_isnan(tiles[i]) && __builtin_isnan(plain[i])))
-            return 0;
-    return 1;
+    return tiles_as_documented(special, rfi_cpu_tiles_multiply);
 }

@@ -38,11 +38,14 @@ typedef __m512d vd;
 #include "cpu/kernel_typed.h"
 
 #ifdef RFI_BUILD_AVX512_BF16
-RFI_CPU_TABLE(rfi_cpu_avx512_bf16, ISA_NAME, &rfi_cpu_pairs_avx512_bf16, NULL);
-RFI_CPU_TABLE(rfi_cpu_avx512_tiles, ISA_NAME, &rfi_cpu_pairs_avx512_tiles, NULL);
-RFI_CPU_TABLE(rfi_cpu_avx512_terms, ISA_NAME, &rfi_cpu_pairs_avx512_tiles, &rfi_cpu_terms_avx512);
+RFI_CPU_TABLE(rfi_cpu_avx512_bf16, ISA_NAME, &rfi_cpu_pairs_avx512_bf16, NULL, NULL);
+RFI_CPU_TABLE(rfi_cpu_avx512_tiles, ISA_NAME, &rfi_cpu_pairs_avx512_tiles, &rfi_cpu_f16_pairs_avx512_tiles, NULL);
+RFI_CPU_TABLE(rfi_cpu_avx512_terms, ISA_NAME, &rfi_cpu_pairs_avx512_tiles, NULL, &rfi_cpu_terms_avx512);
 #endif
 #ifdef RFI_BUILD_AMX
-RFI_CPU_TABLE(rfi_cpu_amx_bf16, ISA_NAME, &rfi_cpu_pairs_amx_bf16, NULL);
-RFI_CPU_TABLE(rfi_cpu_amx_terms, ISA_NAME, &rfi_cpu_pairs_amx_bf16, &rfi_cpu_terms_amx);
+RFI_CPU_TABLE(rfi_cpu_amx_bf16, ISA_NAME, &rfi_cpu_pairs_amx_bf16, NULL, NULL);
+RFI_CPU_TABLE(rfi_cpu_amx_terms, ISA_NAME, &rfi_cpu_pairs_amx_bf16, NULL, &rfi_cpu_terms_amx);
+#endif
+#ifdef RFI_BUILD_AMX_FP16
+RFI_CPU_TABLE(rfi_cpu_amx_fp16, ISA_NAME, &rfi_cpu_pairs_amx_bf16, &rfi_cpu_f16_pairs_amx_fp16, NULL);
 #endif

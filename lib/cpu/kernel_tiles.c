@@ -1,26 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The order in which tiles add products of bfloat16, by multiply-adds (tile_steps.h). A step takes RFI_CPU_TILE_DEPTH
- * inputs, and the sum of steps begins with zero in every chunk. A chunk of 512 inputs has 16 steps, so no product
- * passes through more than 33 roundings and most of them are of small sums.
- *
- * Nothing is flushed here, so this is right for all values, and has the tiles' bits where they flush nothing. */
-#include "cpu/tile_steps.h"
+/* What tiles of bfloat16 add, by multiply-adds. */
+#include "cpu/tiles_typed.h"
 
-/* `rows` <= ROWS of the sliver, from `first` on. */
-static inline __attribute__((always_inline)) void multiply_rows(
-    const rfi_cpu_sliver *s, const int64_t first, const int rows) {
-    const uint32_t *x = (const uint32_t *)s->x + first * RFI_CPU_PAIRS_LD, *w = s->w;
-    vf sum[ROWS][VECTORS];
-    clear(sum, rows);
-    for (int64_t k = 0; k < s->depth; k += RFI_CPU_TILE_DEPTH, x += RFI_CPU_TILE, w += RFI_CPU_TILE * PANEL)
-        add_step(sum, x, RFI_CPU_PAIRS_LD, w, pairs_of_step(s, k), rows);
-    store_sums(s, sum, first, rows);
-}
-
-MULTIPLY_ALL_ROWS
-
-RFI_CPU_EACH_TILE_ROWS(RFI_CPU_ONE_TILE_ROWS)
-const rfi_cpu_multiply rfi_cpu_tiles_multiply[] = {RFI_CPU_EACH_TILE_ROWS(RFI_CPU_NAME_TILE_ROWS)};
+const rfi_cpu_multiply rfi_cpu_tiles_multiply[] = TILES_TABLE;
 
 const rfi_cpu_pairs rfi_cpu_pairs_avx512_tiles = {
     .name = "multiply-adds in the order of tiles",
@@ -28,6 +10,7 @@ const rfi_cpu_pairs rfi_cpu_pairs_avx512_tiles = {
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
     .whole = 1,
+    .flushes = 1,
     .rate = 0.7,
     .multiply = rfi_cpu_tiles_multiply,
     .multiply_any = rfi_cpu_tiles_multiply,

@@ -243,7 +243,7 @@ static uint64_t read_memory(const void *data, size_t bytes) {
 #endif
 
 /* The table of this instruction set, or of this and one that adds products in pairs or terms. */
-#define RFI_CPU_TABLE(symbol, label, f32_pairs, f32_terms)            \
+#define RFI_CPU_TABLE(symbol, label, bf16_pairs, f16_pairs, in_terms) \
     const rfi_cpu_isa symbol = {                                      \
         .name = label,                                                \
         .f32 =                                                        \
@@ -276,8 +276,12 @@ static uint64_t read_memory(const void *data, size_t bytes) {
                 .sums_by_row = sums_by_row_f32,                       \
                 .turn = turn_f32,                                     \
                 .fold_rows = fold_rows_f32,                           \
-                .pairs = f32_pairs,                                   \
-                .terms = f32_terms,                                   \
+                .pairs =                                              \
+                    {                                                 \
+                        [RF_FLOAT16] = f16_pairs,                     \
+                        [RF_BFLOAT16] = bf16_pairs,                   \
+                    },                                                \
+                .terms = in_terms,                                    \
             },                                                        \
         .f64 =                                                        \
             {                                                         \
@@ -304,4 +308,4 @@ static uint64_t read_memory(const void *data, size_t bytes) {
         .read = read_memory,                                          \
     }
 
-RFI_CPU_TABLE(RFI_CPU_ISA(rfi_cpu), ISA_NAME, NULL, NULL);
+RFI_CPU_TABLE(RFI_CPU_ISA(rfi_cpu), ISA_NAME, NULL, NULL, NULL);

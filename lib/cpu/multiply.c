@@ -76,9 +76,10 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
         }
         f.w = (const char *)values_of_panel(run, t, at);
     }
-    const int exact =
-        p->pairs && at->depth && rfi_cpu_pairs_exact(at->least, p->least[rfi_cpu_panel_chunk(p, at->column, at->k)]);
-    if (exact || (p->pairs && at->depth && rfi_cpu_x_in_pairs(run) && p->pairs->multiply_any)) {
+    const int in_pairs = at->depth && rfi_cpu_x_in_pairs(run),
+              exact = in_pairs &&
+        (!p->pairs->flushes || rfi_cpu_pairs_exact(at->least, p->least[rfi_cpu_panel_chunk(p, at->column, at->k)]));
+    if (exact || (in_pairs && p->pairs->multiply_any)) {
         f.multiply = exact ? p->pairs->multiply : p->pairs->multiply_any;
         f.x = (const char *)t->pairs;
         f.x_row = RFI_CPU_PAIRS_LD * sizeof(uint32_t);

@@ -208,8 +208,8 @@ rf_status rfi_cpu_update(
 rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, const rfi_weight_view *weights,
     void **prepared, size_t *bytes) {
     const rfi_plan *plan = &spec->plan;
-    const int narrow = rfi_cpu_is_narrow(spec, kernel), pairs = rfi_cpu_in_pairs(spec, kernel),
-              terms = rfi_cpu_in_terms(spec, kernel);
+    const rfi_cpu_pairs *pairs = rfi_cpu_pairs_of(spec, kernel);
+    const int narrow = rfi_cpu_is_narrow(spec, kernel), terms = rfi_cpu_in_terms(spec, kernel);
     int64_t n = plan->out_features, k = plan->in_features, padded, weight_bytes, column_bytes;
     size_t value = rfi_dtype_size(spec->compute_dtype), item = rfi_cpu_weight_item(spec, kernel);
     if (n > INT64_MAX - RFI_CPU_UNIT || k > INT64_MAX - RFI_CPU_DEPTH || (padded = round_up(n, kernel->panel)) < n ||
@@ -244,7 +244,7 @@ rf_status rfi_cpu_prepare(const rfi_cpu_kernel *kernel, const rfi_spec *spec, co
         }
     }
     p->kernel = kernel;
-    p->pairs = pairs ? kernel->pairs : NULL;
+    p->pairs = pairs;
     p->terms = terms ? kernel->terms : NULL;
     p->item = item;
     p->padded = padded;

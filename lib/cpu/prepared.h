@@ -27,15 +27,16 @@ typedef struct rfi_cpu_prepared {
 
 static inline int rfi_cpu_is_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
     const rfi_plan *plan = &spec->plan;
-    const int in_pairs = kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && spec->x_dtype == RF_BFLOAT16,
+    const int in_pairs = kernel->pairs[spec->weight_dtype] && spec->x_dtype == spec->weight_dtype,
               is_long = plan->in_features >= RFI_CPU_LONG;
     int most = plan->branches[0].reduction || is_long ? RFI_CPU_NARROW : RFI_CPU_NARROW_SHORT;
     if (in_pairs) most = is_long ? RFI_CPU_NARROW_PAIRS : RFI_CPU_NARROW_SHORT;
     return plan->out_features > 0 && plan->out_features <= most && !rfi_plan_is_shard(plan);
 }
 
-static inline int rfi_cpu_in_pairs(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
-    return kernel->pairs && spec->weight_dtype == RF_BFLOAT16 && !rfi_cpu_is_narrow(spec, kernel);
+/* In which W is packed, or NULL. */
+static inline const rfi_cpu_pairs *rfi_cpu_pairs_of(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {
+    return rfi_cpu_is_narrow(spec, kernel) ? NULL : kernel->pairs[spec->weight_dtype];
 }
 
 static inline int rfi_cpu_in_terms(const rfi_spec *spec, const rfi_cpu_kernel *kernel) {

@@ -41,7 +41,7 @@ static inline const char *rfi_cpu_x_of_tile(const rfi_cpu_run *run, const rfi_cp
 }
 
 static inline int rfi_cpu_x_in_pairs(const rfi_cpu_run *run) {
-    return run->prepared->pairs && run->call->x_dtype == RF_BFLOAT16;
+    return run->prepared->pairs && run->call->x_dtype == run->spec->weight_dtype;
 }
 
 /* Whether x is multiplied where it lies, and not brought together: the same values in the same order. */

@@ -1,24 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* A step of tiles in multiply-adds: what Intel's manual says of TDPBF16PS, for kernel_tiles.c and kernel_terms.c. The
+/* A step of tiles in multiply-adds: what Intel's manual says of TDPBF16PS and TDPFP16PS, for tiles_typed.h and
+ * kernel_terms.c. The
  * products of the upper halves of RFI_CPU_TILE pairs are one sum from zero on, in their order, those of the lower
  * halves another; the two are added, and that to the sum of the steps before. Nothing is flushed here. */
 #ifndef ROWFOLD_CPU_TILE_STEPS_H
 #define ROWFOLD_CPU_TILE_STEPS_H
 
-#include <immintrin.h>
-
 #include "cpu/kernel.h"
+#include "cpu/pair_halves.h"
 
 enum { LANES = 16, VECTORS = 2, PANEL = RFI_CPU_TILE_PANEL, ROWS = 4 /* at a time: 24 sums */ };
-
-typedef __m512 vf;
-
-/* Both floats of a pair. */
-static inline vf upper(__m512i pairs) {
-    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
-}
-
-static inline vf lower(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
 
 static inline __attribute__((always_inline)) void clear(vf sums[][VECTORS], const int rows) {
 #pragma GCC unroll 4

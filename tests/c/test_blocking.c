@@ -80,7 +80,7 @@ static void balanced(
     double alone = 0, sum = 0;
     rfi_cpu_pairs as_pairs = {0};
     if (kernel->terms) as_pairs.rows_step = kernel->terms->rows_step, as_pairs.rate = kernel->terms->rate;
-    const rfi_cpu_pairs *tiles = kernel->terms ? &as_pairs : kernel->pairs;
+    const rfi_cpu_pairs *tiles = kernel->terms ? &as_pairs : kernel->pairs[weight_dtype];
     for (int threads = 1; threads <= MOST_THREADS; threads++) {
         rfi_spec spec = spec_of(INPUTS, n, RF_OP_SUM, threads);
         rfi_cpu_blocking b;
@@ -146,7 +146,7 @@ int main(void) {
         balanced(&kernel, 8, 64, (rf_dtype)type, 0.15, 0.4); /* 16 chunks */
     }
     const rfi_cpu_pairs tiles = {.rows_step = 16, .block_rows = 128, .rate = 8};
-    const rfi_cpu_kernel with_tiles = {.max_rows = 14, .panel = 32, .pairs = &tiles};
+    const rfi_cpu_kernel with_tiles = {.max_rows = 14, .panel = 32, .pairs = {[RF_BFLOAT16] = &tiles}};
     balanced(&with_tiles, 1024, 8192, RF_BFLOAT16, 0.95, 0.99);
     balanced(&with_tiles, 1024, 1000, RF_BFLOAT16, 0.95, 0.99);
     /* To read W takes as long as to multiply it with 64 rows, so that all threads have to. */

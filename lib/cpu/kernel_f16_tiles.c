@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT */
+/* What tiles of float16 add, by multiply-adds. */
+#define RFI_CPU_F16_PAIRS
+#include "cpu/tiles_typed.h"
+
+const rfi_cpu_multiply rfi_cpu_f16_tiles_multiply[] = TILES_TABLE;
+
+const rfi_cpu_pairs rfi_cpu_f16_pairs_avx512_tiles = {
+    .name = "multiply-adds in the order of tiles",
+    .max_rows = RFI_CPU_TILE_ROWS,
+    .rows_step = RFI_CPU_TILE,
+    .block_rows = RFI_CPU_TILE_BLOCK,
+    .whole = 1,
+    .rate = 0.6,
+    .multiply = rfi_cpu_f16_tiles_multiply,
+    .multiply_float = rfi_cpu_f16_pairs_multiply_float,
+    .pack = rfi_cpu_pairs_pack,
+    .widen = rfi_cpu_f16_pairs_widen,
+};
