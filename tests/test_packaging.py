@@ -317,7 +317,7 @@ def test_every_source_names_its_licence(monkeypatch):
     ("capabilities", "processors", "flags"),
     [
         ("9.0", 16, "--with-cuda-arch=sm_90,sm_90a"),
-        ("9.0", 2, "--with-cuda-arch=sm_90"),  # the others would take ten minutes
+        ("9.0", 2, "--with-cuda-arch=sm_90"),  # the others would take twenty minutes
         ("8.9 8.0", 2, "--with-cuda-arch=sm_80"),
         ("10.0 9.0 9.0", 16, "--with-cuda-arch=compute_80,sm_90,sm_90a"),
         ("7.5", 2, "--with-cuda=no"),
@@ -372,8 +372,8 @@ def test_quickstart_builds_first_for_the_processor_that_is_there(cpuinfo, flags,
     ("cuda", "codes", "sm90a", "said"),
     [
         (False, [], False, "about a minute on 2 processors"),
-        (True, ["sm_80"], False, "about 3 minutes on 2 processors"),
-        (True, ["sm_80", "sm_90", "compute_80"], True, "about 21 minutes on 2 processors"),
+        (True, ["sm_80"], False, "about 4 minutes on 2 processors"),
+        (True, ["sm_80", "sm_90", "compute_80"], True, "about 28 minutes on 2 processors"),
     ],
 )
 def test_quickstart_says_how_long_a_build_takes(cuda, codes, sm90a, said, tmp_path):
