@@ -132,7 +132,7 @@ typedef struct rfi_cpu_inner {
  * beside a row.
  *
  * VDPBF16PS adds as two multiply-adds do, the upper half first: the order of the table's other kernels, so elsewhere
- * the panel is widened for those. Tiles have an order of their own (kernel_tiles.c), which `multiply_any` has, too. */
+ * the panel is widened for those. Tiles have an order of their own (tiles_typed.h), which `multiply_any` has, too. */
 typedef struct rfi_cpu_pairs {
     const char *name;
     int max_rows;   /* rows a sliver of pairs may have */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of float16 on AMX-FP16. Subnormal inputs count, and no sum is subnormal: each is a multiple of 2^-48. */
-/* Assemblers know the instruction before compilers do. */
-#ifndef TILE_DP
+#ifndef TILE_DP /* assemblers know the instruction before compilers do */
 #define TILE_DP_OF(sum, x, w) __asm__ volatile("tdpfp16ps\t%%tmm" #w ", %%tmm" #x ", %%tmm" #sum : :)
 #define TILE_DP(sum, x, w) TILE_DP_OF(sum, x, w)
 #endif

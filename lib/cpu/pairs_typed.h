@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of W in pairs on AVX-512, included once for each type of them. Slivers and panels are AVX-512's: 14 rows of
- * 2 vectors are 28 sums; with 2 vectors of W and one of x, 31 of 32 registers. Needs RFI_CPU_F16_PAIRS             as
- * pair_halves.h says ADD_PAIRS(sum, x, w)          if there is an instruction that adds x in pairs times W to 16
- * floats: pairs_table MULTIPLY_FLOAT, WIDEN         names of what rfi_cpu_pairs calls multiply_float and widen */
+ * 2 vectors are 28 sums; with 2 vectors of W and one of x, 31 of 32 registers. Needs
+ *   RFI_CPU_F16_PAIRS        as pair_halves.h says
+ *   ADD_PAIRS(sum, x, w)     an instruction that adds the products of pairs to 16 floats, if there is one: pairs_table
+ *   MULTIPLY_FLOAT           what rfi_cpu_pairs calls multiply_float
+ *   WIDEN                    and widen */
 #include "cpu/kernel.h"
 #include "cpu/pair_halves.h"
 

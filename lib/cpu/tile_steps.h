@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A step of tiles in multiply-adds: what Intel's manual says of TDPBF16PS and TDPFP16PS, for tiles_typed.h and
- * kernel_terms.c. The
- * products of the upper halves of RFI_CPU_TILE pairs are one sum from zero on, in their order, those of the lower
- * halves another; the two are added, and that to the sum of the steps before. Nothing is flushed here. */
+ * kernel_terms.c. The products of the upper halves of RFI_CPU_TILE pairs are one sum from zero on, in their order,
+ * those of the lower halves another; the two are added, and that to the sum of the steps before. Nothing is flushed
+ * here. */
 #ifndef ROWFOLD_CPU_TILE_STEPS_H
 #define ROWFOLD_CPU_TILE_STEPS_H
 
