@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The order in which tiles add products of pairs, by multiply-adds (tile_steps.h), included once for each type of them
- * (pair_halves.h): TILES_TABLE, by rows - 1. A step takes RFI_CPU_TILE_DEPTH inputs, and the sum of steps begins with zero in
- * every chunk. A chunk of 512 inputs has 16 steps, so no product passes through more than 33 roundings and most of them
- * are of small sums.
+ * (pair_halves.h): TILES_TABLE, by rows - 1. A step takes RFI_CPU_TILE_DEPTH inputs, and the sum of steps begins with
+ * zero in every chunk. A chunk of 512 inputs has 16 steps, so no product passes through more than 33 roundings and most
+ * of them are of small sums.
  *
  * Nothing is flushed here, so this is right for all values, and has the tiles' bits where they flush nothing. */
 #include "cpu/tile_steps.h"
