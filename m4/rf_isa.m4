@@ -2,14 +2,15 @@
 # RF_ISA
 # The CPU kernels are one source compiled per instruction set, each in a convenience library of its own; which of them runs is decided
 # at run time. Sets for each a conditional, BUILD_AVX2 and so on, a macro in config.h, RFI_BUILD_AVX2 and so on, and
-#   KERNEL_CFLAGS   for all of them: -O3 unless the user's CFLAGS ask for less than -O2, and neither errno nor traps, which would keep
-#                   loops scalar. Never -ffast-math: NaN, infinities and subnormals have a meaning here.
+#   KERNEL_CFLAGS   for all of them: -O3 unless the user's CFLAGS ask for less than -O2; loops are not split where a comparison's result changes,
+#                   which is no faster and fills a tenth of the library; neither errno nor traps, which would keep loops scalar.
+#                   Never -ffast-math: NaN, infinities and subnormals have a meaning here.
 #   AVX2_CFLAGS AVX512_CFLAGS AVX512_BF16_CFLAGS AMX_CFLAGS AMX_FP16_CFLAGS
 # --disable-avx2, --disable-avx512, --disable-avx512-bf16, --disable-amx and --disable-amx-fp16 leave one out.
 AC_DEFUN([RF_ISA],
 [AS_CASE([" $CFLAGS "], [*" -O0 "*|*" -O1 "*|*" -Og "*], [rf_optimize=], [rf_optimize=-O3])
 KERNEL_CFLAGS=
-for rf_flag in $rf_optimize -fno-math-errno -fno-trapping-math; do
+for rf_flag in $rf_optimize -fno-split-loops -fno-math-errno -fno-trapping-math; do
   RF_CHECK_CFLAGS([$rf_flag], [], [], [KERNEL_CFLAGS="$KERNEL_CFLAGS $rf_flag"])
 done
 AC_SUBST([KERNEL_CFLAGS])
