@@ -68,7 +68,6 @@ noinst_HEADERS += \
 	lib/cpu/kernel_typed.h \
 	lib/cpu/multiply_typed.h \
 	lib/cpu/pair_halves.h \
-	lib/cpu/pairs_typed.h \
 	lib/cpu/pool.h \
 	lib/cpu/prepared.h \
 	lib/cpu/probe.h \
@@ -162,8 +161,8 @@ if BUILD_AVX512_BF16
 noinst_LTLIBRARIES += lib/cpu/libavx512_bf16.la
 lib_librowfold_la_LIBADD += lib/cpu/libavx512_bf16.la
 endif
-lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_f16_pairs.c lib/cpu/kernel_f16_tiles.c \
-	lib/cpu/kernel_terms.c lib/cpu/kernel_tiles.c
+lib_cpu_libavx512_bf16_la_SOURCES = lib/cpu/kernel_avx512_bf16.c lib/cpu/kernel_f16_tiles.c lib/cpu/kernel_terms.c \
+	lib/cpu/kernel_tiles.c
 $(lib_cpu_libavx512_bf16_la_OBJECTS): override CFLAGS += $(KERNEL_CFLAGS) $(AVX512_BF16_CFLAGS)
 
 if BUILD_AMX

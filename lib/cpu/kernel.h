@@ -145,7 +145,7 @@ typedef struct rfi_cpu_pairs {
     const rfi_cpu_multiply *multiply;
     /* The same whatever the values; NULL where the table's other kernels do. */
     const rfi_cpu_multiply *multiply_any;
-    /* The same of float x, RFI_CPU_X_LD apart. */
+    /* The same of float x, RFI_CPU_X_LD apart. NULL where a panel is widened for it, however few rows there are. */
     const rfi_cpu_multiply *multiply_float;
     /* depth values to pairs. Any of least[RFI_CPU_LEAST] may become as small as the smallest of (bits & 0x7fff) - 1. */
     void (*pack)(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
@@ -305,7 +305,7 @@ extern const rfi_cpu_isa rfi_cpu_generic, rfi_cpu_avx2, rfi_cpu_avx512, rfi_cpu_
 extern const rfi_cpu_pairs rfi_cpu_pairs_avx512_bf16, rfi_cpu_pairs_avx512_tiles, rfi_cpu_pairs_amx_bf16;
 extern const rfi_cpu_pairs rfi_cpu_f16_pairs_avx512_tiles, rfi_cpu_f16_pairs_amx_fp16;
 extern const rfi_cpu_multiply rfi_cpu_pairs_multiply_float[], rfi_cpu_tiles_multiply[];
-extern const rfi_cpu_multiply rfi_cpu_f16_pairs_multiply_float[], rfi_cpu_f16_tiles_multiply[];
+extern const rfi_cpu_multiply rfi_cpu_f16_tiles_multiply[];
 void rfi_cpu_pairs_pack(uint32_t *to, const uint16_t *from, int64_t depth, uint16_t *least);
 void rfi_cpu_pairs_widen(float *to, const uint32_t *from, int64_t depth);
 void rfi_cpu_f16_pairs_widen(float *to, const uint32_t *from, int64_t depth);

@@ -16,7 +16,6 @@ const rfi_cpu_pairs rfi_cpu_f16_pairs_amx_fp16 = {
     .whole = 1,
     .rate = 4, /* as AMX-BF16's: not measured */
     .multiply = table,
-    .multiply_float = rfi_cpu_f16_pairs_multiply_float,
     .pack = rfi_cpu_pairs_pack,
     .widen = rfi_cpu_f16_pairs_widen,
     .begin = rfi_cpu_amx_begin,

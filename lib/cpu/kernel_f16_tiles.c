@@ -5,6 +5,8 @@
 
 const rfi_cpu_multiply rfi_cpu_f16_tiles_multiply[] = TILES_TABLE;
 
+void rfi_cpu_f16_pairs_widen(float *to, const uint32_t *from, int64_t depth) { widen_pairs(to, from, depth); }
+
 const rfi_cpu_pairs rfi_cpu_f16_pairs_avx512_tiles = {
     .name = "multiply-adds in the order of tiles",
     .max_rows = RFI_CPU_TILE_ROWS,
@@ -13,7 +15,6 @@ const rfi_cpu_pairs rfi_cpu_f16_pairs_avx512_tiles = {
     .whole = 1,
     .rate = 0.5,
     .multiply = rfi_cpu_f16_tiles_multiply,
-    .multiply_float = rfi_cpu_f16_pairs_multiply_float,
     .pack = rfi_cpu_pairs_pack,
     .widen = rfi_cpu_f16_pairs_widen,
 };

@@ -6,10 +6,9 @@
 #ifndef ROWFOLD_CPU_TILE_STEPS_H
 #define ROWFOLD_CPU_TILE_STEPS_H
 
-#include "cpu/kernel.h"
 #include "cpu/pair_halves.h"
 
-enum { LANES = 16, VECTORS = 2, PANEL = RFI_CPU_TILE_PANEL, ROWS = 4 /* at a time: 24 sums */ };
+enum { ROWS = 4 }; /* at a time: 24 sums */
 
 static inline __attribute__((always_inline)) void clear(vf sums[][VECTORS], const int rows) {
 #pragma GCC unroll 4
