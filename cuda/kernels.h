@@ -484,6 +484,14 @@ cudaError_t rfi_cuda_finish_sm90(const rfi_cuda_fold *fold, int first, int slots
 cudaError_t rfi_cuda_fold_sm90_searches_128x256(const rfi_cuda_fold *fold, cudaStream_t stream);
 cudaError_t rfi_cuda_fold_sm90_searches_64x128(const rfi_cuda_fold *fold, cudaStream_t stream);
 
+/* Parts of the above, with more rows or with terms, in files of their own: they take long to compile. */
+cudaError_t rfi_cuda_fold_sm90_small_16(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_small_64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_small_16(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_small_64(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_answers_128x256_terms(const rfi_cuda_fold *fold, cudaStream_t stream);
+cudaError_t rfi_cuda_fold_sm90_searches_128x256_terms(const rfi_cuda_fold *fold, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,9 +27,12 @@ cuda_cu = \
 	cuda/common/convert.cu
 cuda_sm90_cu = \
 	cuda/sm90/answers_128x256.cu \
+	cuda/sm90/answers_128x256_terms.cu \
 	cuda/sm90/answers_128x128.cu \
 	cuda/sm90/answers_64x128.cu \
-	cuda/sm90/answers_small.cu \
+	cuda/sm90/answers_small_8.cu \
+	cuda/sm90/answers_small_16.cu \
+	cuda/sm90/answers_small_64.cu \
 	cuda/sm90/answers_turned.cu \
 	cuda/sm90/answers_thirds.cu \
 	cuda/sm90/answers_quarters.cu \
@@ -44,9 +47,12 @@ cuda_sm90_cu = \
 	cuda/sm90/fold_64x64.cu \
 	cuda/sm90/halves.cu \
 	cuda/sm90/searches_128x256.cu \
+	cuda/sm90/searches_128x256_terms.cu \
 	cuda/sm90/searches_64x128.cu \
 	cuda/sm90/stores.cu \
-	cuda/sm90/small.cu \
+	cuda/sm90/small_8.cu \
+	cuda/sm90/small_16.cu \
+	cuda/sm90/small_64.cu \
 	cuda/sm90/thirds.cu \
 	cuda/sm90/quarters.cu \
 	cuda/sm90/eighths.cu \

@@ -3,5 +3,6 @@
 #include "sm90/launch.cuh"
 
 cudaError_t rfi_cuda_fold_sm90_answers_128x256(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::launch_for<128, 256, 2, 1, true>(*fold, stream);
+    return hopper::has_terms(*fold) ? rfi_cuda_fold_sm90_answers_128x256_terms(fold, stream)
+                                    : hopper::launch_product<128, 256, 2, 1, true>(*fold, stream);
 }

@@ -243,21 +243,29 @@ inline bool stores(const rfi_cuda_fold &f) {
         rfi_terms_of(f.product.x) == 1 && rfi_terms_of(f.product.w) == 1;
 }
 
-/* By the terms that x and W are in. */
+/* Are there several products, of terms? */
+inline bool has_terms(const rfi_cuda_fold &f) {
+    return f.product.w.dtype != RF_FLOAT32 && rfi_terms_of(f.product.x) + rfi_terms_of(f.product.w) > 2;
+}
+
 template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bool SEARCHES = false>
-cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
+cudaError_t launch_terms(const rfi_cuda_fold &f, cudaStream_t stream) {
     const int x_terms = rfi_terms_of(f.product.x), w_terms = rfi_terms_of(f.product.w);
-    const bool bf16 = f.product.w.dtype == RF_BFLOAT16;
-    if (f.product.w.dtype == RF_FLOAT32)
-        return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES, false, true>>(f, stream);
     if (w_terms == 3) return launch<Config<3, 3, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 3) return launch<Config<3, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (x_terms == 2 && w_terms == 2)
         return launch<Config<2, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     if (w_terms == 2) return launch<Config<1, 2, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
-    if (x_terms == 2 && bf16)
+    if (f.product.w.dtype == RF_BFLOAT16)
         return launch<Config<2, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
-    if (x_terms == 2) return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+    return launch<Config<2, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
+}
+
+template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bool SEARCHES = false>
+cudaError_t launch_product(const rfi_cuda_fold &f, cudaStream_t stream) {
+    const bool bf16 = f.product.w.dtype == RF_BFLOAT16;
+    if (f.product.w.dtype == RF_FLOAT32)
+        return launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES, false, true>>(f, stream);
     if constexpr (CLUSTER_M == 2 && !SEARCHES) {
         return bf16 ? launch_single<true, BM, BN, ANSWERS>(f, stream)
                     : launch_single<false, BM, BN, ANSWERS>(f, stream);
@@ -265,6 +273,12 @@ cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
         return bf16 ? launch<Config<1, 1, true, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream)
                     : launch<Config<1, 1, false, BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>>(f, stream);
     }
+}
+
+template <int BM, int BN, int CLUSTER_M, int CLUSTER_N, bool ANSWERS = false, bool SEARCHES = false>
+cudaError_t launch_for(const rfi_cuda_fold &f, cudaStream_t stream) {
+    return has_terms(f) ? launch_terms<BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>(f, stream)
+                        : launch_product<BM, BN, CLUSTER_M, CLUSTER_N, ANSWERS, SEARCHES>(f, stream);
 }
 
 } // namespace

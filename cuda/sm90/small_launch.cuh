@@ -59,12 +59,15 @@ template <int ROWS, int CLUSTER, bool ANSWERS> cudaError_t launch_for(const rfi_
 
 /* The more rows, the more it costs that every block reads all of x from the L2: pairs of blocks read it once. Larger
  * clusters leave multiprocessors out. */
-template <bool ANSWERS> cudaError_t launch_rows(const rfi_cuda_fold &f, cudaStream_t stream) {
+template <bool ANSWERS> cudaError_t launch_8(const rfi_cuda_fold &f, cudaStream_t stream) {
+    return launch_for<8, 1, ANSWERS>(f, stream);
+}
+template <bool ANSWERS> cudaError_t launch_16(const rfi_cuda_fold &f, cudaStream_t stream) {
+    return launch_for<16, 1, ANSWERS>(f, stream);
+}
+template <bool ANSWERS> cudaError_t launch_64(const rfi_cuda_fold &f, cudaStream_t stream) {
     if (f.product.batch > 64) return cudaErrorInvalidConfiguration;
-    return f.product.batch > 32 ? launch_for<64, 2, ANSWERS>(f, stream)
-        : f.product.batch > 16  ? launch_for<32, 2, ANSWERS>(f, stream)
-        : f.product.batch > 8   ? launch_for<16, 1, ANSWERS>(f, stream)
-                                : launch_for<8, 1, ANSWERS>(f, stream);
+    return f.product.batch > 32 ? launch_for<64, 2, ANSWERS>(f, stream) : launch_for<32, 2, ANSWERS>(f, stream);
 }
 
 } // namespace

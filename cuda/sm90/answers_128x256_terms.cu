@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: MIT */
+/* The same of several products. */
+#include "sm90/launch.cuh"
+
+cudaError_t rfi_cuda_fold_sm90_answers_128x256_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {
+    return hopper::launch_terms<128, 256, 2, 1, true>(*fold, stream);
+}

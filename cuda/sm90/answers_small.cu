@@ -1,7 +1,0 @@
-/* SPDX-License-Identifier: MIT */
-/* Several results of up to 64 rows. */
-#include "sm90/small_launch.cuh"
-
-cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream) {
-    return hopper::small::launch_rows<true>(*fold, stream);
-}
