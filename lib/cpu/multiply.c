@@ -99,26 +99,29 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
     return f;
 }
 
-/* Is more of x read than of W, or of W so little that a chunk stays near while x comes from far, and all of x alike?
- * Then what of x is read next is asked for while a chunk is multiplied, which leaves W to the processor's own
- * foresight.
- */
+/* Does x come from farther away than what was read a while ago? */
+static int x_is_far(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    enum { FAR_BYTES = 3 << 20 };
+    return (double)run->rows * (double)run->call->ldx * (double)t->item >= FAR_BYTES;
+}
+
+/* Is more of x read than of W, or x far and of W so little that it, or a chunk of it, stays near from one tile to the
+ * next, and all of x alike? Then what of x is read next is asked for while a chunk is multiplied, which leaves W to the
+ * processor's own foresight (doc/kernels/cpu.md 56). */
 static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
-    enum { NEAR_BYTES = 512 }; /* of W for each input */
-    const int64_t columns = t->last - t->first;
-    const int pays =
-        t->rows > columns || (4 * t->rows > columns && columns * (int64_t)run->prepared->item <= NEAR_BYTES);
-    return pays && !t->list && !run->row_list && !run->call->wanted;
+    enum { NEAR_BYTES = 4 << 20, NEAR_CHUNK = 512 }; /* of W, and for each input of a chunk */
+    const double columns = t->last - t->first, of_input = columns * (double)run->prepared->item;
+    const int is_near = of_input * (double)(t->end - t->begin) <= NEAR_BYTES || of_input <= NEAR_CHUNK;
+    return (t->rows > columns || (is_near && x_is_far(run, t))) && !t->list && !run->row_list && !run->call->wanted;
 }
 
 /* What that is: this tile's next chunk; or, if that is short or none and x is far, the first of the tile behind, with
  * which the thread most likely goes on. */
 static void want_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
-    enum { SHORT = RFI_CPU_DEPTH / 4, FAR_BYTES = 3 << 20 };
-    const int is_far = (double)run->rows * (double)run->call->ldx * (double)t->item >= FAR_BYTES,
-              has_next = !t->apart && t->row + run->blocking.rows < run->rows;
+    enum { SHORT = RFI_CPU_DEPTH / 4 };
+    const int has_next = !t->apart && t->row + run->blocking.rows < run->rows;
     at->wanted = most(0, least(RFI_CPU_DEPTH, t->end - at->k - RFI_CPU_DEPTH));
-    at->of_next = at->wanted < SHORT && is_far && has_next;
+    at->of_next = at->wanted < SHORT && has_next && x_is_far(run, t);
     if (!at->of_next) return;
     const int is_asked_for = at->k > t->begin && at->depth < SHORT;
     at->wanted = is_asked_for ? 0 : least(RFI_CPU_DEPTH, t->end);
