@@ -105,14 +105,17 @@ static int x_is_far(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     return (double)run->rows * (double)run->call->ldx * (double)t->item >= FAR_BYTES;
 }
 
-/* Is more of x read than of W, or x far and of W so little that it, or a chunk of it, stays near from one tile to the
- * next, and all of x alike? Then what of x is read next is asked for while a chunk is multiplied, which leaves W to the
- * processor's own foresight (doc/kernels/cpu.md 56). */
+/* What of x is read next is asked for while a chunk is multiplied, if all of x is alike and more of it is read than of
+ * W, or it comes from far. That leaves half of the chunk's blocks for W. */
 static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
-    enum { NEAR_BYTES = 4 << 20, NEAR_CHUNK = 512 }; /* of W, and for each input of a chunk */
-    const double columns = t->last - t->first, of_input = columns * (double)run->prepared->item;
-    const int is_near = of_input * (double)(t->end - t->begin) <= NEAR_BYTES || of_input <= NEAR_CHUNK;
-    return (t->rows > columns || (is_near && x_is_far(run, t))) && !t->list && !run->row_list && !run->call->wanted;
+    return (t->rows > t->last - t->first || x_is_far(run, t)) && !t->list && !run->row_list && !run->call->wanted;
+}
+
+/* Of a chunk that is one block, x is asked for instead of W, if there is more of it or a chunk of W stays near. */
+static int x_comes_first(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    enum { NEAR_BYTES = 512 }; /* of W for each input */
+    const int64_t columns = t->last - t->first;
+    return t->rows > columns || (4 * t->rows > columns && columns * (int64_t)run->prepared->item <= NEAR_BYTES);
 }
 
 /* What that is: this tile's next chunk; or, if that is short or none and x is far, the first of the tile behind, with
@@ -147,13 +150,13 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
     sliver->ahead_step = (uint32_t)at->wanted * (uint32_t)t->item / (uint32_t)most(1, sliver->depth / RFI_CPU_STEP);
 }
 
-/* What sliver `s` of `slivers` asks for while a panel's chunk is multiplied: its part of the next one, in every turn a
- * line from each of several places that are pages apart, since a processor reads faster ahead of several streams than
- * of one. The last panel of a task asks for itself, where it passes only once. */
+/* What sliver `s` of `slivers` asks for while `depth` inputs of a panel's chunk are multiplied: its part of the next
+ * one, in every turn a line from each of several places that are pages apart, since a processor reads faster ahead of
+ * several streams than of one. The last panel of a task asks for itself, where it passes only once. */
 static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_place *at, const char *next, int64_t s, int64_t slivers,
-    rfi_cpu_sliver *sliver) {
+    int64_t depth, rfi_cpu_sliver *sliver) {
     const int64_t lines = at->depth * run->prepared->kernel->panel * (int64_t)run->prepared->item / RFI_CPU_ALIGN,
-                  turns = most(1, at->depth / RFI_CPU_STEP), in_turn = ceil_div(lines, slivers * turns);
+                  turns = most(1, depth / RFI_CPU_STEP), in_turn = ceil_div(lines, slivers * turns);
     if (next) {
         sliver->ahead = next + lines * s / slivers * RFI_CPU_ALIGN;
         sliver->ahead_apart = turns * RFI_CPU_ALIGN;
@@ -191,7 +194,9 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
     const int last = ends_logits(run, t, at), from_zero = t->apart || at->from_zero;
     const int64_t blocks = ceil_div(at->depth, block);
     float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
-    const int ask = blocks && at->asks; /* a layer without inputs has no blocks, nor a next chunk */
+    /* A layer without inputs has no blocks, nor a next chunk. */
+    const int64_t of_w = !at->asks ? blocks : blocks > 1 ? blocks - blocks / 2 : blocks && !at->asks_first;
+    at->asked |= of_w < blocks;
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
                       end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
@@ -213,14 +218,14 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             .inner = !alone,
             .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
         };
-        if (ask) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
-        else ask_for_w(run, at, next, s, slivers, &sliver);
+        if (of_w < 1 && blocks) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
+        else ask_for_w(run, at, next, s, slivers, least(of_w * block, at->depth), &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
             sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
             sliver.w = (const char *)sliver.w + (size_t)block * f.w_item;
-            if (ask) ask_for_x(run, t, at, first, end, k / block, blocks, &sliver);
+            if (k / block >= of_w) ask_for_x(run, t, at, first, end, k / block - of_w, blocks - of_w, &sliver);
             else sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_step;
             sliver.in = of_chunk;
             sliver.ld_in = kernel->panel;
@@ -325,7 +330,7 @@ static void multiply_any_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rf
 void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     int64_t in_features = t->end, panel = run->prepared->kernel->panel;
     int64_t begin = t->first, end = t->last;
-    const int asks = x_comes_ahead(run, t);
+    const int asks = x_comes_ahead(run, t), asks_first = x_comes_first(run, t);
     int came_ahead = 0;
     for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
         rfi_cpu_place at = {.k = k,
@@ -334,9 +339,9 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
             .depth = least(RFI_CPU_DEPTH, in_features - k),
             .came_ahead = came_ahead,
             .asks = asks,
+            .asks_first = asks_first,
             .panels = (end - begin) / panel};
         want_x(run, t, &at);
-        came_ahead = asks && at.wanted && !at.of_next;
         rfi_cpu_pack_x(run, t, &at);
         for (at.column = begin; at.column < end; at.column += panel, at.panel++) {
             rfi_cpu_place next = {.k = k, .depth = at.depth, .column = at.column + panel};
@@ -346,5 +351,6 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
                     .column = begin};
             multiply_any_panel(run, t, &at, next.depth > 0 ? panel_of(run, &next) : NULL);
         }
+        came_ahead = at.asked && at.wanted && !at.of_next;
     }
 }

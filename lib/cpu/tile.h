@@ -31,9 +31,10 @@ typedef struct rfi_cpu_place {
     int widened;           /* x is there in the compute type */
     int64_t apart;         /* rows of x in terms that this panel is multiplied with in float instead */
     int came_ahead;        /* x was asked for while the chunk before was multiplied */
-    int asks;              /* while this one is, x is asked for: */
+    int asks, asks_first;  /* while this one is, x may be asked for, beside W or, where both cannot be, instead: */
     int64_t wanted;        /* so many inputs */
     int of_next;           /* of this tile's next chunk, or of the next tile's first */
+    int asked;             /* and has been */
 } rfi_cpu_place;
 
 static inline const char *rfi_cpu_x_of_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t, int64_t i, int64_t k) {
