@@ -151,6 +151,14 @@ int rfi_cpu_has_amx_terms(const char **reason) {
 #endif
 }
 
+int rfi_cpu_reads_ahead(void) {
+#ifdef __x86_64__
+    return __builtin_cpu_is("amd"); /* Zen 4 does, Intel's do not (doc/kernels/cpu.md 43, 57) */
+#else
+    return 0;
+#endif
+}
+
 int rfi_cpu_cores(void) {
     cpu_set_t set;
     /* The set is too small for a kernel that knows of more than 1024 processors. */

@@ -14,6 +14,9 @@ int rfi_cpu_has_amx_bf16(const char **reason);
 int rfi_cpu_has_amx_fp16(const char **reason);
 int rfi_cpu_has_amx_terms(const char **reason);
 
+/* Does it read what lies in order as fast unasked as anything that it is asked for? */
+int rfi_cpu_reads_ahead(void);
+
 /* Cores that the calling thread may use, at least 1: the affinity mask, not the machine, counts. */
 int rfi_cpu_cores(void);
 

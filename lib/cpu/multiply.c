@@ -2,6 +2,7 @@
 /* The logits of a tile: each chunk of x times one panel of W after the other, in the form that both allow. */
 #include <string.h>
 
+#include "cpu/features.h"
 #include "cpu/tile.h"
 #include "dtype.h"
 #include "sizes.h"
@@ -152,9 +153,12 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
 
 /* What sliver `s` of `slivers` asks for while `depth` inputs of a panel's chunk are multiplied: its part of the next
  * one, in every turn a line from each of several places that are pages apart, since a processor reads faster ahead of
- * several streams than of one. The last panel of a task asks for itself, where it passes only once. */
-static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_place *at, const char *next, int64_t s, int64_t slivers,
-    int64_t depth, rfi_cpu_sliver *sliver) {
+ * several streams than of one. The last panel of a task asks for itself, where it passes only once. Of so few rows that
+ * little is done with a line, some processors do better unasked. */
+static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, const char *next,
+    int64_t s, int64_t slivers, int64_t depth, rfi_cpu_sliver *sliver) {
+    enum { FEW_BYTES = 16 }; /* of a feature's logits */
+    const int unasked = (size_t)t->rows * t->value <= FEW_BYTES && rfi_cpu_reads_ahead();
     const int64_t lines = at->depth * run->prepared->kernel->panel * (int64_t)run->prepared->item / RFI_CPU_ALIGN,
                   turns = most(1, depth / RFI_CPU_STEP), in_turn = ceil_div(lines, slivers * turns);
     if (next) {
@@ -166,7 +170,7 @@ static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_place *at, const cha
         sliver->ahead_apart = RFI_CPU_ALIGN;
         sliver->ahead_step = in_turn * RFI_CPU_ALIGN;
     }
-    sliver->ahead_lines = next || slivers == 1 ? (int)in_turn : 0;
+    sliver->ahead_lines = (next || slivers == 1) && !unasked ? (int)in_turn : 0;
 }
 
 /* Is the chunk's last block the last that is added to its panel's logits, with the bias? */
@@ -219,7 +223,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
         };
         if (of_w < 1 && blocks) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
-        else ask_for_w(run, at, next, s, slivers, least(of_w * block, at->depth), &sliver);
+        else ask_for_w(run, t, at, next, s, slivers, least(of_w * block, at->depth), &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
