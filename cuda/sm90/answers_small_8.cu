@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Several results of up to 8 rows. */
+/* Several results of up to 8 rows; more are for the other files. */
 #include "sm90/small_launch.cuh"
 
 cudaError_t rfi_cuda_fold_sm90_answers_small(const rfi_cuda_fold *fold, cudaStream_t stream) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The same of several products. */
+/* What searches_128x256.cu runs for several products. */
 #include "sm90/launch.cuh"
 
 cudaError_t rfi_cuda_fold_sm90_searches_128x256_terms(const rfi_cuda_fold *fold, cudaStream_t stream) {

@@ -153,7 +153,7 @@ int rfi_cpu_has_amx_terms(const char **reason) {
 
 int rfi_cpu_reads_ahead(void) {
 #ifdef __x86_64__
-    return __builtin_cpu_is("amd"); /* Zen 4 does, Intel's do not (doc/kernels/cpu.md 43, 57) */
+    return __builtin_cpu_is("amd"); /* Zen 4 does, a Xeon does not (doc/kernels/cpu.md 43, 57) */
 #else
     return 0;
 #endif

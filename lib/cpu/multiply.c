@@ -106,17 +106,24 @@ static int x_is_far(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     return (double)run->rows * (double)run->call->ldx * (double)t->item >= FAR_BYTES;
 }
 
-/* What of x is read next is asked for while a chunk is multiplied, if all of x is alike and more of it is read than of
- * W, or it comes from far. That leaves half of the chunk's blocks for W. */
-static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
-    return (t->rows > t->last - t->first || x_is_far(run, t)) && !t->list && !run->row_list && !run->call->wanted;
+/* Do rows of x follow each other at one distance, from tile to tile? */
+static int x_is_alike(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    return !t->list && !run->row_list && !run->call->wanted;
 }
 
-/* Of a chunk that is one block, x is asked for instead of W, if there is more of it or a chunk of W stays near. */
-static int x_comes_first(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+/* What of x is read next is asked for while a chunk is multiplied, if more of it is read than of W, or it comes from
+ * far. That leaves half of the chunk's blocks for W. */
+static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
+    return x_is_alike(run, t) && (t->rows > t->last - t->first || x_is_far(run, t));
+}
+
+/* While a chunk that is one block is multiplied, it is asked for instead of W, if there is more of it or a chunk of W
+ * stays near. */
+static int x_comes_instead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     enum { NEAR_BYTES = 512 }; /* of W for each input */
     const int64_t columns = t->last - t->first;
-    return t->rows > columns || (4 * t->rows > columns && columns * (int64_t)run->prepared->item <= NEAR_BYTES);
+    return x_is_alike(run, t) &&
+        (t->rows > columns || (4 * t->rows > columns && columns * (int64_t)run->prepared->item <= NEAR_BYTES));
 }
 
 /* What that is: this tile's next chunk; or, if that is short or none and x is far, the first of the tile behind, with
@@ -199,7 +206,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
     const int64_t blocks = ceil_div(at->depth, block);
     float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     /* A layer without inputs has no blocks, nor a next chunk. */
-    const int64_t of_w = !at->asks ? blocks : blocks > 1 ? blocks - blocks / 2 : blocks && !at->asks_first;
+    const int64_t of_w = blocks > 1 ? blocks - (at->asks ? blocks / 2 : 0) : blocks && !at->asks_instead;
     at->asked |= of_w < blocks;
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
@@ -334,7 +341,7 @@ static void multiply_any_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rf
 void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     int64_t in_features = t->end, panel = run->prepared->kernel->panel;
     int64_t begin = t->first, end = t->last;
-    const int asks = x_comes_ahead(run, t), asks_first = x_comes_first(run, t);
+    const int asks = x_comes_ahead(run, t), asks_instead = x_comes_instead(run, t);
     int came_ahead = 0;
     for (int64_t k = t->begin; k == t->begin || k < in_features; k += RFI_CPU_DEPTH) {
         rfi_cpu_place at = {.k = k,
@@ -343,7 +350,7 @@ void rfi_cpu_multiply_tile(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
             .depth = least(RFI_CPU_DEPTH, in_features - k),
             .came_ahead = came_ahead,
             .asks = asks,
-            .asks_first = asks_first,
+            .asks_instead = asks_instead,
             .panels = (end - begin) / panel};
         want_x(run, t, &at);
         rfi_cpu_pack_x(run, t, &at);
