@@ -81,6 +81,27 @@ def test_threads_that_share_few_columns_do_not_change_bits(
                     assert same_bits(got, right[:rows]), (threads, rows)
 
 
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("chain", ["linear | gelu | logsumexp", "linear | silu", "linear | topk(3), argmax, logsumexp"])
+def test_threads_that_share_the_last_tiles_do_not_change_bits(backend: str, chain: str, dtype: str) -> None:
+    """Few tiles that do not go evenly into the threads; more inputs than a stretch."""
+    if backend == "reference":
+        pytest.skip("the reference has one thread")
+    shared = 0
+    for shape, counts in (((66, 8300, 400), (11, 31)), ((70, 4100, 520), (13,))):
+        case = large(chain, shape, (dtype,) * 3)
+        with case.model(backend, threads=1) as model:
+            one = flat(model(case.x))
+            assert " parts," not in model.explain(len(case.x))
+        for threads in counts:
+            with case.model(backend, threads=threads) as model:
+                shared += " parts," in model.explain(len(case.x))
+                for got, right in zip(flat(model(case.x)), one, strict=True):
+                    assert same_bits(got, right), (shape, threads)
+    assert shared or dtype == "bfloat16", "no tile is shared"
+
+
 @pytest.mark.parametrize("dtypes", DTYPE_SETS[::4], ids=str)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_batch_does_not_change_bits(backend: str, chain: str, dtypes: tuple[str, str, str]) -> None:

@@ -223,6 +223,14 @@ def test_collapsed_sum_keeps_special_values(backend: str, about: str) -> None:
                     case.check(case.run(backend, simplify=simplify), f"{about}, {simplify}", expected)
 
 
+@pytest.mark.cpu_only
+def test_few_rows_of_a_collapsed_sum_in_full(backend: str) -> None:
+    """Those near overflow alone have tiles, fewer than the batch would have, of which threads share some."""
+    case = make_case("linear | add(1) | sum", datasets.sigma5(np.random.default_rng(3), 66, 8300, 400))
+    case.x[[5, 64]] *= np.float32(1e37)
+    assert same_bits(case.run(backend, threads=31), case.run(backend, threads=1))
+
+
 @pytest.mark.parametrize(
     "chain", ["linear | sum", "linear | mul(2) | add(1) | mean", "linear | div(@v) | sub(@v) | sum | gelu"]
 )

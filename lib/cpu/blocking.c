@@ -17,16 +17,20 @@ enum {
     NEAR_BYTES = 7 << 16,   /* of W of a narrow layer, which are still near when the next group of rows begins */
     SPLIT_ROWS = 64,        /* of a batch whose inputs are split, at most: its sums are stored apart for every chunk, */
     SPLIT_BYTES = 1 << 23,  /* and take no more than this */
-    SPLIT_TASKS = 4         /* tasks a thread then, at most */
+    SPLIT_TASKS = 4,        /* tasks a thread then, at most */
+    PARTED_BYTES = 1 << 22, /* of logits of tiles that threads share, at most, */
+    MOST_PARTS = 8          /* each in so many parts */
 };
 
-/* In multiply-adds: packing a value of x; an operator on a logit, or folding it; reading a byte of W from a shared
- * cache, which goes on beside the arithmetic of a block but for a part of it, or once by all threads from memory. In
- * tasks: by how much some thread is late at the end (doc/kernels/cpu.md 11). */
-static const double PACK = 16, STEP = 40, READ = 3, READ_BESIDES = 1, MEMORY = 15, LATE = 0.25;
+/* In multiply-adds: packing a value of x; an operator on a logit, or folding it; for an input and column what a sliver
+ * takes besides; reading a byte of W from a shared cache, which goes on beside the arithmetic of a block but for a part
+ * of it, or once by all threads from memory. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md
+ * 11, 59). */
+static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.4, MEMORY = 15, LATE = 0.25;
 
-/* What is left of the time, at most, where the inputs are split. */
-static const double SPLIT_GAIN = 0.8;
+/* What is left of the time, at most, where the inputs are split; and where tiles are parted, for whose fold all
+ * threads wait for each other once more: so many multiply-adds of one. */
+static const double SPLIT_GAIN = 0.8, PARTED_GAIN = 0.95, WAIT = 1e6;
 
 /* A thread is worth waking for this many multiply-adds. */
 static const double WORK_PER_THREAD = 5e5;
@@ -86,60 +90,89 @@ static void block_narrow(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int
 
 /* Rows in even blocks, at least so many, and columns in blocks of so many units. */
 typedef struct cut {
-    int64_t row_blocks, rows, column_blocks, block_units, splits, column_parts;
+    int64_t row_blocks, rows, column_blocks, block_units, splits, column_parts, parted, parts;
 } cut;
+
+/* The layer as far as that is concerned. */
+typedef struct layer {
+    int64_t batch, inputs, columns, units, panel, chunks;
+    int threads;
+    double weight_bytes, product; /* a product takes so much of a multiply-add's time */
+    int max_rows, rows_step;      /* of a sliver; tiles of AMX take whole multiples */
+    size_t value;
+} layer;
 
 static cut cut_into(int64_t batch, int64_t units, int64_t row_blocks, int64_t block_units) {
     const int64_t rows = most(1, ceil_div(batch, row_blocks));
-    return (cut){most(1, ceil_div(batch, rows)), rows, most(1, ceil_div(units, block_units)), block_units, 1, 1};
+    return (cut){most(1, ceil_div(batch, rows)), rows, most(1, ceil_div(units, block_units)), block_units, 1, 1, 0, 1};
 }
 
-/* A block of rows times so many columns, in multiply-adds for each input. */
-static double time_of_task(double columns, double rows, double weight_bytes, double rate) {
-    const double products = rows / rate, read = READ * weight_bytes;
-    return ((products > read ? products : read) + READ_BESIDES * weight_bytes) * columns + PACK * rows;
+/* A column of W times rows that take so long, in multiply-adds for each input; and times a block of rows. */
+static double time_of_column(const layer *l, double products) {
+    const double read = READ * l->weight_bytes;
+    return (products > read ? products : read) + READ_BESIDES * l->weight_bytes;
 }
+
+static double column_of_block(const layer *l, int64_t block_rows) {
+    /* Divided sooner than 64 bits are. */
+    const unsigned rows = (unsigned)block_rows, max_rows = (unsigned)l->max_rows, step = (unsigned)l->rows_step,
+                   slivers = (rows + max_rows - 1) / max_rows,
+                   whole = step > 1 ? (rows + step - 1) / step * step : rows;
+    return time_of_column(l, (whole + SLIVER * slivers) * l->product);
+}
+
+/* A block of rows times so many columns. */
+static double time_of_task(const layer *l, int64_t columns, int64_t rows) {
+    return column_of_block(l, rows) * (double)columns + PACK * (double)rows;
+}
+
+static int64_t width_of(const layer *l, const cut *c) { return least(c->block_units * RFI_CPU_UNIT, l->columns); }
 
 /* Until the last of the threads is done. Tasks are handed out one by one, those of the last block of columns at the
  * end: they may be smaller, and then several of them fit in beside a last larger one. */
-static double time_of(const cut *c, int64_t columns, int threads, double weight_bytes, double rate) {
-    const int64_t width = c->block_units * RFI_CPU_UNIT, rest = columns - width * (c->column_blocks - 1),
+static double time_of_tiles(const layer *l, const cut *c) {
+    const int threads = l->threads;
+    const int64_t width = c->block_units * RFI_CPU_UNIT, rest = l->columns - width * (c->column_blocks - 1),
                   large = product(c->row_blocks, c->column_blocks - (rest < width)), rounds = ceil_div(large, threads),
                   beside = (threads - large % threads) % threads;
-    const double large_time = time_of_task((double)width, (double)c->rows, weight_bytes, rate),
-                 small_time = time_of_task((double)rest, (double)c->rows, weight_bytes, rate);
+    const double column = column_of_block(l, c->rows), pack = PACK * (double)c->rows,
+                 small_time = column * (double)rest + pack, large_time = column * (double)width + pack;
     if (c->column_blocks == 1) return ((double)ceil_div(c->row_blocks, threads) + LATE) * small_time;
     const double left = rest < width ? (double)c->row_blocks - (double)beside * floor(large_time / small_time) : 0;
     return ((double)rounds + LATE) * large_time + (left > 0 ? ceil(left / threads) * small_time : 0);
 }
 
-/* The layer as far as a split is concerned. */
-typedef struct layer {
-    int64_t batch, inputs, units, panels, panel, chunks;
-    double weight_bytes;
-} layer;
+/* The same where tiles that are no whole round of the threads are parted. */
+static double time_of_parted(const layer *l, const cut *c) {
+    const int64_t width = width_of(l, c), rounds = product(c->row_blocks, c->column_blocks) / l->threads,
+                  part = ceil_div(ceil_div(width, l->panel), c->parts) * l->panel;
+    const double end = (STEP * (double)width * (double)c->rows + WAIT) / (double)most(1, l->inputs);
+    return (double)rounds * time_of_task(l, width, c->rows) +
+        ((double)ceil_div(c->parted * c->parts, l->threads) + LATE) * time_of_task(l, part, c->rows) + end;
+}
+
+static double time_of(const layer *l, const cut *c) { return c->parted ? time_of_parted(l, c) : time_of_tiles(l, c); }
 
 /* The same for all rows times a part of the columns and of the inputs. */
-static double time_split(const layer *l, int threads, int64_t column_parts, int64_t splits) {
-    const double columns = (double)(ceil_div(l->panels, column_parts) * l->panel);
+static double time_split(const layer *l, int64_t column_parts, int64_t splits) {
+    const int64_t columns = ceil_div(l->columns / l->panel, column_parts) * l->panel;
     /* The last chunk may be short, so that a part of as many chunks as others is not. */
     const double share =
         (double)least(ceil_div(l->chunks, splits) * RFI_CPU_DEPTH, l->inputs) / (double)most(l->inputs, 1);
-    return ((double)ceil_div(column_parts * splits, threads) + LATE) * share *
-        time_of_task(columns, (double)l->batch, l->weight_bytes, 1);
+    return ((double)ceil_div(column_parts * splits, l->threads) + LATE) * share * time_of_task(l, columns, l->batch);
 }
 
 /* Few rows and few columns are too few tasks, so that some threads have nothing to do or every one reads all of W. Then
  * columns are cut within units, and the inputs, too, if that gains enough for a second pass, in which units are folded.
  */
-static cut split_columns_and_inputs(cut c, const layer *l, int threads) {
-    const int64_t tasks = (int64_t)threads * SPLIT_TASKS;
-    if (threads == 1 || l->batch > SPLIT_ROWS || l->units > tasks) return c;
-    double least_time = SPLIT_GAIN * time_of(&c, l->panels * l->panel, threads, l->weight_bytes, 1);
+static cut split_columns_and_inputs(cut c, const layer *l) {
+    const int64_t tasks = (int64_t)l->threads * SPLIT_TASKS, panels = l->columns / l->panel;
+    if (l->threads == 1 || l->batch > SPLIT_ROWS || l->units > tasks) return c;
+    double least_time = SPLIT_GAIN * time_of(l, &c);
     cut best = c;
-    for (int64_t parts = 1; parts <= l->panels && parts <= tasks; parts++)
+    for (int64_t parts = 1; parts <= panels && parts <= tasks; parts++)
         for (int64_t splits = 1; splits <= l->chunks && splits * parts <= tasks; splits++) {
-            const double time = time_split(l, threads, parts, splits);
+            const double time = time_split(l, parts, splits);
             if (time >= least_time || splits * parts == 1) continue;
             least_time = time;
             best = cut_into(l->batch, l->units, 1, 1);
@@ -149,36 +182,68 @@ static cut split_columns_and_inputs(cut c, const layer *l, int threads) {
     return best;
 }
 
+static int64_t tasks_of(const cut *c) {
+    return product(product(c->row_blocks, c->column_blocks), product(c->splits, c->column_parts)) +
+        c->parted * (c->parts - 1);
+}
+
 /* A thread that has nothing to do reads nothing of W either. */
-static double time_of_memory(const cut *c, int64_t columns, int threads, double weight_bytes) {
-    return MEMORY * weight_bytes * (double)columns / (double)least(product(c->row_blocks, c->column_blocks), threads);
+static double time_of_memory(const layer *l, const cut *c) {
+    const int64_t tasks = tasks_of(c);
+    return MEMORY * l->weight_bytes * (double)l->columns / (double)least(tasks, l->threads);
+}
+
+static void consider(cut *best, double *least_time, const cut *c, double time) {
+    if (best->rows && time >= *least_time) return;
+    *least_time = time;
+    *best = *c;
+}
+
+/* Elements from one row of a tile's logits to the next. */
+static int64_t ld_of(const layer *l, const cut *c) { return width_of(l, c) + 16; }
+
+/* A cut whose last tiles, no whole round of all threads, are parted, if they take no more than PARTED_BYTES. */
+static void consider_parted(const layer *l, cut *best, double *least_time, cut *c) {
+    const int64_t tiles = product(c->row_blocks, c->column_blocks), panels = ceil_div(width_of(l, c), l->panel);
+    if (tiles / l->threads > ROUNDS) return;
+    c->parted = tiles % l->threads;
+    if (!c->parted || product(c->parted, product(c->rows * (int64_t)l->value, ld_of(l, c))) > PARTED_BYTES) return;
+    for (c->parts = 2; c->parts <= least(panels, MOST_PARTS); c->parts *= 2)
+        consider(best, least_time, c, time_of_parted(l, c) + time_of_memory(l, c));
 }
 
 /* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
- * the batch. One thread has the widest and highest. */
-static cut cut_evenly(
-    int64_t batch, int64_t columns, int threads, double weight_bytes, int64_t block_rows, double rate) {
-    const int64_t fewest = most(1, ceil_div(batch, block_rows)), units = ceil_div(columns, RFI_CPU_UNIT);
+ * the batch; or where tiles are parted the fewest that are more than these. One thread has the widest and highest. */
+static cut cut_in_rounds(const layer *l, int64_t block_rows, int parting, double *least_time) {
+    const int64_t fewest = most(1, ceil_div(l->batch, block_rows));
     cut best = {0};
-    double least_time = 0;
-    for (int64_t widest = most(1, least(BLOCK_UNITS, units)); widest; widest--) {
-        const int64_t column_blocks = most(1, ceil_div(units, widest)),
-                      block_units = most(1, ceil_div(units, column_blocks));
+    for (int64_t widest = most(1, least(BLOCK_UNITS, l->units)); widest; widest--) {
+        const int64_t column_blocks = most(1, ceil_div(l->units, widest)),
+                      block_units = most(1, ceil_div(l->units, column_blocks));
         if (block_units < widest) continue; /* no fewer blocks than with fewer units */
         for (int64_t rounds = 0; rounds <= ROUNDS; rounds++) {
-            const int64_t row_blocks = rounds * threads / column_blocks;
+            const int64_t tiles = rounds * l->threads,
+                          row_blocks = (tiles + (parting ? column_blocks - 1 : 0)) / column_blocks;
             if (rounds && row_blocks <= fewest) continue;
-            if (row_blocks > batch) break;
-            const cut c = cut_into(batch, units, most(row_blocks, fewest), block_units);
-            const double time =
-                time_of(&c, columns, threads, weight_bytes, rate) + time_of_memory(&c, columns, threads, weight_bytes);
-            if (best.rows && time >= least_time) continue;
-            least_time = time;
-            best = c;
-            if (threads == 1) return best;
+            if (row_blocks > l->batch) break;
+            cut c = cut_into(l->batch, l->units, most(row_blocks, fewest), block_units);
+            if (parting) consider_parted(l, &best, least_time, &c);
+            else consider(&best, least_time, &c, time_of_tiles(l, &c) + time_of_memory(l, &c));
+            if (l->threads == 1) return best;
         }
     }
     return best;
+}
+
+/* Tiles are parted where there is enough to gain. */
+static cut cut_evenly(const layer *l, int64_t block_rows) {
+    double least_time = 0, parted_time = 0;
+    const cut even = cut_in_rounds(l, block_rows, 0, &least_time);
+    const double column = time_of_column(l, (double)l->batch * l->product) + MEMORY * l->weight_bytes,
+                 no_less = column * (double)l->columns / l->threads + WAIT / (double)most(1, l->inputs);
+    if (l->threads == 1 || no_less >= PARTED_GAIN * least_time) return even;
+    const cut parted = cut_in_rounds(l, block_rows, 1, &parted_time);
+    return parted.rows && parted_time < PARTED_GAIN * least_time ? parted : even;
 }
 
 /* Blocks of rows and of columns. */
@@ -193,20 +258,39 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
         : terms               ? terms->rate
                               : 1;
     const int block_rows = pairs ? pairs->block_rows : terms ? terms->block_rows : RFI_CPU_ROWS;
-    cut c = cut_evenly(batch, padded, b->threads, bytes, block_rows, rate);
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
-    const layer l = {batch, spec->plan.in_features, b->units, padded / kernel->panel, kernel->panel, chunks, bytes};
+    const layer l = {
+        .batch = batch,
+        .inputs = spec->plan.in_features,
+        .columns = padded,
+        .units = b->units,
+        .panel = kernel->panel,
+        .chunks = chunks,
+        .threads = b->threads,
+        .weight_bytes = bytes,
+        .product = 1 / rate,
+        .max_rows = pairs ? pairs->max_rows
+            : terms       ? terms->max_rows
+                          : kernel->max_rows,
+        .rows_step = pairs ? pairs->rows_step
+            : terms        ? terms->rows_step
+                           : 1,
+        .value = value,
+    };
+    cut c = cut_evenly(&l, block_rows);
     if (!pairs && !terms && product(product(batch, padded), product(chunks, (int64_t)value)) <= SPLIT_BYTES)
-        c = split_columns_and_inputs(c, &l, b->threads);
+        c = split_columns_and_inputs(c, &l);
     b->row_blocks = c.row_blocks;
     b->rows = c.rows;
     b->column_blocks = c.column_blocks;
     b->block_units = c.block_units;
     b->splits = c.splits;
     b->column_parts = c.column_parts;
-    b->threads = (int)least(b->threads, product(product(b->row_blocks, b->column_blocks), b->splits * b->column_parts));
+    b->parted = c.parted;
+    b->parts = c.parts;
+    b->threads = (int)least(b->threads, tasks_of(&c));
 
-    b->c_ld = least(b->block_units * RFI_CPU_UNIT, padded) + 16;
+    b->c_ld = ld_of(&l, &c);
     b->pairs_offset = b->x_offset + align_256((size_t)b->rows * RFI_CPU_X_LD * value);
     const int64_t row_pairs = pairs ? round_up(b->rows, pairs->rows_step) * RFI_CPU_PAIRS_LD
         : terms                     ? round_up(b->rows, terms->rows_step) * RFI_CPU_TERMS_LD
@@ -220,6 +304,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
     const size_t logits = align_256((size_t)(b->rows * b->c_ld) * value);
     b->stretch_offset = b->c_offset + logits;
     b->scratch = b->stretch_offset + (spec->plan.in_features > RFI_CPU_STRETCH ? logits : 0);
+    b->apart = (size_t)b->parted * logits;
     if (rfi_cpu_is_split(b)) {
         b->sums = chunks;
         b->rows_of_sums = batch;
@@ -246,7 +331,8 @@ rf_status rfi_cpu_block(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int6
     *b = (rfi_cpu_blocking){.threads = useful_threads(spec, batch),
         .narrow = rfi_cpu_is_narrow(spec, kernel),
         .splits = 1,
-        .column_parts = 1};
+        .column_parts = 1,
+        .parts = 1};
     (b->narrow ? block_narrow : block_wide)(spec, kernel, batch, b);
     for (int r = 0; r < spec->plan.num_branches; r++)
         if (spec->plan.branches[r].top) tops += rfi_top_bytes(spec->plan.branches[r].top);

@@ -15,8 +15,10 @@ typedef struct rfi_cpu_blocking {
     int64_t column_blocks, block_units; /* units in a block of columns, at most */
     int64_t splits, column_parts; /* parts of the inputs, whole chunks each, by parts of the columns, whole panels each,
                                      that are multiplied by a task each, for all rows; 1 by 1: not split */
-    int64_t sums;                 /* chunks of inputs, whose sums are stored apart where the inputs are split */
-    int64_t c_ld;                 /* elements from one row of a task's logits to the next */
+    int64_t parted, parts; /* so many tiles, the last, are multiplied in so many parts of the columns, whole panels
+                              each, by a task each, and folded behind all others; 0: none */
+    int64_t sums;          /* chunks of inputs, whose sums are stored apart where the inputs are split */
+    int64_t c_ld;          /* elements from one row of a task's logits to the next */
     size_t x_offset, w_offset,
         c_offset; /* of a thread's parts in its scratch: packed x, a widened panel (narrow: the lanes' sums), logits */
     size_t stretch_offset; /* and of the sums of a stretch behind the first, where there are several */
@@ -28,7 +30,8 @@ typedef struct rfi_cpu_blocking {
     size_t states;         /* bytes of partial states, (batch, units), in front of all; 0 without a reduction */
     size_t tops;           /* bytes behind them for the best columns of topk, (batch) lists of each */
     size_t row_list;       /* bytes behind them for the rows that cannot be collapsed; 0 if the plan cannot */
-    size_t apart;          /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type */
+    size_t apart; /* bytes behind these for (sums, rows_of_sums, c_ld_apart) sums of the compute type; or for the
+                     logits of (parted) tiles */
     int64_t rows_of_sums, c_ld_apart;
 } rfi_cpu_blocking;
 
@@ -57,6 +60,11 @@ static inline int64_t rfi_cpu_block_depth(int64_t depth, rf_dtype weight) {
 
 static inline int rfi_cpu_is_split(const rfi_cpu_blocking *blocking) {
     return blocking->splits * blocking->column_parts > 1;
+}
+
+/* Bytes of a tile's logits. */
+static inline size_t rfi_cpu_tile_bytes(const rfi_cpu_blocking *blocking) {
+    return blocking->stretch_offset - blocking->c_offset;
 }
 
 static inline size_t rfi_cpu_workspace(const rfi_cpu_blocking *blocking) {

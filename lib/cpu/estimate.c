@@ -35,6 +35,9 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
     const rfi_cpu_blocking *b, rfi_cpu_figures figures, rfi_estimate *out) {
     const char *type = rfi_dtype_name(spec->compute_dtype);
     const way w = way_of(spec, kernel);
+    char parted[64] = "";
+    if (b->parted)
+        snprintf(parted, sizeof parted, ", the last %lld in %lld parts", (long long)b->parted, (long long)b->parts);
     if (out->collapsed)
         snprintf(out->kernel, sizeof out->kernel,
             "a dot product a row with the summed weights, in float64; rows near overflow in full on %s", isa->name);
@@ -47,9 +50,10 @@ static void describe(const rfi_cpu_isa *isa, const rfi_cpu_kernel *kernel, const
             "%s, %s, few columns: dot products along the inputs, blocks of %lld rows, %d thread%s", isa->name, type,
             (long long)b->rows, b->threads, plural(b->threads));
     else
-        snprintf(out->kernel, sizeof out->kernel, "%s, %s%s%s, slivers of %d x %d, blocks of %lld x %lld, %d thread%s",
-            isa->name, type, w.text, w.name, w.max_rows, kernel->panel, (long long)b->rows,
-            (long long)(b->block_units * RFI_CPU_UNIT), b->threads, plural(b->threads));
+        snprintf(out->kernel, sizeof out->kernel,
+            "%s, %s%s%s, slivers of %d x %d, blocks of %lld x %lld%s, %d thread%s", isa->name, type, w.text, w.name,
+            w.max_rows, kernel->panel, (long long)b->rows, (long long)(b->block_units * RFI_CPU_UNIT), parted,
+            b->threads, plural(b->threads));
     char read[RFI_NUMBER_TEXT];
     snprintf(out->machine, sizeof out->machine,
         "measured with %d thread%s: %.0f GFLOP/s in %s multiply-adds, %s GB/s read", spec->threads,

@@ -34,7 +34,12 @@ static void run_rows(rfi_cpu_run *run) {
     b->row_blocks = ceil_div(run->rows, b->rows);
     if (!b->narrow && is_seeded(&run->spec->plan)) rfi_pool_run(b->threads, b->units, rfi_cpu_run_ahead, run);
     const int64_t blocks = b->row_blocks * b->column_blocks;
-    if (rfi_cpu_is_split(b)) {
+    /* There may be fewer rows than the batch has. */
+    b->parted = least(b->parted, blocks);
+    if (b->parted) {
+        rfi_pool_run(b->threads, rfi_cpu_tasks_of_parted(b), rfi_cpu_run_tile_or_part, run);
+        rfi_pool_run(b->threads, b->parted, rfi_cpu_run_parted_end, run);
+    } else if (rfi_cpu_is_split(b)) {
         rfi_pool_run(
             b->threads, b->splits * b->column_parts, b->narrow ? rfi_cpu_run_narrow_part : rfi_cpu_run_part, run);
         rfi_pool_run(b->threads, blocks, b->narrow ? rfi_cpu_run_narrow_end : rfi_cpu_run_parts_end, run);

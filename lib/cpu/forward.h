@@ -22,7 +22,8 @@ typedef struct rfi_cpu_run {
     rfi_states states[RF_MAX_RESULTS]; /* by fold, of the rows that take the full path */
     char *tops[RF_MAX_RESULTS];        /* by branch: lists of the best columns of these rows (top.h) */
     pthread_mutex_t *locks;            /* (RFI_CPU_LOCKS) of the lists of row i, lock i % RFI_CPU_LOCKS */
-    char *apart;                       /* (sums, rows, c_ld_apart) sums of chunks, where the inputs are split */
+    char *apart;                       /* (sums, rows, c_ld_apart) sums of chunks, where the inputs are split; or logits
+                                          of (parted) tiles */
     char *scratch;                     /* (threads) of blocking.scratch bytes */
 } rfi_cpu_run;
 
@@ -80,6 +81,12 @@ void rfi_cpu_run_tile(void *run, int64_t task, int slot);
  * columns, into sums that lie apart; and of a block, from these. */
 void rfi_cpu_run_part(void *run, int64_t task, int slot);
 void rfi_cpu_run_parts_end(void *run, int64_t task, int slot);
+
+/* The same where the last tiles are parted: tasks of whole tiles and of parts, each thread's parts behind its tiles;
+ * and the fold of the parted tile `task`. */
+int64_t rfi_cpu_tasks_of_parted(const rfi_cpu_blocking *blocking);
+void rfi_cpu_run_tile_or_part(void *run, int64_t task, int slot);
+void rfi_cpu_run_parted_end(void *run, int64_t task, int slot);
 
 /* The same for a narrow layer: a block of rows, up to y; and where few rows are split, part `task` of the columns, and
  * from the sums that lie apart up to y. */

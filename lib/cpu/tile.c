@@ -176,6 +176,50 @@ void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     finish_tile(run, &t);
 }
 
+/* The first tile that is parted. */
+static int64_t first_parted(const rfi_cpu_blocking *b) { return b->row_blocks * b->column_blocks - b->parted; }
+
+/* What a thread begins with of them, as the pool hands them out: whole tiles, then parts. */
+static int64_t whole_each(const rfi_cpu_blocking *b) { return ceil_div(first_parted(b), b->threads); }
+static int64_t parts_each(const rfi_cpu_blocking *b) { return ceil_div(b->parted * b->parts, b->threads); }
+
+int64_t rfi_cpu_tasks_of_parted(const rfi_cpu_blocking *b) { return b->threads * (whole_each(b) + parts_each(b)); }
+
+/* Parted tile i, with its logits where those of all its parts lie. */
+static rfi_cpu_tile parted_tile(const rfi_cpu_run *run, int64_t i, int slot) {
+    rfi_cpu_tile t = tile_of_task(run, first_parted(&run->blocking) + i, slot);
+    t.c = run->apart + (size_t)i * rfi_cpu_tile_bytes(&run->blocking);
+    return t;
+}
+
+/* Part `i` of all those of parted tiles. */
+static void run_part_of_tile(const rfi_cpu_run *run, int64_t i, int slot) {
+    const rfi_cpu_blocking *b = &run->blocking;
+    rfi_cpu_tile t = parted_tile(run, i / b->parts, slot);
+    const int64_t panel = run->prepared->kernel->panel, panels = (t.last - t.first) / panel, begin = t.first;
+    t.first = begin + panels * (i % b->parts) / b->parts * panel;
+    t.last = begin + panels * (i % b->parts + 1) / b->parts * panel;
+    if (t.first == t.last) return; /* the last tile may have fewer panels than others have parts */
+    rfi_cpu_begin_products(run);
+    rfi_cpu_multiply_tile(run, &t);
+    rfi_cpu_end_products(run);
+}
+
+void rfi_cpu_run_tile_or_part(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_cpu_blocking *b = &run->blocking;
+    const int64_t tiles = whole_each(b), parts = parts_each(b), thread = task / (tiles + parts),
+                  i = task % (tiles + parts), tile = thread * tiles + i, part = thread * parts + i - tiles;
+    if (i < tiles && tile < first_parted(b)) rfi_cpu_run_tile(context, tile, slot);
+    if (i >= tiles && part < b->parted * b->parts) run_part_of_tile(run, part, slot);
+}
+
+void rfi_cpu_run_parted_end(void *context, int64_t task, int slot) {
+    const rfi_cpu_run *run = context;
+    const rfi_cpu_tile t = parted_tile(run, task, slot);
+    finish_tile(run, &t);
+}
+
 static char *apart_of(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     return run->apart + (size_t)(t->row * run->blocking.c_ld_apart + t->unit * RFI_CPU_UNIT) * t->value;
 }
