@@ -26,7 +26,7 @@ enum {
  * takes besides; reading a byte of W from a shared cache, which goes on beside the arithmetic of a block but for a part
  * of it, or once by all threads from memory. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md
  * 11, 59). */
-static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.4, MEMORY = 15, LATE = 0.25;
+static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.5, MEMORY = 15, LATE = 0.25;
 
 /* What is left of the time, at most, where the inputs are split; and where tiles are parted, for whose fold all
  * threads wait for each other once more: so many multiply-adds of one. */
