@@ -89,7 +89,7 @@ def test_threads_that_share_the_last_tiles_do_not_change_bits(backend: str, chai
     if backend == "reference":
         pytest.skip("the reference has one thread")
     shared = 0
-    for shape, counts in (((66, 8300, 400), (11, 31)), ((70, 4100, 520), (13,))):
+    for shape, counts in (((66, 8300, 800), (17, 31)), ((70, 4100, 520), (13,))):
         case = large(chain, shape, (dtype,) * 3)
         with case.model(backend, threads=1) as model:
             one = flat(model(case.x))
@@ -99,7 +99,8 @@ def test_threads_that_share_the_last_tiles_do_not_change_bits(backend: str, chai
                 shared += " parts," in model.explain(len(case.x))
                 for got, right in zip(flat(model(case.x)), one, strict=True):
                     assert same_bits(got, right), (shape, threads)
-    assert shared or dtype == "bfloat16", "no tile is shared"
+    # Where AMX multiplies, how many threads share some is up to its rate.
+    assert shared or backend.startswith("cpu-amx"), "no tile is shared"
 
 
 @pytest.mark.parametrize("dtypes", DTYPE_SETS[::4], ids=str)

@@ -202,10 +202,11 @@ static void consider(cut *best, double *least_time, const cut *c, double time) {
 /* Elements from one row of a tile's logits to the next. */
 static int64_t ld_of(const layer *l, const cut *c) { return width_of(l, c) + 16; }
 
-/* A cut whose last tiles, no whole round of all threads, are parted, if they take no more than PARTED_BYTES. */
+/* A cut whose last tiles, no whole round of all threads, are parted, if they take no more than PARTED_BYTES. There is a
+ * round of whole tiles, so that all logits are never stored. */
 static void consider_parted(const layer *l, cut *best, double *least_time, cut *c) {
     const int64_t tiles = product(c->row_blocks, c->column_blocks), panels = ceil_div(width_of(l, c), l->panel);
-    if (tiles / l->threads > ROUNDS) return;
+    if (tiles < l->threads || tiles / l->threads > ROUNDS) return;
     c->parted = tiles % l->threads;
     if (!c->parted || product(c->parted, product(c->rows * (int64_t)l->value, ld_of(l, c))) > PARTED_BYTES) return;
     for (c->parts = 2; c->parts <= least(panels, MOST_PARTS); c->parts *= 2)

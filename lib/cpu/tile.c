@@ -176,6 +176,14 @@ void rfi_cpu_run_tile(void *context, int64_t task, int slot) {
     finish_tile(run, &t);
 }
 
+/* Part `i` of `parts` of so many columns from `first` on, in whole panels: none, where these are fewer. */
+static void take_columns(
+    const rfi_cpu_run *run, rfi_cpu_tile *t, int64_t first, int64_t columns, int64_t i, int64_t parts) {
+    const int64_t panel = run->prepared->kernel->panel, panels = columns / panel;
+    t->first = first + panels * i / parts * panel;
+    t->last = first + panels * (i + 1) / parts * panel;
+}
+
 /* The first tile that is parted. */
 static int64_t first_parted(const rfi_cpu_blocking *b) { return b->row_blocks * b->column_blocks - b->parted; }
 
@@ -196,10 +204,8 @@ static rfi_cpu_tile parted_tile(const rfi_cpu_run *run, int64_t i, int slot) {
 static void run_part_of_tile(const rfi_cpu_run *run, int64_t i, int slot) {
     const rfi_cpu_blocking *b = &run->blocking;
     rfi_cpu_tile t = parted_tile(run, i / b->parts, slot);
-    const int64_t panel = run->prepared->kernel->panel, panels = (t.last - t.first) / panel, begin = t.first;
-    t.first = begin + panels * (i % b->parts) / b->parts * panel;
-    t.last = begin + panels * (i % b->parts + 1) / b->parts * panel;
-    if (t.first == t.last) return; /* the last tile may have fewer panels than others have parts */
+    take_columns(run, &t, t.first, t.last - t.first, i % b->parts, b->parts);
+    if (t.first == t.last) return;
     rfi_cpu_begin_products(run);
     rfi_cpu_multiply_tile(run, &t);
     rfi_cpu_end_products(run);
@@ -227,15 +233,13 @@ static char *apart_of(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
 void rfi_cpu_run_part(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_cpu_blocking *b = &run->blocking;
-    const int64_t in_features = run->spec->plan.in_features, panel = run->prepared->kernel->panel,
-                  input_part = task % b->splits, column_part = task / b->splits,
-                  chunks = ceil_div(in_features, RFI_CPU_DEPTH), panels = run->prepared->padded / panel;
+    const int64_t in_features = run->spec->plan.in_features, input_part = task % b->splits,
+                  chunks = ceil_div(in_features, RFI_CPU_DEPTH);
     rfi_cpu_tile t = tile_of_task(run, 0, slot);
     t.apart = apart_of(run, &t);
     t.begin = chunks * input_part / b->splits * RFI_CPU_DEPTH;
     t.end = least(chunks * (input_part + 1) / b->splits * RFI_CPU_DEPTH, in_features);
-    t.first = panels * column_part / b->column_parts * panel;
-    t.last = panels * (column_part + 1) / b->column_parts * panel;
+    take_columns(run, &t, 0, run->prepared->padded, task / b->splits, b->column_parts);
     rfi_cpu_multiply_tile(run, &t);
 }
 
