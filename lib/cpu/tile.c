@@ -215,9 +215,9 @@ void rfi_cpu_run_tile_or_part(void *context, int64_t task, int slot) {
     const rfi_cpu_run *run = context;
     const rfi_cpu_blocking *b = &run->blocking;
     const int64_t tiles = whole_each(b), parts = parts_each(b), thread = task / (tiles + parts),
-                  i = task % (tiles + parts), tile = thread * tiles + i, part = thread * parts + i - tiles;
+                  i = task % (tiles + parts), tile = thread * tiles + i, nth = thread * parts + i - tiles;
     if (i < tiles && tile < first_parted(b)) rfi_cpu_run_tile(context, tile, slot);
-    if (i >= tiles && part < b->parted * b->parts) run_part_of_tile(run, part, slot);
+    if (i >= tiles && nth < b->parted * b->parts) run_part_of_tile(run, nth, slot);
 }
 
 void rfi_cpu_run_parted_end(void *context, int64_t task, int slot) {
