@@ -25,7 +25,6 @@ static inline __attribute__((always_inline)) void step(const uint32_t *x, const 
 /* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
 static inline __attribute__((always_inline)) void multiply_tiles(
     const rfi_cpu_sliver *s, const int rows, const int tiles) {
-    enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
     const uint32_t *x = s->x, *w = s->w;
     const char *ahead = s->ahead;
     int64_t k = 0;
@@ -33,8 +32,8 @@ static inline __attribute__((always_inline)) void multiply_tiles(
     clear_sums();
     for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
         step(x, w, tiles);
-        for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
-            rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
+        rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
+        ahead += s->ahead_step;
         x += RFI_CPU_TILE;
         w += RFI_CPU_TILE * PANEL;
     }

@@ -11,6 +11,7 @@
 
 enum {
     BLOCK_UNITS = 8,        /* of a block of columns, at most: packing x is paid once for so many columns */
+    BLOCK_LOGITS = 5 << 16, /* of a block, at most, where its rows could be more */
     TASKS_PER_THREAD = 8,   /* of a narrow layer, so that threads finish together */
     ROUNDS = 16,            /* tasks a thread, above which it does not matter how many they are */
     SHARED_BYTES = 6 << 16, /* of W of a narrow layer that threads share, at least, where rows are few, */
@@ -25,8 +26,9 @@ enum {
 /* In multiply-adds: packing a value of x; an operator on a logit, or folding it; for an input and column what a sliver
  * takes besides; reading a byte of W from a shared cache, which goes on beside the arithmetic of a block but for a part
  * of it, or once by all threads from memory. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md
- * 11, 59). */
-static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.5, MEMORY = 15, LATE = 0.25;
+ * 11, 59). Tiles wait longer beside what is read, since their loads and it come the same way (60). */
+static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.5, READ_BESIDES_TILES = 2.5,
+                    MEMORY = 15, LATE = 0.25;
 
 /* What is left of the time, at most, where the inputs are split; and where tiles are parted, for whose fold all
  * threads wait for each other once more: so many multiply-adds of one. */
@@ -97,8 +99,9 @@ typedef struct cut {
 typedef struct layer {
     int64_t batch, inputs, columns, units, panel, chunks;
     int threads;
-    double weight_bytes, product; /* a product takes so much of a multiply-add's time */
-    int max_rows, rows_step;      /* of a sliver; tiles of AMX take whole multiples */
+    double weight_bytes, besides, product; /* reading a byte besides, and a product, in multiply-adds */
+    int block_rows;                        /* at most */
+    int max_rows, rows_step;               /* of a sliver; tiles of AMX take whole multiples */
     size_t value;
 } layer;
 
@@ -110,7 +113,7 @@ static cut cut_into(int64_t batch, int64_t units, int64_t row_blocks, int64_t bl
 /* A column of W times rows that take so long, in multiply-adds for each input; and times a block of rows. */
 static double time_of_column(const layer *l, double products) {
     const double read = READ * l->weight_bytes;
-    return (products > read ? products : read) + READ_BESIDES * l->weight_bytes;
+    return (products > read ? products : read) + l->besides * l->weight_bytes;
 }
 
 static double column_of_block(const layer *l, int64_t block_rows) {
@@ -213,15 +216,22 @@ static void consider_parted(const layer *l, cut *best, double *least_time, cut *
         consider(best, least_time, c, time_of_parted(l, c) + time_of_memory(l, c));
 }
 
+/* Of a block of so many units. */
+static int64_t most_rows(const layer *l, int64_t block_units) {
+    const int64_t rows = BLOCK_LOGITS / (block_units * RFI_CPU_UNIT);
+    return least(l->block_rows, rows - rows % l->rows_step);
+}
+
 /* For each width of a block of columns the highest blocks of rows, and blocks of which whole rounds of all threads make
- * the batch; or where tiles are parted the fewest that are more than these. One thread has the widest and highest. */
-static cut cut_in_rounds(const layer *l, int64_t block_rows, int parting, double *least_time) {
-    const int64_t fewest = most(1, ceil_div(l->batch, block_rows));
+ * the batch; or where tiles are parted the fewest that are more than these. One thread has the widest of the highest.
+ */
+static cut cut_in_rounds(const layer *l, int parting, double *least_time) {
     cut best = {0};
     for (int64_t widest = most(1, least(BLOCK_UNITS, l->units)); widest; widest--) {
         const int64_t column_blocks = most(1, ceil_div(l->units, widest)),
                       block_units = most(1, ceil_div(l->units, column_blocks));
         if (block_units < widest) continue; /* no fewer blocks than with fewer units */
+        const int64_t highest = most_rows(l, block_units), fewest = most(1, ceil_div(l->batch, highest));
         for (int64_t rounds = 0; rounds <= ROUNDS; rounds++) {
             const int64_t tiles = rounds * l->threads,
                           row_blocks = (tiles + (parting ? column_blocks - 1 : 0)) / column_blocks;
@@ -230,20 +240,21 @@ static cut cut_in_rounds(const layer *l, int64_t block_rows, int parting, double
             cut c = cut_into(l->batch, l->units, most(row_blocks, fewest), block_units);
             if (parting) consider_parted(l, &best, least_time, &c);
             else consider(&best, least_time, &c, time_of_tiles(l, &c) + time_of_memory(l, &c));
-            if (l->threads == 1) return best;
+            if (l->threads == 1) break;
         }
+        if (l->threads == 1 && highest >= least(l->batch, l->block_rows)) break;
     }
     return best;
 }
 
 /* Tiles are parted where there is enough to gain. */
-static cut cut_evenly(const layer *l, int64_t block_rows) {
+static cut cut_evenly(const layer *l) {
     double least_time = 0, parted_time = 0;
-    const cut even = cut_in_rounds(l, block_rows, 0, &least_time);
+    const cut even = cut_in_rounds(l, 0, &least_time);
     const double column = time_of_column(l, (double)l->batch * l->product) + MEMORY * l->weight_bytes,
                  no_less = column * (double)l->columns / l->threads + WAIT / (double)most(1, l->inputs);
     if (l->threads == 1 || no_less >= PARTED_GAIN * least_time) return even;
-    const cut parted = cut_in_rounds(l, block_rows, 1, &parted_time);
+    const cut parted = cut_in_rounds(l, 1, &parted_time);
     return parted.rows && parted_time < PARTED_GAIN * least_time ? parted : even;
 }
 
@@ -258,7 +269,6 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
                  rate = pairs ? pairs->rate
         : terms               ? terms->rate
                               : 1;
-    const int block_rows = pairs ? pairs->block_rows : terms ? terms->block_rows : RFI_CPU_ROWS;
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
     const layer l = {
         .batch = batch,
@@ -269,7 +279,11 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
         .chunks = chunks,
         .threads = b->threads,
         .weight_bytes = bytes,
+        .besides = pairs && pairs->tiles ? READ_BESIDES_TILES : READ_BESIDES,
         .product = 1 / rate,
+        .block_rows = pairs ? pairs->block_rows
+            : terms         ? terms->block_rows
+                            : RFI_CPU_ROWS,
         .max_rows = pairs ? pairs->max_rows
             : terms       ? terms->max_rows
                           : kernel->max_rows,
@@ -278,7 +292,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
                            : 1,
         .value = value,
     };
-    cut c = cut_evenly(&l, block_rows);
+    cut c = cut_evenly(&l);
     if (!pairs && !terms && product(product(batch, padded), product(chunks, (int64_t)value)) <= SPLIT_BYTES)
         c = split_columns_and_inputs(c, &l);
     b->row_blocks = c.row_blocks;

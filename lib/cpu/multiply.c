@@ -27,6 +27,7 @@ typedef struct factors {
     size_t x_row, x_item, w_item;
     int64_t slivers, rows_step; /* the tile's rows come in so many, whole multiples of rows_step but for the last */
     int64_t block;              /* inputs of a chunk whose products are added up at a time */
+    int tiles;                  /* which are tiles' */
 } factors;
 
 static rfi_cpu_range range_of_panel(const rfi_cpu_prepared *p, const rfi_cpu_place *at) {
@@ -87,7 +88,8 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
         f.x_item = sizeof(uint32_t) / 2;
         f.slivers = ceil_div(t->rows, p->pairs->max_rows);
         f.rows_step = p->pairs->rows_step;
-        if (p->pairs->whole) f.block = RFI_CPU_DEPTH;
+        f.tiles = p->pairs->tiles;
+        if (f.tiles) f.block = RFI_CPU_DEPTH;
         return f;
     }
     rfi_cpu_need_values(run, t, at);
@@ -160,23 +162,19 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
 
 /* What sliver `s` of `slivers` asks for while `depth` inputs of a panel's chunk are multiplied: its part of the next
  * one, in every turn a line from each of several places that are pages apart, since a processor reads faster ahead of
- * several streams than of one. The last panel of a task asks for itself, where it passes only once. Of so few rows that
- * little is done with a line, some processors do better unasked. */
+ * several streams than of one; tiles, lines in a row. The last panel of a task asks for itself, where it passes only
+ * once. Of so few rows that little is done with a line, some processors do better unasked. */
 static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, const char *next,
-    int64_t s, int64_t slivers, int64_t depth, rfi_cpu_sliver *sliver) {
+    int64_t s, int64_t slivers, int64_t depth, int tiles, rfi_cpu_sliver *sliver) {
     enum { FEW_BYTES = 16 }; /* of a feature's logits */
     const int unasked = (size_t)t->rows * t->value <= FEW_BYTES && rfi_cpu_reads_ahead();
     const int64_t lines = at->depth * run->prepared->kernel->panel * (int64_t)run->prepared->item / RFI_CPU_ALIGN,
-                  turns = most(1, depth / RFI_CPU_STEP), in_turn = ceil_div(lines, slivers * turns);
-    if (next) {
-        sliver->ahead = next + lines * s / slivers * RFI_CPU_ALIGN;
-        sliver->ahead_apart = turns * RFI_CPU_ALIGN;
-        sliver->ahead_step = RFI_CPU_ALIGN;
-    } else {
-        sliver->ahead = (const char *)sliver->w + STREAM_AHEAD;
-        sliver->ahead_apart = RFI_CPU_ALIGN;
-        sliver->ahead_step = in_turn * RFI_CPU_ALIGN;
-    }
+                  turns = most(1, depth / (tiles ? RFI_CPU_TILE_DEPTH : RFI_CPU_STEP)),
+                  in_turn = ceil_div(lines, slivers * turns);
+    const int in_a_row = !next || tiles;
+    sliver->ahead = next ? next + lines * s / slivers * RFI_CPU_ALIGN : (const char *)sliver->w + STREAM_AHEAD;
+    sliver->ahead_apart = (in_a_row ? 1 : turns) * RFI_CPU_ALIGN;
+    sliver->ahead_step = (in_a_row ? in_turn : 1) * RFI_CPU_ALIGN;
     sliver->ahead_lines = (next || slivers == 1) && !unasked ? (int)in_turn : 0;
 }
 
@@ -205,8 +203,11 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
     const int last = ends_logits(run, t, at), from_zero = t->apart || at->from_zero;
     const int64_t blocks = ceil_div(at->depth, block);
     float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
-    /* A layer without inputs has no blocks, nor a next chunk. */
-    const int64_t of_w = blocks > 1 ? blocks - (at->asks ? blocks / 2 : 0) : blocks && !at->asks_instead;
+    /* A layer without inputs has no blocks, nor a next chunk. Tiles of x are loaded from far enough: with lines of x
+     * under way besides, they would wait for each other. */
+    const int64_t of_w = f.tiles ? blocks
+        : blocks > 1             ? blocks - (at->asks ? blocks / 2 : 0)
+                                 : blocks && !at->asks_instead;
     at->asked |= of_w < blocks;
     for (int64_t s = 0; s < slivers; s++) {
         const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
@@ -230,7 +231,7 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
         };
         if (of_w < 1 && blocks) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
-        else ask_for_w(run, t, at, next, s, slivers, least(of_w * block, at->depth), &sliver);
+        else ask_for_w(run, t, at, next, s, slivers, least(of_w * block, at->depth), f.tiles, &sliver);
         f.multiply[rows - 1](&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
@@ -285,7 +286,7 @@ static void multiply_panel_in_terms(
     const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
     const rfi_cpu_range w = range_of_panel(run->prepared, at);
     const int64_t panel = run->prepared->kernel->panel, c_ld = run->blocking.c_ld;
-    float sums[RFI_CPU_TILE_BLOCK * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    float sums[RFI_CPU_TERMS_BLOCK * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     at->apart = 0;
     for (int64_t i = 0; i < t->rows; i++) at->apart += !rfi_cpu_terms_exact(t->ranges[i], w);
     if (at->apart == 0 || at->apart == t->rows) {
