@@ -49,10 +49,20 @@ static void copy_last(const rfi_cpu_sliver *s, uint32_t *last) {
             (size_t)((s->depth - whole + 1) / 2) * W_BYTES);
 }
 
-/* `tiles` of rows, 1 or 2, of which `rows` rows are there. */
+/* What is wanted soon, so many turns of it. */
+static inline __attribute__((always_inline)) const char *ask(
+    const rfi_cpu_sliver *s, const char *ahead, const int turns) {
+    for (int turn = 0; turn < turns; turn++, ahead += s->ahead_step) rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
+    return ahead;
+}
+
+/* `tiles` of rows, 1 or 2, of which `rows` rows are there. A turn's lines are asked for behind each small product, the
+ * others behind those of the first terms: tiles wait for all that was asked for just before. */
 static inline __attribute__((always_inline)) void multiply_tiles(
     const rfi_cpu_sliver *s, const int rows, const int tiles) {
-    enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP };
+#define ONE(i, j) +1
+    enum { TURNS = RFI_CPU_TILE_DEPTH / RFI_CPU_STEP, SMALL = RFI_CPU_EACH_SMALL_PRODUCT(ONE) };
+#undef ONE
     uint32_t last[RFI_CPU_TERMS * STEP_PAIRS] __attribute__((aligned(RFI_CPU_ALIGN)));
     const char *ahead = s->ahead;
     if (s->depth % RFI_CPU_TILE_DEPTH) copy_last(s, last);
@@ -63,16 +73,16 @@ static inline __attribute__((always_inline)) void multiply_tiles(
         int had_i = -1, had_j = -1;
 #define ONE(i, j)                        \
     step(&f, i, j, had_i, had_j, tiles); \
+    ahead = ask(s, ahead, 1);            \
     had_i = i;                           \
     had_j = j;
         RFI_CPU_EACH_SMALL_PRODUCT(ONE)
 #undef ONE
-        for (int turn = 0; turn < TURNS; turn++, ahead += s->ahead_step)
-            rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
     }
     for (int64_t k = 0; k < s->depth; k += RFI_CPU_TILE_DEPTH) {
         const factors f = factors_at(s, k, last);
         step(&f, 0, 0, -1, -1, tiles);
+        ahead = ask(s, ahead, TURNS - SMALL);
     }
     write_out(); /* nor may `last` be given up before */
     store_sums(s, rows, tiles);
