@@ -2,7 +2,7 @@
 /* float32 in three terms of bfloat16 on AMX-BF16: six products of tiles for every step, slivers and tiles as in
  * kernel_amx_bf16.c. The small products of all steps come first, then those of the first terms, so that a chunk of 512
  * inputs has 16 roundings of its large sum, and not 96. */
-#include <stdlib.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "cpu/amx.h"
@@ -105,38 +105,41 @@ const rfi_cpu_terms rfi_cpu_terms_amx = {
 };
 
 /* The bits of all slivers of values that have terms, against those of multiply-adds. */
-int rfi_cpu_terms_as_documented_amx(void) {
+static int as_documented;
+
+static void find_as_documented(void) {
     enum { MOST = RFI_CPU_TILE_ROWS, DEPTH = 2 * RFI_CPU_TILE_DEPTH + 5, PANEL_PAIRS = (DEPTH + 1) / 2 * PANEL };
     static const float zeros[PANEL];
-    typedef struct trial {
+    /* More than every thread's stack has. Memory that may be refused would have a processor's word depend on it. */
+    static struct {
         uint32_t w[RFI_CPU_TERMS * PANEL_PAIRS] __attribute__((aligned(RFI_CPU_ALIGN)));
         uint32_t x[MOST * RFI_CPU_TERMS_LD];
         rfi_cpu_seen seen[PANEL];
         float values[DEPTH * PANEL], tiles[MOST * PANEL], plain[MOST * PANEL];
-    } trial;
-    void *memory; /* more than every thread's stack has */
-    if (posix_memalign(&memory, RFI_CPU_ALIGN, sizeof(trial))) return 0;
-    trial *t = memory;
-    memset(t, 0, sizeof *t);
+    } t;
     uint32_t random = 1;
     for (int i = 0; i < DEPTH * PANEL; i++) {
         random = random * 1664525 + 1013904223;
-        t->values[i] = (float)(int32_t)random * 0x1p-30f;
+        t.values[i] = (float)(int32_t)random * 0x1p-30f;
     }
-    for (int i = 0; i < MOST; i++) rfi_cpu_terms_split_row(t->x + i * RFI_CPU_TERMS_LD, t->values + 7 * i, DEPTH);
-    rfi_cpu_terms_split_panel(t->w, PANEL_PAIRS, t->values, DEPTH, t->seen);
+    for (int i = 0; i < MOST; i++) rfi_cpu_terms_split_row(t.x + i * RFI_CPU_TERMS_LD, t.values + 7 * i, DEPTH);
+    rfi_cpu_terms_split_panel(t.w, PANEL_PAIRS, t.values, DEPTH, t.seen);
     rfi_cpu_sliver s = {
-        .depth = DEPTH, .x = t->x, .w = t->w, .in = zeros, .bias = zeros, .ld_out = PANEL, .ahead = memory};
-    int same = 1;
+        .depth = DEPTH, .x = t.x, .w = t.w, .in = zeros, .bias = zeros, .ld_out = PANEL, .ahead = (const char *)&t};
+    as_documented = 1;
     for (int rows = 15; rows <= MOST; rows += 17) {
-        s.out = t->plain;
+        s.out = t.plain;
         rfi_cpu_terms_multiply[rows - 1](&s);
-        s.out = t->tiles;
+        s.out = t.tiles;
         rfi_cpu_amx_begin();
         table[rows - 1](&s);
         rfi_cpu_amx_end();
-        same &= !memcmp(t->tiles, t->plain, (size_t)rows * PANEL * sizeof(float));
+        as_documented &= !memcmp(t.tiles, t.plain, (size_t)rows * PANEL * sizeof(float));
     }
-    free(memory);
-    return same;
+}
+
+int rfi_cpu_terms_as_documented_amx(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_as_documented);
+    return as_documented;
 }
