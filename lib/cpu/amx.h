@@ -35,17 +35,29 @@ static inline __attribute__((always_inline)) void clear_sums(void) {
     _tile_zero(SUM_11);
 }
 
+/* To and from (rows, panel), whole tiles of rows. */
+static inline __attribute__((always_inline)) void leave_sums(float *to, const int tiles) {
+    _tile_stored(SUM_00, to, SUM_BYTES);
+    _tile_stored(SUM_01, to + LANES, SUM_BYTES);
+    if (tiles < 2) return;
+    _tile_stored(SUM_10, to + RFI_CPU_TILE * PANEL, SUM_BYTES);
+    _tile_stored(SUM_11, to + RFI_CPU_TILE * PANEL + LANES, SUM_BYTES);
+}
+
+static inline __attribute__((always_inline)) void take_sums(const float *from, const int tiles) {
+    _tile_loadd(SUM_00, from, SUM_BYTES);
+    _tile_loadd(SUM_01, from + LANES, SUM_BYTES);
+    if (tiles < 2) return;
+    _tile_loadd(SUM_10, from + RFI_CPU_TILE * PANEL, SUM_BYTES);
+    _tile_loadd(SUM_11, from + RFI_CPU_TILE * PANEL + LANES, SUM_BYTES);
+}
+
 /* out = (in + sum) + bias. */
 static inline __attribute__((always_inline)) void store_sums(const rfi_cpu_sliver *s, const int rows, const int tiles) {
     float sums[RFI_CPU_TILE_ROWS][PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     const float *in = s->in, *bias = s->bias;
     float *out = s->out;
-    _tile_stored(SUM_00, &sums[0][0], SUM_BYTES);
-    _tile_stored(SUM_01, &sums[0][LANES], SUM_BYTES);
-    if (tiles > 1) {
-        _tile_stored(SUM_10, &sums[RFI_CPU_TILE][0], SUM_BYTES);
-        _tile_stored(SUM_11, &sums[RFI_CPU_TILE][LANES], SUM_BYTES);
-    }
+    leave_sums(&sums[0][0], tiles);
     const __m512 bias_0 = _mm512_loadu_ps(bias), bias_1 = _mm512_loadu_ps(bias + LANES);
     for (int i = 0; i < rows; i++, in += s->ld_in, out += s->ld_out) {
         _mm512_storeu_ps(out, _mm512_loadu_ps(in) + _mm512_load_ps(&sums[i][0]) + bias_0);

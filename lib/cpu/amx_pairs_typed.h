@@ -29,7 +29,8 @@ static inline __attribute__((always_inline)) void multiply_tiles(
     const char *ahead = s->ahead;
     int64_t k = 0;
     write_out();
-    clear_sums();
+    if (s->begun) take_sums(s->begun, tiles);
+    else clear_sums();
     for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
         step(x, w, tiles);
         rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
@@ -44,7 +45,8 @@ static inline __attribute__((always_inline)) void multiply_tiles(
         step(x, last, tiles);
         write_out(); /* nor may `last` be given up before */
     }
-    store_sums(s, rows, tiles);
+    if (s->inner) leave_sums(s->out, tiles);
+    else store_sums(s, rows, tiles);
 }
 
 RFI_CPU_TILE_TABLE(table);

@@ -12,8 +12,6 @@
 enum {
     BLOCK_UNITS = 8,        /* of a block of columns, at most: packing x is paid once for so many columns */
     BLOCK_LOGITS = 5 << 16, /* of a block, at most, where its rows could be more */
-    CHUNK_BYTES = 1 << 20,  /* of W for all columns, which stay near from one block of rows to the next: */
-    CHUNK_ROWS = 256,       /* of these, at most, then, so that x stays near, too */
     TASKS_PER_THREAD = 8,   /* of a narrow layer, so that threads finish together */
     ROUNDS = 16,            /* tasks a thread, above which it does not matter how many they are */
     SHARED_BYTES = 6 << 16, /* of W of a narrow layer that threads share, at least, where rows are few, */
@@ -272,7 +270,6 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
         : terms               ? terms->rate
                               : 1;
     const int64_t chunks = ceil_div(spec->plan.in_features, RFI_CPU_DEPTH);
-    const int stays_near = (double)padded * RFI_CPU_DEPTH * bytes <= CHUNK_BYTES;
     const layer l = {
         .batch = batch,
         .inputs = spec->plan.in_features,
@@ -284,7 +281,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
         .weight_bytes = bytes,
         .besides = terms || (pairs && pairs->tiles) ? READ_BESIDES_TILES : READ_BESIDES,
         .product = 1 / rate,
-        .block_rows = pairs ? (int)(stays_near ? least(pairs->block_rows, CHUNK_ROWS) : pairs->block_rows)
+        .block_rows = pairs ? pairs->block_rows
             : terms         ? terms->block_rows
                             : RFI_CPU_ROWS,
         .max_rows = pairs ? pairs->max_rows

@@ -38,7 +38,7 @@ enum {
     RFI_CPU_TILE = 16,                                   /* rows of a tile, and pairs of a row */
     RFI_CPU_TILE_DEPTH = 32,                             /* inputs that a step of tiles takes */
     RFI_CPU_TILE_ROWS = 32,                              /* rows of a sliver of tiles */
-    RFI_CPU_TILE_BLOCK = 384,                            /* rows of a task's block, for tiles of pairs */
+    RFI_CPU_TILE_BLOCK = 256,                            /* rows of a task's block, for tiles of pairs */
     RFI_CPU_TERMS_BLOCK = 128,                           /* and of terms, into which x is not split so often then */
     RFI_CPU_TILE_PANEL = 32,                             /* columns of a panel, for tiles */
     RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
@@ -70,8 +70,10 @@ typedef struct rfi_cpu_sliver {
     int64_t ld_in, ld_more, ld_out, ld_x;
     int inner; /* more blocks of this chunk follow: more and bias are zeros, and out is near, its rows a panel apart */
     int half;  /* the panel's second half is padding: a kernel need not multiply it, if it leaves numbers there */
-    const char *ahead;               /* memory that is wanted soon: */
-    int ahead_lines;                 /* in every turn so many lines of it, RFI_CPU_STEP inputs or a step of tiles, */
+    const float *begun; /* of tiles: the sums that an inner block of the same rows, whole tiles of them, has left in its
+                           out, and that go on here; NULL: they begin here */
+    const char *ahead;  /* memory that is wanted soon: */
+    int ahead_lines;    /* in every turn so many lines of it, RFI_CPU_STEP inputs or a step of tiles, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
     int ahead_is_x;                  /* each of which is read once, and soon: to the first cache, else to the second */
 } rfi_cpu_sliver;
@@ -141,6 +143,7 @@ typedef struct rfi_cpu_pairs {
     int block_rows; /* rows in a task's block */
     int flushes;    /* it takes subnormal inputs for zero and flushes subnormal sums: rfi_cpu_pairs_exact */
     int tiles;      /* a chunk is one block: the order of its sums bounds how long they grow; and a step, one turn */
+    int begins;     /* but `multiply` knows of `begun` */
     double rate;    /* of its products to that of multiply-adds in float */
     /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart, with zeros up to a multiple of RFI_CPU_TILE_DEPTH inputs. */
     const rfi_cpu_multiply *multiply;

@@ -30,6 +30,7 @@ const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
     .tiles = 1,
+    .begins = 1,
     .flushes = 1,
     .rate = 4, /* doc/kernels/cpu.md 19 */
     .multiply = table,

@@ -14,6 +14,7 @@ const rfi_cpu_pairs rfi_cpu_f16_pairs_amx_fp16 = {
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
     .tiles = 1,
+    .begins = 1,
     .rate = 4, /* as AMX-BF16's: not measured */
     .multiply = table,
     .pack = rfi_cpu_pairs_pack,

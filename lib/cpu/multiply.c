@@ -27,7 +27,7 @@ typedef struct factors {
     size_t x_row, x_item, w_item;
     int64_t slivers, rows_step; /* the tile's rows come in so many, whole multiples of rows_step but for the last */
     int64_t block;              /* inputs of a chunk whose products are added up at a time */
-    int tiles;                  /* which are tiles' */
+    int tiles, begins;          /* which are tiles', and may come in halves */
 } factors;
 
 static rfi_cpu_range range_of_panel(const rfi_cpu_prepared *p, const rfi_cpu_place *at) {
@@ -89,6 +89,7 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
         f.slivers = ceil_div(t->rows, p->pairs->max_rows);
         f.rows_step = p->pairs->rows_step;
         f.tiles = p->pairs->tiles;
+        f.begins = exact && p->pairs->begins;
         if (f.tiles) f.block = RFI_CPU_DEPTH;
         return f;
     }
@@ -184,24 +185,74 @@ static int ends_logits(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_
 }
 
 /* A chunk's last block of several: its sum joins those of the chunks before, if there are some. */
-static void end_chunk(rfi_cpu_sliver *sliver, const void *before, const void *bias, void *out, int64_t ld) {
-    if (before) sliver->more = before, sliver->ld_more = ld;
-    sliver->bias = bias;
-    sliver->out = out;
-    sliver->ld_out = ld;
+static void end_chunk(rfi_cpu_sliver *sliver, const rfi_cpu_sliver *whole) {
+    sliver->more = whole->in;
+    sliver->ld_more = whole->ld_in;
+    sliver->bias = whole->bias;
+    sliver->out = whole->out;
+    sliver->ld_out = whole->ld_out;
     sliver->inner = 0;
 }
 
-/* All rows of the tile times one panel. Slivers of nearly equal height: a short last one would leave the multipliers
- * idle. */
+/* Sliver `s` of all rows of a panel's chunk, as if that were one block. Slivers are of nearly equal height: a short
+ * last one would leave the multipliers idle. */
+static rfi_cpu_sliver sliver_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at,
+    const factors *f, int64_t s, int64_t *first, int64_t *end) {
+    const rfi_cpu_kernel *kernel = run->prepared->kernel;
+    const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld;
+    const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
+    char *const out = t->apart ? t->apart + (size_t)(at->k / RFI_CPU_DEPTH) * sums : at->sums;
+    const int from_zero = t->apart || at->from_zero;
+    *first = round_up(t->rows * s / f->slivers, f->rows_step);
+    *end = least(round_up(t->rows * (s + 1) / f->slivers, f->rows_step), t->rows);
+    char *c = out + (size_t)(*first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
+    return (rfi_cpu_sliver){
+        .depth = at->depth,
+        .x = f->x + (size_t)*first * f->x_row,
+        .ld_x = run->call->ldx,
+        .w = f->w,
+        .in = from_zero ? (const char *)zeros : c,
+        .ld_in = from_zero ? 0 : c_ld,
+        .more = zeros,
+        .bias = ends_logits(run, t, at) ? (const char *)run->prepared->bias + (size_t)at->column * t->value
+                                        : (const char *)zeros,
+        .out = c,
+        .ld_out = c_ld,
+        .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
+    };
+}
+
+/* By tiles, of so many slivers the first half of the inputs before the second: from sliver to sliver that half of the
+ * panel stays in the first cache, which has no room for all of it beside x. The order of sums is the same. */
+static void multiply_panel_in_halves(
+    const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, const factors *f, const char *next) {
+    enum { SLIVERS = 8, HALF = RFI_CPU_DEPTH / 2 };
+    float begun[SLIVERS][RFI_CPU_TILE_ROWS * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    for (int64_t group = 0; group < f->slivers; group += SLIVERS)
+        for (int64_t k = 0; k < at->depth; k += HALF)
+            for (int64_t s = group; s < least(group + SLIVERS, f->slivers); s++) {
+                int64_t first, end;
+                rfi_cpu_sliver sliver = sliver_of(run, t, at, f, s, &first, &end);
+                ask_for_w(run, t, at, next, s, f->slivers, at->depth, 1, &sliver);
+                sliver.depth = least(HALF, at->depth - k);
+                sliver.x = (const char *)sliver.x + (size_t)k * f->x_item;
+                sliver.w = (const char *)sliver.w + (size_t)k * f->w_item;
+                sliver.ahead += k / RFI_CPU_TILE_DEPTH * sliver.ahead_step;
+                if (k) sliver.begun = begun[s - group];
+                if (k + HALF < at->depth) sliver.inner = 1, sliver.out = begun[s - group];
+                f->multiply[end - first - 1](&sliver);
+            }
+}
+
+/* All rows of the tile times one panel. */
 static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
     const rfi_cpu_kernel *kernel = run->prepared->kernel;
     const factors f = factors_of(run, t, at);
-    const int64_t c_ld = t->apart ? run->blocking.c_ld_apart : run->blocking.c_ld, slivers = f.slivers, block = f.block;
-    const size_t sums = t->apart ? (size_t)(run->blocking.rows_of_sums * c_ld) * t->value : 0;
-    char *const out = t->apart ? t->apart + (size_t)(at->k / RFI_CPU_DEPTH) * sums : at->sums;
-    const int last = ends_logits(run, t, at), from_zero = t->apart || at->from_zero;
-    const int64_t blocks = ceil_div(at->depth, block);
+    if (f.begins && f.slivers > 1) {
+        multiply_panel_in_halves(run, t, at, &f, next);
+        return;
+    }
+    const int64_t block = f.block, blocks = ceil_div(at->depth, block);
     float of_chunk[RFI_CPU_BLOCK_ROWS * RFI_CPU_BLOCK_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     /* A layer without inputs has no blocks, nor a next chunk. Tiles of x are loaded from far enough: with lines of x
      * under way besides, they would wait for each other. */
@@ -209,30 +260,22 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
         : blocks > 1             ? blocks - (at->asks ? blocks / 2 : 0)
                                  : blocks && !at->asks_instead;
     at->asked |= of_w < blocks;
-    for (int64_t s = 0; s < slivers; s++) {
-        const int64_t first = round_up(t->rows * s / slivers, f.rows_step),
-                      end = least(round_up(t->rows * (s + 1) / slivers, f.rows_step), t->rows), rows = end - first;
-        char *c = out + (size_t)(first * c_ld + at->column - t->unit * RFI_CPU_UNIT) * t->value;
-        const char *bias =
-            last ? (const char *)run->prepared->bias + (size_t)at->column * t->value : (const char *)zeros;
-        const int alone = blocks <= 1;
-        rfi_cpu_sliver sliver = {
-            .depth = least(block, at->depth),
-            .x = f.x + (size_t)first * f.x_row,
-            .ld_x = run->call->ldx,
-            .w = f.w,
-            .in = alone && !from_zero ? c : (const char *)zeros,
-            .ld_in = alone && !from_zero ? c_ld : 0,
-            .more = zeros,
-            .bias = alone ? bias : (const char *)zeros,
-            .out = alone ? c : (char *)of_chunk,
-            .ld_out = alone ? c_ld : kernel->panel,
-            .inner = !alone,
-            .half = at->column + kernel->panel / 2 >= run->spec->plan.out_features,
-        };
+    for (int64_t s = 0; s < f.slivers; s++) {
+        int64_t first, end;
+        rfi_cpu_sliver sliver = sliver_of(run, t, at, &f, s, &first, &end);
+        const rfi_cpu_sliver whole = sliver;
+        const rfi_cpu_multiply multiply = f.multiply[end - first - 1];
+        if (blocks > 1) {
+            sliver.depth = block;
+            sliver.in = sliver.bias = zeros;
+            sliver.ld_in = 0;
+            sliver.out = of_chunk;
+            sliver.ld_out = kernel->panel;
+            sliver.inner = 1;
+        }
         if (of_w < 1 && blocks) ask_for_x(run, t, at, first, end, 0, blocks, &sliver);
-        else ask_for_w(run, t, at, next, s, slivers, least(of_w * block, at->depth), f.tiles, &sliver);
-        f.multiply[rows - 1](&sliver);
+        else ask_for_w(run, t, at, next, s, f.slivers, least(of_w * block, at->depth), f.tiles, &sliver);
+        multiply(&sliver);
         for (int64_t k = block; k < at->depth; k += block) {
             sliver.depth = least(block, at->depth - k);
             sliver.x = (const char *)sliver.x + (size_t)block * f.x_item;
@@ -241,8 +284,8 @@ static void multiply_panel(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cp
             else sliver.ahead += block / RFI_CPU_STEP * sliver.ahead_step;
             sliver.in = of_chunk;
             sliver.ld_in = kernel->panel;
-            if (k + block >= at->depth) end_chunk(&sliver, from_zero ? NULL : c, bias, c, c_ld);
-            f.multiply[rows - 1](&sliver);
+            if (k + block >= at->depth) end_chunk(&sliver, &whole);
+            multiply(&sliver);
         }
     }
 }

@@ -25,6 +25,31 @@ static uint16_t some_bf16(void) { return (uint16_t)((next_random() & 0x81ff) | 0
 
 static int is_same(float a, float b) { return !memcmp(&a, &b, sizeof a) || (a != a && b != b); }
 
+/* The same sliver in two blocks of whole steps but for the last: what the first leaves is all that the second needs. */
+static void check_halves(const rfi_cpu_pairs *amx, rfi_cpu_sliver s, int rows) {
+    static float begun[ROWS * PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    const int64_t depth = s.depth, half = depth / 2 / RFI_CPU_TILE_DEPTH * RFI_CPU_TILE_DEPTH;
+    if (!half) return;
+    memset(begun, 0xff, sizeof begun);
+    memset(tiles, 0xff, sizeof tiles);
+    amx->begin();
+    s.depth = half;
+    s.inner = 1;
+    s.out = begun;
+    amx->multiply[rows - 1](&s);
+    s.depth = depth - half;
+    s.inner = 0;
+    s.begun = begun;
+    s.out = tiles;
+    s.x = x + half / 2;
+    s.w = w + half / 2 * PANEL;
+    amx->multiply[rows - 1](&s);
+    amx->end();
+    for (int i = 0; i < rows * PANEL; i++)
+        CHECK(is_same(tiles[i], plain[i]), "%s, %lld inputs of %lld first, row %d of %d: %a, %a", amx->name,
+            (long long)half, (long long)depth, i / PANEL, rows, tiles[i], plain[i]);
+}
+
 /* A sliver of every height, of chunks of whole steps and others, behind which W has infinities. */
 static void check_bits(const rfi_cpu_pairs *amx, const rfi_cpu_multiply *by_steps, uint16_t (*some)(void)) {
     static const int depths[] = {1, 2, 31, 32, 33, 63, 64, 101, 511, 512};
@@ -67,6 +92,7 @@ static void check_bits(const rfi_cpu_pairs *amx, const rfi_cpu_multiply *by_step
                 emulated.flushed);
             CHECK(emulated.products == 2 * each * steps && emulated.loads == (2 + each) * steps,
                 "%d rows, %d steps: %ld products, %ld loads", rows, steps, emulated.products, emulated.loads);
+            check_halves(amx, s, rows);
         }
 }
 
