@@ -33,8 +33,8 @@ static inline __attribute__((always_inline)) void multiply_tiles(
     else clear_sums();
     for (; k + RFI_CPU_TILE_DEPTH <= s->depth; k += RFI_CPU_TILE_DEPTH) {
         step(x, w, tiles);
-        rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
-        ahead += s->ahead_step;
+        for (int turn = 0; turn < s->ahead_turns; turn++, ahead += s->ahead_step)
+            rfi_cpu_ask_for_lines(s, ahead, s->ahead_lines, 0);
         x += RFI_CPU_TILE;
         w += RFI_CPU_TILE * PANEL;
     }

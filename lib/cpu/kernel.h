@@ -73,7 +73,8 @@ typedef struct rfi_cpu_sliver {
     const float *begun; /* of tiles: the sums that an inner block of the same rows, whole tiles of them, has left in its
                            out, and that go on here; NULL: they begin here */
     const char *ahead;  /* memory that is wanted soon: */
-    int ahead_lines;    /* in every turn so many lines of it, RFI_CPU_STEP inputs or a step of tiles, */
+    int ahead_lines;    /* in every turn, of RFI_CPU_STEP inputs, so many lines of it, */
+    int ahead_turns;    /* or so many turns in a step of tiles, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
     int ahead_is_x;                  /* each of which is read once, and soon: to the first cache, else to the second */
 } rfi_cpu_sliver;

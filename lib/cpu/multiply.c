@@ -163,17 +163,19 @@ static void ask_for_x(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_c
 
 /* What sliver `s` of `slivers` asks for while `depth` inputs of a panel's chunk are multiplied: its part of the next
  * one, in every turn a line from each of several places that are pages apart, since a processor reads faster ahead of
- * several streams than of one; tiles, lines in a row. The last panel of a task asks for itself, where it passes only
+ * several streams than of one. More slivers of tiles than a few ask once a step, for lines in a row: with a line in
+ * every turn each would be asked for several times. The last panel of a task asks for itself, where it passes only
  * once. Of so few rows that little is done with a line, some processors do better unasked. */
 static void ask_for_w(const rfi_cpu_run *run, const rfi_cpu_tile *t, const rfi_cpu_place *at, const char *next,
     int64_t s, int64_t slivers, int64_t depth, int tiles, rfi_cpu_sliver *sliver) {
-    enum { FEW_BYTES = 16 }; /* of a feature's logits */
-    const int unasked = (size_t)t->rows * t->value <= FEW_BYTES && rfi_cpu_reads_ahead();
+    enum { FEW_BYTES = 16 /* of a feature's logits */, FEW_SLIVERS = 2 };
+    const int unasked = (size_t)t->rows * t->value <= FEW_BYTES && rfi_cpu_reads_ahead(),
+              once = tiles && slivers > FEW_SLIVERS, in_a_row = !next || once;
     const int64_t lines = at->depth * run->prepared->kernel->panel * (int64_t)run->prepared->item / RFI_CPU_ALIGN,
-                  turns = most(1, depth / (tiles ? RFI_CPU_TILE_DEPTH : RFI_CPU_STEP)),
+                  turns = most(1, depth / (once ? RFI_CPU_TILE_DEPTH : RFI_CPU_STEP)),
                   in_turn = ceil_div(lines, slivers * turns);
-    const int in_a_row = !next || tiles;
     sliver->ahead = next ? next + lines * s / slivers * RFI_CPU_ALIGN : (const char *)sliver->w + STREAM_AHEAD;
+    sliver->ahead_turns = once ? 1 : RFI_CPU_TILE_DEPTH / RFI_CPU_STEP;
     sliver->ahead_apart = (in_a_row ? 1 : turns) * RFI_CPU_ALIGN;
     sliver->ahead_step = (in_a_row ? in_turn : 1) * RFI_CPU_ALIGN;
     sliver->ahead_lines = (next || slivers == 1) && !unasked ? (int)in_turn : 0;
@@ -237,7 +239,7 @@ static void multiply_panel_in_halves(
                 sliver.depth = least(HALF, at->depth - k);
                 sliver.x = (const char *)sliver.x + (size_t)k * f->x_item;
                 sliver.w = (const char *)sliver.w + (size_t)k * f->w_item;
-                sliver.ahead += k / RFI_CPU_TILE_DEPTH * sliver.ahead_step;
+                sliver.ahead += k / RFI_CPU_TILE_DEPTH * sliver.ahead_turns * sliver.ahead_step;
                 if (k) sliver.begun = begun[s - group];
                 if (k + HALF < at->depth) sliver.inner = 1, sliver.out = begun[s - group];
                 f->multiply[end - first - 1](&sliver);
