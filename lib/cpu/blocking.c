@@ -26,8 +26,9 @@ enum {
 /* In multiply-adds: packing a value of x; an operator on a logit, or folding it; for an input and column what a sliver
  * takes besides; reading a byte of W from a shared cache, which goes on beside the arithmetic of a block but for a part
  * of it, or once by all threads from memory. In tasks: by how much some thread is late at the end (doc/kernels/cpu.md
- * 11, 59). Tiles wait longer beside what is read, since their loads and it come the same way (60). */
-static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.5, READ_BESIDES_TILES = 2.5,
+ * 11, 59). Tiles wait longer beside what is read, since their loads and it come the same way (60): longer than that,
+ * but W of few rows is to be parted evenly among many threads. */
+static const double PACK = 16, STEP = 40, SLIVER = 0.7, READ = 3, READ_BESIDES = 0.5, READ_BESIDES_TILES = 0.8,
                     MEMORY = 15, LATE = 0.25;
 
 /* What is left of the time, at most, where the inputs are split; and where tiles are parted, for whose fold all
@@ -281,7 +282,7 @@ static void block_wide(const rfi_spec *spec, const rfi_cpu_kernel *kernel, int64
         .weight_bytes = bytes,
         .besides = terms || (pairs && pairs->tiles) ? READ_BESIDES_TILES : READ_BESIDES,
         .product = 1 / rate,
-        .block_rows = pairs ? pairs->block_rows
+        .block_rows = pairs ? (b->threads == 1 ? (int)most(pairs->alone_rows, pairs->block_rows) : pairs->block_rows)
             : terms         ? terms->block_rows
                             : RFI_CPU_ROWS,
         .max_rows = pairs ? pairs->max_rows

@@ -38,8 +38,8 @@ enum {
     RFI_CPU_TILE = 16,                                   /* rows of a tile, and pairs of a row */
     RFI_CPU_TILE_DEPTH = 32,                             /* inputs that a step of tiles takes */
     RFI_CPU_TILE_ROWS = 32,                              /* rows of a sliver of tiles */
-    RFI_CPU_TILE_BLOCK = 256,                            /* rows of a task's block, for tiles of pairs */
-    RFI_CPU_TERMS_BLOCK = 128,                           /* and of terms, into which x is not split so often then */
+    RFI_CPU_TILE_BLOCK = 128,                            /* rows of a task's block, for tiles, */
+    RFI_CPU_ALONE_BLOCK = 256,                           /* and for tiles of pairs where one thread has all */
     RFI_CPU_TILE_PANEL = 32,                             /* columns of a panel, for tiles */
     RFI_CPU_NARROW = 48,       /* columns of a layer up to which it is computed in dot products, */
     RFI_CPU_NARROW_PAIRS = 12, /* where panels multiply x and W in pairs, */
@@ -141,7 +141,8 @@ typedef struct rfi_cpu_pairs {
     const char *name;
     int max_rows;   /* rows a sliver of pairs may have */
     int rows_step;  /* slivers but the last have whole multiples of so many; x has rows up to one, of any contents */
-    int block_rows; /* rows in a task's block */
+    int block_rows; /* rows in a task's block; */
+    int alone_rows; /* of one thread, if more: it need not share evenly, and reads W less often */
     int flushes;    /* it takes subnormal inputs for zero and flushes subnormal sums: rfi_cpu_pairs_exact */
     int tiles;      /* a chunk is one block: the order of its sums bounds how long they grow; and a step, one turn */
     int begins;     /* but `multiply` knows of `begun` */

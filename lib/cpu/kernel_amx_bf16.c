@@ -29,6 +29,7 @@ const rfi_cpu_pairs rfi_cpu_pairs_amx_bf16 = {
     .max_rows = RFI_CPU_TILE_ROWS,
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
+    .alone_rows = RFI_CPU_ALONE_BLOCK,
     .tiles = 1,
     .begins = 1,
     .flushes = 1,

@@ -13,6 +13,7 @@ const rfi_cpu_pairs rfi_cpu_f16_pairs_amx_fp16 = {
     .max_rows = RFI_CPU_TILE_ROWS,
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
+    .alone_rows = RFI_CPU_ALONE_BLOCK,
     .tiles = 1,
     .begins = 1,
     .rate = 4, /* as AMX-BF16's: doc/kernels/cpu.md 63 */

@@ -12,6 +12,7 @@ const rfi_cpu_pairs rfi_cpu_f16_pairs_avx512_tiles = {
     .max_rows = RFI_CPU_TILE_ROWS,
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
+    .alone_rows = RFI_CPU_ALONE_BLOCK,
     .tiles = 1,
     .rate = 0.5,
     .multiply = rfi_cpu_f16_tiles_multiply,

@@ -9,6 +9,7 @@ const rfi_cpu_pairs rfi_cpu_pairs_avx512_tiles = {
     .max_rows = RFI_CPU_TILE_ROWS,
     .rows_step = RFI_CPU_TILE,
     .block_rows = RFI_CPU_TILE_BLOCK,
+    .alone_rows = RFI_CPU_ALONE_BLOCK,
     .tiles = 1,
     .flushes = 1,
     .rate = 0.7,

@@ -331,7 +331,7 @@ static void multiply_panel_in_terms(
     const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at, const char *next) {
     const rfi_cpu_range w = range_of_panel(run->prepared, at);
     const int64_t panel = run->prepared->kernel->panel, c_ld = run->blocking.c_ld;
-    float sums[RFI_CPU_TERMS_BLOCK * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
+    float sums[RFI_CPU_TILE_BLOCK * RFI_CPU_TILE_PANEL] __attribute__((aligned(RFI_CPU_ALIGN)));
     at->apart = 0;
     for (int64_t i = 0; i < t->rows; i++) at->apart += !rfi_cpu_terms_exact(t->ranges[i], w);
     if (at->apart == 0 || at->apart == t->rows) {

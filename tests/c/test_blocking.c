@@ -152,13 +152,29 @@ int main(void) {
         balanced(&kernel, 64, 8192, (rf_dtype)type, 0.85, 0.9);
         balanced(&kernel, 8, 64, (rf_dtype)type, 0.15, 0.4); /* 16 chunks */
     }
-    const rfi_cpu_pairs tiles = {.max_rows = 32, .rows_step = 16, .block_rows = 128, .rate = 8};
+    /* Beside one thread with blocks of the same height. */
+    const rfi_cpu_pairs tiles = {
+        .max_rows = 32, .rows_step = RFI_CPU_TILE, .block_rows = RFI_CPU_TILE_BLOCK, .tiles = 1, .rate = 8};
     const rfi_cpu_kernel with_tiles = {.max_rows = 14, .panel = 32, .pairs = {[RF_BFLOAT16] = &tiles}};
     balanced(&with_tiles, 1024, 8192, RF_BFLOAT16, 0.95, 0.99);
     balanced(&with_tiles, 1024, 1000, RF_BFLOAT16, 0.95, 0.99);
     /* To read W takes as long as to multiply it with 64 rows, so that all threads have to. */
     balanced(&with_tiles, 64, 8192, RF_BFLOAT16, 0.85, 0.98);
-    const rfi_cpu_terms terms = {.max_rows = 32, .rows_step = 16, .block_rows = 128, .rate = 2};
+    /* One thread has higher blocks, and narrower: logits stay near. */
+    rfi_cpu_pairs alone = tiles;
+    alone.alone_rows = RFI_CPU_ALONE_BLOCK;
+    const rfi_cpu_kernel with_alone = {.max_rows = 14, .panel = 32, .pairs = {[RF_BFLOAT16] = &alone}};
+    for (int threads_of = 1; threads_of <= 2; threads_of++) {
+        rfi_spec spec = spec_of(INPUTS, 8192, RF_OP_SUM, threads_of);
+        rfi_cpu_blocking b;
+        spec.weight_dtype = RF_BFLOAT16;
+        CHECK(!rfi_cpu_block(&spec, &with_alone, 1024, &b), "%d threads: refused", threads_of);
+        CHECK((threads_of == 1 ? b.rows == 256 : b.rows <= 128) && b.rows * b.block_units * RFI_CPU_UNIT <= 5 << 16,
+            "%d threads: blocks of %lld x %lld", threads_of, (long long)b.rows,
+            (long long)(b.block_units * RFI_CPU_UNIT));
+    }
+    const rfi_cpu_terms terms = {
+        .max_rows = 32, .rows_step = RFI_CPU_TILE, .block_rows = RFI_CPU_TILE_BLOCK, .rate = 2};
     const rfi_cpu_kernel with_terms = {.max_rows = 14, .panel = 32, .terms = &terms};
     balanced(&with_terms, 1024, 8192, RF_FLOAT32, 0.9, 0.95);
     balanced(&with_terms, 1024, 1000, RF_FLOAT32, 0.85, 0.95);
