@@ -58,8 +58,8 @@ def x(tmp_path):
     return rows
 
 
-def model(weights, chain=CHAIN, **keywords):
-    return rowfold.Model.from_file(weights, chain, weight="head.weight", **keywords)
+def model(weights, chain=CHAIN, bias=None, **keywords):
+    return rowfold.Model.from_file(weights, chain, weight="head.weight", bias=bias, **keywords)
 
 
 # help and wrong command lines

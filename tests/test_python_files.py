@@ -41,6 +41,31 @@ def tensors():
     }
 
 
+@pytest.mark.parametrize("source", ["model.safetensors", "model.npz", "mapping"])
+def test_the_bias_beside_the_weight(tmp_path, tensors, source):
+    def made(given, **keywords):
+        if source == "mapping":
+            return rowfold.Model.from_state_dict(given, "linear | max", **keywords)
+        np.savez(tmp_path / source, **given) if source.endswith("npz") else write(tmp_path / source, given)
+        return rowfold.Model.from_file(tmp_path / source, "linear | max", **keywords)
+
+    x = np.random.default_rng(8).standard_normal((5, K)).astype(np.float32)
+    with (
+        made(tensors, weight="head.weight", bias="head.bias") as named,
+        made(tensors, weight="head.weight") as beside,
+        made(tensors, weight="head.weight", bias=None) as none,
+    ):
+        right = none(x)
+        np.testing.assert_array_equal(beside(x), named(x))
+        assert not np.array_equal(beside(x), right)
+    without = {name: array for name, array in tensors.items() if name != "head.bias"}
+    short = {**without, "head.bias": np.ones(N - 1, np.float32)}
+    other = {"w": tensors["head.weight"], "bias": tensors["head.bias"]}
+    for given, weight in ((without, "head.weight"), (short, "head.weight"), (other, "w")):
+        with made(given, weight=weight) as model:
+            np.testing.assert_array_equal(model(x), right)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_model_from_a_file_is_the_model_from_arrays(tmp_path, tensors, dtype):
     tensors = {name: array.astype(dtype) if array.dtype.kind == "f" else array for name, array in tensors.items()}

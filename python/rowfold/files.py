@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,6 +42,21 @@ def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
         return list(_tensors_in(file))
 
 
+BESIDE = "*.bias"
+
+
+def bias_of(bias: str | None, weight: str, shape_of: Callable[[str], tuple[int, ...] | None]) -> str | None:
+    """The name of the bias: as given, or for BESIDE of the tensor that PyTorch keeps beside this weight, if it fits.
+
+    ``shape_of`` gives the shape of a tensor by its name, None if there is none.
+    """
+    head, dot, tail = weight.rpartition(".")
+    if bias != BESIDE or tail != "weight":
+        return None if bias == BESIDE else bias
+    beside, rows = f"{head}{dot}bias", (shape_of(weight) or ())[:1]
+    return beside if rows and shape_of(beside) == rows else None
+
+
 def find(path: str | os.PathLike[str], name: str) -> Tensor:
     """One tensor by name. Raises FileError, InvalidFileError, or InvalidArgumentError if there is no such name."""
     with opened(path) as file:
@@ -57,6 +72,11 @@ def find_in(file: _lib.FilePointer, name: str) -> Tensor:
         names = [tensor.name for tensor in _tensors_in(file)]
         raise InvalidArgumentError(f"{error}{nearest(name, names)}") from None
     return _tensor(info)
+
+
+def shapes_in(file: _lib.FilePointer) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors of an open file, by name."""
+    return {tensor.name: tensor.shape for tensor in _tensors_in(file)}
 
 
 def _tensors_in(file: _lib.FilePointer) -> Iterator[Tensor]:

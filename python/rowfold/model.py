@@ -312,7 +312,7 @@ class Model:
         chain: str | Chain | Op | Operator | Iterable[Op | Operator],
         *,
         weight: str,
-        bias: str | None = None,
+        bias: str | None = files.BESIDE,
         vectors: Mapping[str, str] | None = None,
         **keywords: Any,
     ) -> Model:
@@ -327,7 +327,8 @@ class Model:
             given.
         weight, bias
             Names of the tensors, (out_features, in_features) and (out_features,). Of a shard they have
-            ``total_columns`` rows, of which only the model's own are read.
+            ``total_columns`` rows, of which only the model's own are read. By default the bias is the ``.bias`` beside
+            a ``.weight``, if there is one, as PyTorch keeps them; None for no bias.
         vectors
             For each per-feature vector of the chain the name of its tensor, (out_features,).
         keywords
@@ -345,6 +346,7 @@ class Model:
             if name is not None:
                 encode(name, argument)
         if npz.is_npz(path):
+            bias = files.bias_of(bias, weight, lambda name: npz.headers(path).get(name, (None,))[0])
             wanted = [weight, *([] if bias is None else [bias]), *named.values()]
             state = npz.arrays(path, wanted)
             if keywords.get("total_columns") is not None:
@@ -357,20 +359,9 @@ class Model:
             model = cls.from_state_dict(state, chain, weight=weight, bias=bias, vectors=named, **keywords)
             model._remake = again
             return model
-        names = _lib.FileNames(
-            size=ctypes.sizeof(_lib.FileNames),
-            weight=encode(weight, "weight"),
-            bias=None if bias is None else encode(bias, "bias"),
-            vectors=(_lib.FileVector * len(named))(
-                *(
-                    _lib.FileVector(ctypes.sizeof(_lib.FileVector), encode(vector, "vectors"), encode(name, "vectors"))
-                    for vector, name in named.items()
-                )
-            ),
-            num_vectors=len(named),
-        )
         with files.opened(path) as file:
             tensor = files.find_in(file, weight)
+            bias = files.bias_of(bias, weight, files.shapes_in(file).get)
             if len(tensor.shape) != 2:
                 shape = arrays.shape_text(tensor.shape)
                 raise InvalidArgumentError(
@@ -379,6 +370,20 @@ class Model:
             arguments.say_sizes(keywords, chain, tensor.shape, f"{tensor.path}: tensor {weight!r}")
             if tensor.dtype is not None:
                 keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
+            names = _lib.FileNames(
+                size=ctypes.sizeof(_lib.FileNames),
+                weight=encode(weight, "weight"),
+                bias=None if bias is None else encode(bias, "bias"),
+                vectors=(_lib.FileVector * len(named))(
+                    *(
+                        _lib.FileVector(
+                            ctypes.sizeof(_lib.FileVector), encode(vector, "vectors"), encode(name, "vectors")
+                        )
+                        for vector, name in named.items()
+                    )
+                ),
+                num_vectors=len(named),
+            )
             model = cls(chain, **keywords)
             handle = model._open()
             handle.library.rf_model_load_open_file(handle.pointer, file, ctypes.byref(names))
@@ -392,7 +397,7 @@ class Model:
         chain: str | Chain | Op | Operator | Iterable[Op | Operator],
         *,
         weight: str,
-        bias: str | None = None,
+        bias: str | None = files.BESIDE,
         vectors: Mapping[str, str] | None = None,
         borrow: bool = False,
         keep: bool = False,
@@ -401,7 +406,7 @@ class Model:
         """A loaded model, its weights from a mapping of names to arrays.
 
         >>> state = {"head.weight": np.ones((1000, 64), np.float32), "head.bias": np.zeros(1000, np.float32)}
-        >>> rowfold.Model.from_state_dict(state, "linear | max", weight="head.weight", bias="head.bias").info.chain
+        >>> rowfold.Model.from_state_dict(state, "linear | max", weight="head.weight").info.chain  # and head.bias
         'linear | max'
 
         Parameters
@@ -412,7 +417,8 @@ class Model:
         chain
             As for Model. Sizes it does not say are those of the array ``weight``.
         weight, bias
-            Names of the arrays, (out_features, in_features) and (out_features,).
+            Names of the arrays, (out_features, in_features) and (out_features,). By default the bias is the ``.bias``
+            beside a ``.weight``, if there is one, as PyTorch keeps them; None for no bias.
         vectors
             For each per-feature vector of the chain the name of its array, (out_features,).
         borrow, keep
@@ -435,6 +441,7 @@ class Model:
         arguments.say_sizes(keywords, chain, shape, repr(weight))
         if hasattr(matrix, "dtype") and "dtype" not in keywords:
             keywords["dtype"] = arrays.dtype_name(arrays.parse_dtype(matrix.dtype, f"the dtype of {weight!r}"))
+        bias = files.bias_of(bias, weight, lambda name: getattr(state_dict.get(name), "shape", None))
         row = None if bias is None else arguments.entry(state_dict, bias, "bias")
         named = {
             name: arguments.entry(state_dict, key, f"vector {name!r}")

@@ -119,7 +119,8 @@ def load(arguments: argparse.Namespace, columns: Columns | None = None, **more: 
     vectors = dict(_pair(text) for text in arguments.vector)
     for vector, name in vectors.items():
         _require(arguments.weights, f"--vector {vector}", name, tensors, fitting)
-    bias = _bias(arguments.bias, weight, tensors)
+    named = {"none": None, None: files.BESIDE}.get(arguments.bias, arguments.bias)
+    bias = files.bias_of(named, weight, lambda name: tensors[name].shape if name in tensors else None)
     if bias is not None:
         _require(arguments.weights, "--bias", bias, tensors, fitting)
     more |= own_columns(tensors[weight].shape[0], columns) | keywords(arguments)
@@ -154,16 +155,6 @@ def _only_matrix(path: str, fitting: list[str]) -> str:
     raise InvalidArgumentError(
         f"{path}: {count} tensors could be the weight; name one with --weight: {_shown(fitting)}"
     )
-
-
-def _bias(named: str | None, weight: str, tensors: dict[str, files.Tensor]) -> str | None:
-    """The tensor beside the weight where PyTorch keeps a bias, unless another or none was asked for."""
-    if named is not None:
-        return None if named == "none" else named
-    head, dot, tail = weight.rpartition(".")
-    beside = f"{head}{dot}bias" if tail == "weight" else ""
-    fits = beside in tensors and tensors[beside].shape == tensors[weight].shape[:1] if weight in tensors else False
-    return beside if fits else None
 
 
 def _pair(text: str) -> tuple[str, str]:
