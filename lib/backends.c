@@ -12,16 +12,17 @@ extern const rfi_backend rfi_backend_cuda, rfi_backend_cpu_amx_terms, rfi_backen
     rfi_backend_cpu_amx_bf16, rfi_backend_cpu_avx512_bf16, rfi_backend_cpu_avx512, rfi_backend_cpu_avx2,
     rfi_backend_cpu_generic, rfi_backend_cpu_avx512_tiles, rfi_backend_cpu_avx512_terms, rfi_backend_reference;
 
-/* Best first; the reference last. A backend that this build or machine lacks stays in the list and says why. */
+/* Best first, then those that are never chosen by themselves, the reference last. A backend that this build or machine
+ * lacks stays in the list and says why. */
 const rfi_backend *const rfi_backends[] = {
     &rfi_backend_cuda,
-    &rfi_backend_cpu_amx_terms,
     &rfi_backend_cpu_amx_fp16,
     &rfi_backend_cpu_amx_bf16,
     &rfi_backend_cpu_avx512_bf16,
     &rfi_backend_cpu_avx512,
     &rfi_backend_cpu_avx2,
     &rfi_backend_cpu_generic,
+    &rfi_backend_cpu_amx_terms,
     &rfi_backend_cpu_avx512_tiles,
     &rfi_backend_cpu_avx512_terms,
     &rfi_backend_reference,
@@ -34,8 +35,10 @@ const char *rf_backend_name(size_t index) { return index < rf_backend_count() ? 
 int rf_backend_available(size_t index, const char **reason) {
     RFI_GUARDED;
     const char *why = "there is no such backend";
-    int available = index < rf_backend_count() && rfi_backends[index]->available(&why);
-    if (reason) *reason = available ? "" : why;
+    const rfi_backend *backend = index < rf_backend_count() ? rfi_backends[index] : NULL;
+    int available = backend && backend->available(&why);
+    if (available) why = backend->chosen && !backend->chosen() ? "by name alone" : "";
+    if (reason) *reason = why;
     return available;
 }
 

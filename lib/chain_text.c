@@ -171,15 +171,26 @@ typedef struct arguments {
     int seen[RF_MAX_OP_PARAMS];
 } arguments;
 
-static rf_status read_number(parser *p, double *value) {
+/* What stands where a value should: perhaps a name that lacks its sign. */
+static rf_status no_value(const parser *p, const char *at, const arguments *args, int index) {
+    const int vector = !index && args->desc->accepts_vector, column = !index && args->desc->row_use >= RF_ROW_COLUMN;
+    const char *expected = vector ? "a number, inf, nan, none, @vector or #row_input"
+        : column                  ? "#row_input"
+                                  : "a number, inf, nan or none";
+    char text[FOUND_TEXT], meant[RF_MAX_NAME + 32] = "";
+    parser ahead = {p->text, at};
+    const word name = read_name(&ahead);
+    if ((vector || column) && name.length && name.length < RF_MAX_NAME)
+        snprintf(meant, sizeof meant, "; did you mean %c%.*s?", vector ? '@' : '#', (int)name.length, name.start);
+    return fail(p, at, "expected %s, found %s%s", expected, found(at, text), meant);
+}
+
+static rf_status read_number(parser *p, const arguments *args, int index, double *value) {
     const char *at = p->at;
     size_t length;
     switch (rfi_number_read(at, value, &length)) {
     case RFI_NUMBER_OK: break;
-    case RFI_NUMBER_NONE: {
-        char text[FOUND_TEXT];
-        return fail(p, at, "expected a number, inf, nan, none, @vector or #row_input, found %s", found(at, text));
-    }
+    case RFI_NUMBER_NONE: return no_value(p, at, args, index);
     case RFI_NUMBER_TOO_LONG: return fail(p, at, "the number has more than 100 digits");
     case RFI_NUMBER_TOO_LARGE: return fail(p, at, "the number is too large for a double; write inf for infinity");
     case RFI_NUMBER_TOO_SMALL: return fail(p, at, "the number is too small for a double; write 0 for zero");
@@ -231,7 +242,7 @@ static rf_status read_value(parser *p, arguments *args, int index) {
         p->at = ahead.at;
         return RF_OK;
     } else {
-        rf_status status = read_number(p, &value);
+        rf_status status = read_number(p, args, index, &value);
         if (status) return status;
         ahead.at = p->at;
     }

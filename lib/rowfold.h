@@ -185,7 +185,8 @@ size_t rf_preset_count(void);
 rf_status rf_preset_get(size_t index, const char **name, const char **chain);
 
 /* Backends of this build, best first, index 0 to rf_backend_count() - 1. rf_backend_name is NULL for an index outside.
- * rf_backend_available: 1 if it can run on this machine, else 0, and *reason (may be NULL) gets a sentence in static storage. */
+ * rf_backend_available: 1 if it can run on this machine, else 0, and *reason (may be NULL) gets a sentence in static storage: why not; of one
+ * that can, "by name alone" if no model runs on it unless rf_config.backend names it, else "". */
 size_t rf_backend_count(void);
 const char *rf_backend_name(size_t index);
 int rf_backend_available(size_t index, const char **reason);

@@ -126,12 +126,12 @@ def drawn(*documents):
     pytest.importorskip("matplotlib")
     figures = []
 
-    class Keep(plot.require().Figure):
+    class Keep(plot.require(Path("x.png")).Figure):
         def savefig(self, path):
             figures.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plot.require(), "Figure", Keep)
+        patch.setattr(plot.require(Path("x.png")), "Figure", Keep)
         plot.draw(documents, Path("x.png"))
     return figures[0].axes
 
@@ -316,4 +316,5 @@ def test_a_picture_of_unknown_type_is_refused(tmp_path):
     done = bench("--results", good, "--plot", tmp_path / "x.wat")
     assert done.returncode == 1
     assert done.stderr.startswith("rowfold: ")
-    assert "wat" in done.stderr
+    assert "wat" in done.stderr and ".png" in done.stderr
+    assert bench("--plot", tmp_path / "y.wat").stdout == ""  # nothing is measured first

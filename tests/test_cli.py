@@ -88,6 +88,7 @@ def test_each_command_has_help(command):
     [
         (["walk"], "invalid choice"),
         (["run", CHAIN], "--input"),
+        (["bench", "--device", "gpu"], "'gpu'; expected cpu, cuda or cuda:N"),
         (["explain"], "CHAIN"),
         (["explain", "linear(2, 3)", "--math", "f8"], "invalid choice"),
         (["run", CHAIN, "--weights", "w", "--input", "x", "--output", "y", "--max-memory", "much"], "256M or 2G"),
@@ -117,7 +118,17 @@ def test_info_lists_the_backends():
     assert done.returncode == 0, done.stderr
     for backend in rowfold.backends():
         (line,) = (line for line in done.stdout.splitlines() if line.split()[:1] == [backend.name])
-        assert ("available" if backend.available else backend.reason) in line
+        assert line.endswith(backend.reason or "available" + ", by name alone" * backend.by_name)
+    by_name = {b.name: b.by_name for b in rowfold.backends() if b.available}
+    assert by_name.get("cpu-avx512-tiles", True)
+    with rowfold.Model("linear(1, 1) | max", device="cpu") as model:
+        assert not by_name[model.info.backend]
+
+
+def test_a_layer_that_fits_into_no_memory():
+    done = cli("explain", "linear(9999999, 9999999) | max", "--measure")
+    assert done.returncode == 1
+    assert done.stderr.startswith("rowfold: not enough memory: ") and done.stderr.count("\n") == 1
 
 
 def test_info_as_json():

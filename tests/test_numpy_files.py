@@ -72,6 +72,13 @@ def archive(member: bytes, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return made.getvalue()
 
 
+def test_an_array_that_was_cut_short_is_told_by_its_bytes(tmp_path):
+    whole = npy(described())
+    (tmp_path / "x.npy").write_bytes(whole[:-5])
+    with pytest.raises(rowfold.InvalidFileError, match=f"has {len(whole) - 5} bytes of the {len(whole)} that its"):
+        npz.mapped(tmp_path / "x.npy")
+
+
 def everything(path: Path) -> None:
     """All ways to read a file of numpy; each may raise rowfold's exceptions, of one line, and nothing else."""
     ways: list[Callable[[], Any]] = [

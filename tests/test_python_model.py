@@ -423,6 +423,7 @@ def test_weights_are_checked(weights):
         ({"chain": "linear | what"}, ValueError, "what"),
         ({"chain": "linear | sum\0 | max"}, ValueError, "NUL"),
         ({"chain": 3}, TypeError, "chain is a int; expected"),
+        ({"chain": b"linear | sum"}, TypeError, "chain is a bytes; expected"),
         ({"chain": ["linear"]}, TypeError, "a chain holds operators of rowfold.ops"),
     ],
 )

@@ -66,6 +66,7 @@ def test_presets_parse(name):
         (lambda: ops.mul(1j), TypeError, "expected a number or a vector"),
         (lambda: ops.clamp(min="low"), TypeError, "expected a number"),
         (lambda: ops.relu(1), TypeError, "relu"),
+        (lambda: ops.mul("scale"), TypeError, "a per-feature vector is '@scale', a value of each row '#scale'"),
         (lambda: ops.gelu("sigmoid"), TypeError, r"gelu\('sigmoid'\) is not known; expected one of gelu\(tanh\)"),
         (lambda: ops.mul("@" + "x" * 32), ValueError, "31 bytes"),
         (lambda: ops.what, AttributeError, "no operator 'what'"),

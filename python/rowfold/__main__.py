@@ -54,6 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.Error as error:
         print(f"rowfold: {in_options(str(error))}", file=sys.stderr)
         return 1
+    except MemoryError as error:  # numpy's, of a layer that was asked for
+        print(f"rowfold: not enough memory: {error}".removesuffix(": "), file=sys.stderr)
+        return 1
     except Stopped as stopped:
         return 128 + stopped.number
     except KeyboardInterrupt:

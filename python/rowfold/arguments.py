@@ -22,7 +22,7 @@ def as_chain(chain: str | Chain | Op | Operator | Iterable[Op | Operator]) -> st
         return chain
     if isinstance(chain, (Op, Operator)):
         return Chain([chain])
-    if isinstance(chain, Iterable):
+    if isinstance(chain, Iterable) and not isinstance(chain, (bytes, bytearray)):
         return Chain(chain)
     raise ArgumentTypeError(f"chain is a {type(chain).__qualname__}; expected text, or operators of rowfold.ops")
 

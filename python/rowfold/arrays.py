@@ -371,10 +371,15 @@ def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
         return DType.BFLOAT16
     if said in INDICES and dtype == numpy_dtype(said):
         return said
-    hint = ""
+    hint = cast_hint(argument)
     if dtype == _UINT16:
         hint = " (uint16 is read as bfloat16 only where the model's dtype says bfloat16)"
     raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected {expected_text(said)}{hint}")
+
+
+def cast_hint(argument: str) -> str:
+    """What takes an x or a row input of another type: behind what was expected."""
+    return "; a Model with cast=True converts it" if argument.startswith(("x", "the row input")) else ""
 
 
 def expected_text(said: DType) -> str:

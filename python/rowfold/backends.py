@@ -11,11 +11,16 @@ from .arguments import integer
 
 
 class Backend(NamedTuple):
-    """A backend of this build. ``reason`` says why it is not available here, and is None if it is."""
+    """A backend of this build.
+
+    ``reason`` says why it is not available here, and is None if it is; ``by_name``: no model runs on it that does not
+    name it.
+    """
 
     name: str
     available: bool
     reason: str | None
+    by_name: bool = False
 
 
 class CpuPeak(NamedTuple):
@@ -26,14 +31,21 @@ class CpuPeak(NamedTuple):
 
 
 def backends() -> list[Backend]:
-    """All backends of this build, the best first. A model runs on the first that is available and supports it."""
+    """All backends of this build, the best first.
+
+    A model runs on the first that is available, supports it and is not chosen by name alone.
+    """
     library = load()
     found = []
     for index in range(library.rf_backend_count()):
         reason = ctypes.c_char_p()
         available = bool(library.rf_backend_available(index, ctypes.byref(reason)))
-        why = None if available else (reason.value or b"").decode()
-        found.append(Backend(library.rf_backend_name(index).decode(), available, why))
+        why = (reason.value or b"").decode()
+        found.append(
+            Backend(
+                library.rf_backend_name(index).decode(), available, None if available else why, bool(available and why)
+            )
+        )
     return found
 
 

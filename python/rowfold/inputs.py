@@ -148,7 +148,8 @@ class Inputs:
             weights = arrays.dtype_name(self.weight_dtype)
             fits, expected = dtype is not DType.FLOAT64, f"float32, float16 or bfloat16 for a {weights} model"
         if not fits:
-            raise ArgumentTypeError(f"{argument} has dtype {arrays.dtype_name(dtype)}; expected {expected}")
+            hint = arrays.cast_hint(argument)
+            raise ArgumentTypeError(f"{argument} has dtype {arrays.dtype_name(dtype)}; expected {expected}{hint}")
 
 
 def _copied(array: Any, argument: str) -> Any:

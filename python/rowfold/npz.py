@@ -63,11 +63,15 @@ def mapped(path: str | os.PathLike[str]) -> Array:
     name = path_text(path)
     with _in_a_sentence(name):
         with open(name, "rb") as file:
-            magic = file.read(len(np.lib.format.MAGIC_PREFIX))
-        # numpy would take anything else for a pickle, and advise to trust it.
-        if magic != np.lib.format.MAGIC_PREFIX:
-            what = what_is(name) or "no .npy file"
-            raise InvalidFileError(f"{name}: is {what}: expected one array, as numpy.save writes it")
+            # numpy would take anything else for a pickle, and advise to trust it.
+            if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+                what = what_is(name) or "no .npy file"
+                raise InvalidFileError(f"{name}: is {what}: expected one array, as numpy.save writes it")
+            file.seek(0)
+            shape, _, dtype = _read_header(file)
+            need, there = file.tell() + math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size
+        if need > there and not dtype.hasobject:
+            raise InvalidFileError(f"{name}: has {there} bytes of the {need} that its header tells of")
         array: Array = np.load(name, mmap_mode="r", allow_pickle=False)
         return array
 

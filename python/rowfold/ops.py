@@ -273,6 +273,8 @@ def _variant(row: Operator, name: str) -> Operator:
     if found is None:
         names = [other.name for other in operators() if other.name.startswith(row.name + "(")]
         expected = f"one of {', '.join(names)}" if names else f"{row.name}{row.signature}"
+        if row.accepts_vector and name.isidentifier():
+            expected += f"; a per-feature vector is {'@' + name!r}, a value of each row {'#' + name!r}"
         raise ArgumentTypeError(f"{row.name}({name!r}) is not known; expected {expected}")
     return found
 

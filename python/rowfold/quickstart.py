@@ -42,7 +42,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Runs the models and prints what they did; the exit status."""
     for backend in backends():
-        _say(f"backend {backend.name}: " + ("available" if backend.available else f"not used: {backend.reason}"))
+        _say(
+            f"backend {backend.name}: "
+            + ("available" if backend.available else f"not used: {backend.reason}")
+            + ", by name alone" * backend.by_name
+        )
     case = Case("quickstart", "linear", arguments.batch, arguments.in_features, arguments.out_features)
     _say(f"drawing x ({case.batch}, {case.in_features}) and W ({case.out_features}, {case.in_features}), float32 ...")
     x, weight, bias = case.inputs()
@@ -75,7 +79,7 @@ def _run_model(
         speed = _speed(model, case, min(seconds), removed)
         _say(f"{model.info.backend}, simplify={simplify}: {min(seconds) * 1e3:.4g} ms; {speed}")
         used, unfused = plan["fused"]["memory_bytes"], plan["unfused"]["memory_bytes"]
-        _say(f"    memory beside x and weights {used / 2**20:.1f} MiB, unfused {unfused / 2**20:.0f} MiB")
+        _say(f"    memory beside x and weights {used / 2**20:.3g} MiB, unfused {unfused / 2**20:.3g} MiB")
         error = largest_error(y[rows], expected)
         _say(f"    largest relative error of {len(rows)} rows against float64: {error:.1e}")
     return removed

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -80,7 +81,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("float32", "float64", "float16", "bfloat16"),
         help="of x and W; may be repeated (float32)",
     )
-    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
+    parser.add_argument("--device", default="cpu", type=_device, metavar="DEVICE", help="cpu, cuda or cuda:N (cpu)")
     parser.add_argument(
         "--math",
         choices=("f32", "tf32", "bf16"),
@@ -147,6 +148,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}; expected cpu, cuda or cuda:N")
+    return text
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Measures and reports; the exit status."""
     if arguments.sweep:
@@ -154,7 +161,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.scaling:
         return _scaling(arguments)
     if arguments.plot:
-        plot.require()
+        plot.require(arguments.plot)
     for path in filter(None, (arguments.plot, arguments.json, arguments.markdown)):
         require_place(path)
     old = compare.read(arguments.compare) if arguments.compare else None

@@ -201,7 +201,7 @@ class Runner:
         try:
             self.torch: Any = importlib.import_module("torch")
         except ModuleNotFoundError:
-            raise SystemExit("rowfold bench: --device cuda needs PyTorch, which is not installed") from None
+            raise SystemExit(f"rowfold bench: --device {device} needs PyTorch, which is not installed") from None
         try:
             self.torch.zeros(1, device=device)
         except (RuntimeError, AssertionError) as error:

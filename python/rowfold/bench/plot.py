@@ -50,12 +50,16 @@ class Group(NamedTuple):
     cases: list[tuple[float, dict[str, Any]]]
 
 
-def require() -> Any:
-    """matplotlib.figure. Raises UnavailableError with what to do."""
+def require(path: Path) -> Any:
+    """matplotlib.figure. Raises UnavailableError with what to do, also for a file of a type that it does not write."""
     try:
-        return importlib.import_module("matplotlib.figure")
+        figure = importlib.import_module("matplotlib.figure")
     except ImportError:
         raise UnavailableError("--plot needs matplotlib, which is not installed: pip install matplotlib") from None
+    types = figure.Figure().canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in types:
+        raise UnavailableError(f"--plot {path}: expected a name that ends in one of .{', .'.join(sorted(types))}")
+    return figure
 
 
 def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
@@ -70,7 +74,7 @@ def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
     if len({_intensity(case["case"]) for case in roofed}) < 2:
         roofed = []
     below = ROOFLINE_INCHES if roofed else 0.0
-    figure = require().Figure(figsize=(12, above + below + 1.8), layout="constrained", dpi=110)
+    figure = require(path).Figure(figsize=(12, above + below + 1.8), layout="constrained", dpi=110)
     rows = [above, below] if roofed else [above]
     grid = figure.add_gridspec(len(rows), 3, width_ratios=(1.5, 1, 1), height_ratios=rows)
     times = figure.add_subplot(grid[0, 0])
@@ -90,8 +94,6 @@ def draw(documents: Sequence[dict[str, Any]], path: Path) -> None:
     figure.supxlabel("\n".join(dict.fromkeys(_where(document) for document in documents)), fontsize=8, color="#555555")
     try:
         figure.savefig(path)
-    except ValueError as error:  # a type that matplotlib does not know
-        raise UnavailableError(f"{path}: {error}") from None
     except OSError as error:
         raise FileError(f"{path}: {error.strerror or error}") from None
 

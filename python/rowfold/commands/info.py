@@ -53,7 +53,9 @@ def _text(found: dict[str, Any]) -> str:
     lines = [f"rowfold {found['version']}", f"library  {found['library']}", "backends, the best first"]
     width = max(len(b["name"]) for b in found["backends"])
     for backend in found["backends"]:
-        state = "available" if backend["available"] else f"no: {backend['reason']}"
+        state = (
+            f"available{', by name alone' * backend['by_name']}" if backend["available"] else f"no: {backend['reason']}"
+        )
         lines.append(f"  {backend['name']:{width}}  {state}")
     cpu = found["cpu"]
     lines.append(f"cpu      {cpu['name']} ({cpu['machine']}), {cpu['cores']} cores for this process")

@@ -44,7 +44,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="NAME=FILE",
         action="append",
         default=[],
-        help="the values (...) of a row input that the chain names with #, as --input is named, or one number",
+        help="the values (...) of a row input that the chain names with #, as --input is named, or one number "
+        "for all rows where a number is wanted",
     )
     options.add_shards(parser)
     options.add_weights(parser, required=True)
