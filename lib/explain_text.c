@@ -172,7 +172,8 @@ static void say_costs(FILE *out, const rfi_explanation *about) {
     const rfi_cost *fused = &about->fused, *unfused = &about->unfused;
     const rfi_estimate *estimate = about->estimate;
     char one[QUANTITY_TEXT], two[QUANTITY_TEXT];
-    fprintf(out, "\n  %-32s %-16s %s\n", "", "fused", "unfused: an operator at a time, each over its whole matrix, at the same rates");
+    fprintf(out, "\n  %-32s %-16s %s\n", "", "fused",
+        "unfused: an operator at a time, each over its whole matrix, at the same rates");
     fprintf(out, "  %-32s %-16s %s\n", "arithmetic", flops(fused->flops, one), flops(unfused->flops, two));
     fprintf(out, "  %-32s %-16s %s\n", "memory read and written", bytes(fused->bytes, one), bytes(unfused->bytes, two));
     fprintf(out, "  %-32s %-16s %s\n", "memory held beside x and weights", bytes(fused->memory, one),

@@ -23,7 +23,7 @@ def loaded(backend: str, chain: str, k: int, n: int, **keywords: object) -> rowf
 def test_workspace_of_the_presets(backend: str, preset: str) -> None:
     """16 MiB at most, where the logits would take 32; K does not count, so it is small here."""
     for simplify in ("none", "algebraic"):
-        with loaded(backend, f"preset:{preset}", 16, 8192, simplify=simplify) as model:
+        with loaded(backend, f"preset:{preset}", 16, 8192, simplify=simplify, threads=4) as model:
             assert model.workspace_size(1024) <= 16 * MIB
             assert model.workspace_size(0) >= 0
 

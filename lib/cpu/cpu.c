@@ -93,8 +93,8 @@ static int available_amx_terms(const char **reason) { return rfi_cpu_has_amx_ter
 #define rfi_cpu_amx_fp16 rfi_cpu_generic
 #endif
 
-/* By name alone: what has the bits of AMX elsewhere; and float32 in terms on AMX, faster from about 64 rows on, and
- * slower with fewer, which wait for W, half as many bytes again (doc/kernels/cpu.md 37). */
+/* By name alone: what has the bits of AMX elsewhere; and float32 in terms on AMX, faster from about 32 rows on, and
+ * slower with fewer, which wait for W, half as many bytes again (doc/kernels/cpu.md 62). */
 static int never(void) { return 0; }
 
 BACKEND(generic, "generic", NULL)

@@ -68,13 +68,15 @@ typedef struct rfi_cpu_sliver {
                          at its size */
     void *out;        /* (rows, panel) */
     int64_t ld_in, ld_more, ld_out, ld_x;
-    int inner; /* more blocks of this chunk follow: more and bias are zeros, and out is near, its rows a panel apart */
+    int inner; /* more blocks of this chunk follow: more and bias are zeros, and out is near, its rows a panel apart.
+                  Tiles leave their sums as they are: whole tiles of rows, a panel apart, whatever in, bias and ld_out
+                  say */
     int half;  /* the panel's second half is padding: a kernel need not multiply it, if it leaves numbers there */
     const float *begun; /* of tiles: the sums that an inner block of the same rows, whole tiles of them, has left in its
                            out, and that go on here; NULL: they begin here */
     const char *ahead;  /* memory that is wanted soon: */
     int ahead_lines;    /* in every turn, of RFI_CPU_STEP inputs, so many lines of it, */
-    int ahead_turns;    /* or so many turns in a step of tiles, */
+    int ahead_turns;    /* or so many turns in a step of tiles of pairs, */
     int64_t ahead_apart, ahead_step; /* so many bytes apart, and the next so many bytes on */
     int ahead_is_x;                  /* each of which is read once, and soon: to the first cache, else to the second */
 } rfi_cpu_sliver;
@@ -144,7 +146,7 @@ typedef struct rfi_cpu_pairs {
     int block_rows; /* rows in a task's block; */
     int alone_rows; /* of one thread, if more: it need not share evenly, and reads W less often */
     int flushes;    /* it takes subnormal inputs for zero and flushes subnormal sums: rfi_cpu_pairs_exact */
-    int tiles;      /* a chunk is one block: the order of its sums bounds how long they grow; and a step, one turn */
+    int tiles;      /* a chunk is one block: the order of its sums bounds how long they grow */
     int begins;     /* but `multiply` knows of `begun` */
     double rate;    /* of its products to that of multiply-adds in float */
     /* By rows - 1. x is pairs, RFI_CPU_PAIRS_LD apart, with zeros up to a multiple of RFI_CPU_TILE_DEPTH inputs. */

@@ -45,6 +45,7 @@ static const float *values_of_panel(const rfi_cpu_run *run, const rfi_cpu_tile *
 /* Every way for x of one type adds the same products in the same order and rounds each sum alike, so that a row's bits
  * do not depend on the others of its tile, which have a part in the choice. */
 static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu_place *at) {
+    enum { HALVING_THREADS = 4 }; /* more may be two on a core, whose first cache has no room for a half of each (64) */
     const rfi_cpu_prepared *p = run->prepared;
     const rfi_cpu_kernel *kernel = p->kernel;
     const rf_dtype stored = run->spec->weight_dtype, compute = run->spec->compute_dtype;
@@ -89,7 +90,7 @@ static factors factors_of(const rfi_cpu_run *run, const rfi_cpu_tile *t, rfi_cpu
         f.slivers = ceil_div(t->rows, p->pairs->max_rows);
         f.rows_step = p->pairs->rows_step;
         f.tiles = p->pairs->tiles;
-        f.begins = exact && p->pairs->begins;
+        f.begins = exact && p->pairs->begins && run->blocking.threads <= HALVING_THREADS;
         if (f.tiles) f.block = RFI_CPU_DEPTH;
         return f;
     }
@@ -120,8 +121,8 @@ static int x_comes_ahead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     return x_is_alike(run, t) && (t->rows > t->last - t->first || x_is_far(run, t));
 }
 
-/* While a chunk that is one block is multiplied, it is asked for instead of W, if there is more of it or a chunk of W
- * stays near. */
+/* While a chunk that is one block is multiplied, but by tiles of pairs, it is asked for instead of W, if there is more
+ * of it or a chunk of W stays near. */
 static int x_comes_instead(const rfi_cpu_run *run, const rfi_cpu_tile *t) {
     enum { NEAR_BYTES = 512 }; /* of W for each input */
     const int64_t columns = t->last - t->first;

@@ -32,7 +32,7 @@ typedef struct rfi_cpu_place {
     int64_t apart;         /* rows of x in terms that this panel is multiplied with in float instead */
     int came_ahead;        /* x was asked for while the chunk before was multiplied */
     int asks;              /* while this one is, x is asked for beside W, */
-    int asks_instead;      /* or, if it is one block, instead: */
+    int asks_instead;      /* or, if it is one block but of tiles of pairs, instead: */
     int64_t wanted;        /* so many inputs */
     int of_next;           /* of this tile's next chunk, or of the next tile's first */
     int asked;             /* and has been */

@@ -106,6 +106,30 @@ static void balanced(
         (long long)n, sum / MOST_THREADS);
 }
 
+/* What a thread has of its own, and what all share beside states: constants, which the guarantee of working memory
+ * tells. */
+static void bounded(const rfi_cpu_kernel *kernel, rf_dtype weight_dtype, const char *of) {
+    static const int64_t batches[] = {1, 16, 17, 64, 128, 129, 638, 1024, 4096, 100000},
+                         inputs[] = {1, 16, 512, 700, 4096, 8192, 8193, 16384, 100000},
+                         columns[] = {1, 8, 64, 100, 256, 300, 1000, 4096, 5000, 65536};
+    static const int counts[] = {1, 2, 3, 4, 7, 9, 16, 17, 38, 64, 200};
+    const rf_dtype compute = weight_dtype == RF_FLOAT64 ? RF_FLOAT64 : RF_FLOAT32;
+    size_t own = 0, apart = 0;
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+        for (size_t k = 0; k < sizeof inputs / sizeof *inputs; k++)
+            for (size_t n = 0; n < sizeof columns / sizeof *columns; n++)
+                for (size_t t = 0; t < sizeof counts / sizeof *counts; t++) {
+                    rfi_spec spec = spec_of(inputs[k], columns[n], RF_OP_SUM, counts[t]);
+                    rfi_cpu_blocking b;
+                    spec.weight_dtype = weight_dtype;
+                    spec.compute_dtype = compute;
+                    CHECK(!rfi_cpu_block(&spec, kernel, batches[i], &b), "%s: refused", of);
+                    if (b.scratch > own) own = b.scratch;
+                    if (b.apart > apart) apart = b.apart;
+                }
+    CHECK(own <= 4 << 20 && apart <= 9 << 20, "%s: %zu bytes a thread, %zu of all", of, own, apart);
+}
+
 int main(void) {
     static const int64_t batches[] = {0, 1, 55, 56, 111, 112, 113, 1000, 1 << 20, (int64_t)1 << 40, (int64_t)1 << 60,
         INT64_MAX / 2, INT64_MAX - 111, INT64_MAX - 1, INT64_MAX};
@@ -179,6 +203,13 @@ int main(void) {
     balanced(&with_terms, 1024, 8192, RF_FLOAT32, 0.9, 0.95);
     balanced(&with_terms, 1024, 1000, RF_FLOAT32, 0.85, 0.95);
     balanced(&with_terms, 64, 8192, RF_FLOAT32, 0.85, 0.9);
+    const rfi_cpu_kernel plain = {.max_rows = 14, .panel = 32, .lanes = 16},
+                         doubles = {.max_rows = 14, .panel = 16, .lanes = 8};
+    bounded(&plain, RF_FLOAT32, "float32");
+    bounded(&plain, RF_BFLOAT16, "widened");
+    bounded(&doubles, RF_FLOAT64, "float64");
+    bounded(&with_alone, RF_BFLOAT16, "tiles");
+    bounded(&with_terms, RF_FLOAT32, "terms");
     /* Many rows of few columns: x is packed once. */
     for (int64_t n = 520; n <= 2048; n += 40) {
         rfi_spec spec = spec_of(512, n, RF_OP_SUM, 4);
