@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: MIT
 # C programs that use the library as a C user would: nothing but rowfold.h, and make installcheck runs them against what was installed.
-# Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below.
+# Each exits 0, or 77 to be skipped. A program added to tests/c/ is added here or below. The longest
+# come first: one that began last would run alone.
 public_programs = \
+	tests/c/test_shards \
+	tests/c/test_cpu_invariance \
+	tests/c/test_fp_mode \
 	tests/c/test_api \
 	tests/c/test_bounds \
 	tests/c/test_chain \
-	tests/c/test_cpu_invariance \
 	tests/c/test_cpu_threads \
 	tests/c/test_file \
 	tests/c/test_file_faults \
-	tests/c/test_fp_mode \
 	tests/c/test_header_0_1 \
 	tests/c/test_malloc \
 	tests/c/test_rounding \
 	tests/c/test_results \
-	tests/c/test_shards \
 	tests/c/test_signals \
 	tests/c/test_sizes \
 	tests/c/test_thread_faults \
