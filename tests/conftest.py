@@ -109,6 +109,8 @@ def cuda_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(_FailuresAtOnce(config))
     config.addinivalue_line("markers", "cpu_only: a GPU has no part in it: a promise of CPU backends, a tool, a text")
     config.addinivalue_line("markers", "heavy: takes long by itself, as processes that import PyTorch do; begun early")
     config.addinivalue_line("markers", "alone: measures or fills what all share; no other worker runs a test meanwhile")
@@ -142,6 +144,21 @@ def spread(items: list[pytest.Item], workers: int) -> None:
     others = [item for item in items if item not in places]
     places.update((item, i * workers / len(others)) for i, item in enumerate(others))
     items.sort(key=places.__getitem__)
+
+
+class _FailuresAtOnce:
+    """A run that is stopped, or killed for its time, has said by then what failed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            words = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            terminal.write_line("")
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}) {' '.join(words[:2])}"[:400])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
