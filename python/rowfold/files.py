@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ def tensors(path: str | os.PathLike[str]) -> list[Tensor]:
         return list(_tensors_in(file))
 
 
-BESIDE = "*.bias"
+BESIDE = "*.bias"  # in place of a bias' name: the one beside the weight
 
 
 def bias_of(bias: str | None, weight: str, shape_of: Callable[[str], tuple[int, ...] | None]) -> str | None:
@@ -65,18 +65,41 @@ def find(path: str | os.PathLike[str], name: str) -> Tensor:
 
 def find_in(file: _lib.FilePointer, name: str) -> Tensor:
     """One tensor of an open file by name. Raises InvalidArgumentError if there is no such name."""
-    info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
     try:
-        load().rf_file_find(file, encode(name, "name"), ctypes.byref(info))
+        return _found_in(file, name)
     except InvalidArgumentError as error:
         names = [tensor.name for tensor in _tensors_in(file)]
         raise InvalidArgumentError(f"{error}{nearest(name, names)}") from None
+
+
+def shape_in(file: _lib.FilePointer, name: str) -> tuple[int, ...] | None:
+    """The shape of a tensor of an open file by name, None if there is no such name."""
+    try:
+        return _found_in(file, name).shape
+    except InvalidArgumentError:
+        return None
+
+
+def native_names(weight: str, bias: str | None, vectors: Mapping[str, str]) -> _lib.FileNames:
+    """As the library takes them: the tensors' names, for vectors by those that the chain has."""
+    return _lib.FileNames(
+        size=ctypes.sizeof(_lib.FileNames),
+        weight=encode(weight, "weight"),
+        bias=None if bias is None else encode(bias, "bias"),
+        vectors=(_lib.FileVector * len(vectors))(
+            *(
+                _lib.FileVector(ctypes.sizeof(_lib.FileVector), encode(vector, "vectors"), encode(name, "vectors"))
+                for vector, name in vectors.items()
+            )
+        ),
+        num_vectors=len(vectors),
+    )
+
+
+def _found_in(file: _lib.FilePointer, name: str) -> Tensor:
+    info = _lib.TensorInfo(size=ctypes.sizeof(_lib.TensorInfo))
+    load().rf_file_find(file, encode(name, "name"), ctypes.byref(info))
     return _tensor(info)
-
-
-def shapes_in(file: _lib.FilePointer) -> dict[str, tuple[int, ...]]:
-    """The shapes of all tensors of an open file, by name."""
-    return {tensor.name: tensor.shape for tensor in _tensors_in(file)}
 
 
 def _tensors_in(file: _lib.FilePointer) -> Iterator[Tensor]:

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from math import prod
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -346,7 +347,7 @@ class Model:
             if name is not None:
                 encode(name, argument)
         if npz.is_npz(path):
-            bias = files.bias_of(bias, weight, lambda name: npz.headers(path).get(name, (None,))[0])
+            bias = files.bias_of(bias, weight, partial(npz.shape, path))
             wanted = [weight, *([] if bias is None else [bias]), *named.values()]
             state = npz.arrays(path, wanted)
             if keywords.get("total_columns") is not None:
@@ -361,7 +362,7 @@ class Model:
             return model
         with files.opened(path) as file:
             tensor = files.find_in(file, weight)
-            bias = files.bias_of(bias, weight, files.shapes_in(file).get)
+            bias = files.bias_of(bias, weight, partial(files.shape_in, file))
             if len(tensor.shape) != 2:
                 shape = arrays.shape_text(tensor.shape)
                 raise InvalidArgumentError(
@@ -370,20 +371,7 @@ class Model:
             arguments.say_sizes(keywords, chain, tensor.shape, f"{tensor.path}: tensor {weight!r}")
             if tensor.dtype is not None:
                 keywords.setdefault("dtype", arrays.dtype_name(tensor.dtype))
-            names = _lib.FileNames(
-                size=ctypes.sizeof(_lib.FileNames),
-                weight=encode(weight, "weight"),
-                bias=None if bias is None else encode(bias, "bias"),
-                vectors=(_lib.FileVector * len(named))(
-                    *(
-                        _lib.FileVector(
-                            ctypes.sizeof(_lib.FileVector), encode(vector, "vectors"), encode(name, "vectors")
-                        )
-                        for vector, name in named.items()
-                    )
-                ),
-                num_vectors=len(named),
-            )
+            names = files.native_names(weight, bias, named)
             model = cls(chain, **keywords)
             handle = model._open()
             handle.library.rf_model_load_open_file(handle.pointer, file, ctypes.byref(names))

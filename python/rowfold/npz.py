@@ -35,6 +35,12 @@ def headers(path: str | os.PathLike[str]) -> dict[str, Header]:
         return {name[: -len(MEMBER)]: _header(path, archive, name) for name in names}
 
 
+def shape(path: str | os.PathLike[str], name: str) -> tuple[int, ...] | None:
+    """The shape of an array of a file by its name, None if there is no such array. Raises as ``headers``."""
+    with _opened(path) as archive:
+        return _header(path, archive, name + MEMBER)[0] if name + MEMBER in archive.namelist() else None
+
+
 def rows_of(path: Any, name: str, array: np.ndarray[Any, Any], total: int) -> np.ndarray[Any, Any]:
     """The array, if it has the rows of a whole layer."""
     if array.ndim and array.shape[0] == total:
