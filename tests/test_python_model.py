@@ -433,6 +433,19 @@ def test_the_constructor_names_what_is_wrong(keywords, error, message):
         rowfold.Model(**arguments)
 
 
+def test_casting_is_advised_where_it_helps():
+    with rowfold.Model("linear | div(#t) | sum", K, N) as model:
+        model.load_weights(np.ones((N, K), np.float32))
+        x, t = np.ones((2, K), np.float32), np.ones(2, np.float32)
+        for wrong in ((x.astype(np.float64), t), (x.astype(int), t), (x, t.astype(np.float64)), (x, t.astype(int))):
+            with pytest.raises(TypeError, match="a Model with cast=True converts it$"):
+                model(wrong[0], t=wrong[1])
+            with rowfold.Model("linear | div(#t) | sum", K, N, cast=True) as casting:
+                np.testing.assert_array_equal(
+                    casting.load_weights(np.ones((N, K), np.float32))(wrong[0], t=wrong[1]), model(x, t=t)
+                )
+
+
 def test_a_layer_without_inputs_is_written_in_the_chain():
     with rowfold.Model("linear(0, 5)") as model:
         model.load_weights(np.empty((5, 0), np.float32), np.arange(5, dtype=np.float32))

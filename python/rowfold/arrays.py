@@ -220,7 +220,7 @@ class NumpyKind:
     def matrix(self, array: Any, argument: str, width: int, said: DType) -> Matrix:
         """An input (..., width) as a matrix, copied if its rows are not of unit stride and evenly spaced."""
         source = values = self._array(array, argument)
-        dtype = numpy_to_dtype(values.dtype, argument, said)
+        dtype = numpy_to_dtype(values.dtype, argument, said, cast_hint(argument))
         check_last_dimension(values.shape, argument, width)
         if not values.flags.aligned:
             values = dense(values, argument)
@@ -357,7 +357,7 @@ _BY_NUMPY = {
 _UINT16 = np.dtype(np.uint16)
 
 
-def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
+def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType, hint: str = "") -> DType:
     """The DType of an array with this numpy dtype. Else ArgumentTypeError.
 
     uint16 is bfloat16 where ``said`` is, and integers are columns where ``said`` is of their type.
@@ -371,15 +371,14 @@ def numpy_to_dtype(dtype: np.dtype[Any], argument: str, said: DType) -> DType:
         return DType.BFLOAT16
     if said in INDICES and dtype == numpy_dtype(said):
         return said
-    hint = cast_hint(argument)
     if dtype == _UINT16:
         hint = " (uint16 is read as bfloat16 only where the model's dtype says bfloat16)"
     raise ArgumentTypeError(f"{argument} has dtype {dtype}; expected {expected_text(said)}{hint}")
 
 
 def cast_hint(argument: str) -> str:
-    """What takes an x or a row input of another type: behind what was expected."""
-    return "; a Model with cast=True converts it" if argument.startswith(("x", "the row input")) else ""
+    """What takes an array of numpy as x or a row input, where its type is another one than was expected."""
+    return "; a Model with cast=True converts it" if argument == "x" or argument.startswith("the row input ") else ""
 
 
 def expected_text(said: DType) -> str:

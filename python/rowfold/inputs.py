@@ -89,7 +89,8 @@ class Inputs:
         given = kind.matrix(values, "x", self.in_features, self.x_dtype)
         if values is not x and isinstance(x, np.ndarray):
             given = given._replace(source=x)
-        self.check_dtype("x", given.dtype, self.x_dtype if self.x_fixed else None, "x_dtype")
+        hint = arrays.cast_hint("x") if isinstance(values, np.ndarray) else ""
+        self.check_dtype("x", given.dtype, self.x_dtype if self.x_fixed else None, "x_dtype", hint)
         self.check_device("x", given)
         return kind, given
 
@@ -124,7 +125,9 @@ class Inputs:
             matrix, width = rows.row_values(row_inputs[name], name, use, given.lead, compute, self.cast)
             values[name] = matrix, width
             if use is _lib.RowUse.NUMBER:
-                self.check_dtype(f"the row input {name!r}", matrix.dtype)
+                argument = f"the row input {name!r}"
+                hint = arrays.cast_hint(argument) if isinstance(row_inputs[name], np.ndarray) else ""
+                self.check_dtype(argument, matrix.dtype, hint=hint)
             self.check_device(f"the row input {name!r}", matrix)
         return values
 
@@ -138,8 +141,13 @@ class Inputs:
             f"{argument} is on {where}, but the model runs on {self.backend}; expected {expected}"
         )
 
-    def check_dtype(self, argument: str, dtype: DType, only: DType | None = None, named: str = "dtype") -> None:
-        """``only`` is the one dtype accepted, of the keyword ``named``; None for any that goes with the weights."""
+    def check_dtype(
+        self, argument: str, dtype: DType, only: DType | None = None, named: str = "dtype", hint: str = ""
+    ) -> None:
+        """``only`` is the one dtype accepted, of the keyword ``named``; None for any that goes with the weights.
+
+        ``hint`` is what the message ends with.
+        """
         if only is None and self.weight_dtype is DType.FLOAT64:
             only = DType.FLOAT64
         if only is not None:
@@ -148,7 +156,6 @@ class Inputs:
             weights = arrays.dtype_name(self.weight_dtype)
             fits, expected = dtype is not DType.FLOAT64, f"float32, float16 or bfloat16 for a {weights} model"
         if not fits:
-            hint = arrays.cast_hint(argument)
             raise ArgumentTypeError(f"{argument} has dtype {arrays.dtype_name(dtype)}; expected {expected}{hint}")
 
 
