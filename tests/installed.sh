@@ -20,9 +20,6 @@ compile() {
 }
 run() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 
-# make check has run them at length.
-: "${ROWFOLD_TEST_SLOW:=10}"
-export ROWFOLD_TEST_SLOW
 for program in $programs; do
     compile "$srcdir/$program.c"
     run "$work/$(basename "$program")" >"$work/log" 2>&1 || { cat "$work/log"; fail "$program fails with the installed library"; }
