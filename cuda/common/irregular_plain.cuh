@@ -9,6 +9,8 @@
 #ifndef ROWFOLD_CUDA_IRREGULAR_PLAIN_CUH
 #define ROWFOLD_CUDA_IRREGULAR_PLAIN_CUH
 
+#include <type_traits>
+
 #include "common/irregular_tile.cuh"
 
 namespace irregular_tile {
@@ -208,7 +210,7 @@ __device__ __forceinline__ void multiply_chunk(float (&sum)[Lanes<ROWS>::EACH][L
 
 /* Logits without bias of `rows` rows, ROWS at most, those of notes.list from `from` on, to `tile`, which has `bytes`.
  * `infinite`: rows of W have infinities here. */
-template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const rfi_cuda_fold &p,
+template <bool BF16, bool TWO, int ROWS, class Sync> __device__ __noinline__ void multiply_rows(const rfi_cuda_fold &p,
     float *tile, int bytes, const Notes &notes, bool infinite, int from, int rows, int64_t column0, int thread,
     Sync sync) {
     constexpr int ROW_LANES = Lanes<ROWS>::ROW_LANES, FEATURE_LANES = Lanes<ROWS>::FEATURE_LANES,
@@ -218,9 +220,8 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     Lanes<ROWS> mine = {lane % FEATURE_LANES, lane / FEATURE_LANES, 0};
     for (int j = 0; j < EACH; j++)
         if (notes.w_scale[mine.f0 + j * FEATURE_LANES] == INFINITY) mine.infinite |= 1u << j;
-    const bool two = p.product.w.low != nullptr;
-    const int x_at = (two ? 2 : 1) * W_TERM, slot_bytes = x_at + ROWS * X_ROW,
-              slots = min(bytes / WARPS / slot_bytes, MOST_STAGES);
+    constexpr int x_at = (TWO ? 2 : 1) * W_TERM, slot_bytes = x_at + ROWS * X_ROW;
+    const int slots = min(bytes / WARPS / slot_bytes, MOST_STAGES);
     const uint32_t shared = rfi_shared_address(tile), rings = shared + warp * slots * slot_bytes;
     const WChunks w(p, column0, lane);
     const XChunks<ROWS> x(p, list, rows, lane);
@@ -242,7 +243,7 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
         wait_for_oldest(slots);
         x.scale(x_chunk); /* what it has brought itself */
         __syncwarp();     /* the chunk is there */
-        if (!two) multiply_chunk<BF16, ONE_TERM>(sum, mine, w_chunk, x_chunk);
+        if constexpr (!TWO) multiply_chunk<BF16, ONE_TERM>(sum, mine, w_chunk, x_chunk);
         else if (!infinite) multiply_chunk<BF16, TWO_TERMS>(sum, mine, w_chunk, x_chunk);
         else multiply_chunk<BF16, TWO_WITH_INFINITIES>(sum, mine, w_chunk, x_chunk);
         __syncwarp(); /* the chunk is read */
@@ -271,8 +272,10 @@ template <bool BF16, int ROWS, class Sync> __device__ __noinline__ void multiply
     sync(); /* the tile is written */
 }
 
-/* In place of sums in registers: the logits of a tile, of up to PLAIN_ROWS rows of any kind. */
-struct Sums {
+/* In place of sums in registers: the logits of a tile, of up to PLAIN_ROWS rows of any kind. W is of binary16 or of
+ * bfloat16, in one term or two, and no batch has more than MOST rows: a kernel has code for its own alone. */
+template <bool BF16, int W_TERMS, int MOST> struct Sums {
+    static_assert(W_TERMS <= 2 && MOST <= PLAIN_ROWS, "as multiply_rows does");
     static constexpr bool PLAIN = true;
     typedef Shape<VALUES, 64, FEATURES> Tile;
     static_assert(Tile::TILE_LD == TILE_LD, "the same tile");
@@ -281,17 +284,13 @@ struct Sums {
         "they fit, and a chunk of each warp at least");
     template <class Sync> static __device__ __forceinline__ void multiply(const rfi_cuda_fold &p, float *tile,
         int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
-        if (p.product.w.dtype == RF_BFLOAT16)
-            run<true>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
-        else run<false>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
-    }
-
-  private:
-    template <bool BF16, class Sync> static __device__ __forceinline__ void run(const rfi_cuda_fold &p, float *tile,
-        int bytes, const Notes &notes, bool infinite, int first, int rows, int64_t column0, int thread, Sync sync) {
-        if (rows <= 4) multiply_rows<BF16, 4>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
-        else if (rows <= 8) multiply_rows<BF16, 8>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
-        else multiply_rows<BF16, PLAIN_ROWS>(p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        const auto run = [&](auto most) {
+            multiply_rows<BF16, W_TERMS == 2, decltype(most)::value>(
+                p, tile, bytes, notes, infinite, first, rows, column0, thread, sync);
+        };
+        if (rows <= 4) run(std::integral_constant<int, 4>());
+        else if (MOST <= 8 || rows <= 8) run(std::integral_constant<int, 8>());
+        else if constexpr (MOST > 8) run(std::integral_constant<int, PLAIN_ROWS>());
     }
 };
 

@@ -403,12 +403,14 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
             finish_tile<C>(p, at.warpgroup, slot_of<C>(p, previous, at.warpgroup), (walk.count + 1) % 2, sh);
     }
     end_turns<C>(at.warpgroup);
-    if (!may_be_irregular(p)) return;
-    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (__shfl_sync(~0u, *sh.irregular, 0))
-        compute_irregular<C::TOTALS, Of<C::BM>::template Sums>(
-            p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+    if constexpr (MAY_BE_IRREGULAR<C>) {
+        if (!may_be_irregular(p)) return;
+        barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
+        static_assert(IRREGULAR_BYTES<Of<C::BM>::template Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
+        if (__shfl_sync(~0u, *sh.irregular, 0))
+            compute_irregular<C::TOTALS, Of<C::BM>::template Sums>(
+                p.fold, sh.ring(), C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+    }
 }
 
 /* By one thread. A stage is released by the warps of `releasing` blocks. */

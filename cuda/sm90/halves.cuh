@@ -282,12 +282,14 @@ template <class C> __device__ __forceinline__ void consume(
         if (reduces<E>(p))
             join_and_write<C>(p, at, place_of(p, walk.tile, at.warpgroup), state, sh, pairs, walk.count % 2);
     }
-    if (!may_be_irregular(p)) return;
-    barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
-    static_assert(IRREGULAR_BYTES<Of<64>::Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
-    if (__shfl_sync(~0u, *sh.irregular, 0))
-        compute_irregular<1, Of<64>::Sums>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE, C::STAGES * C::STAGE,
-            at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+    if constexpr (MAY_BE_IRREGULAR<E>) {
+        if (!may_be_irregular(p)) return;
+        barrier_sync(CONSUMERS_BARRIER, 128 * CONSUMERS); /* the ring is free */
+        static_assert(IRREGULAR_BYTES<Of<64>::Sums> <= C::STAGES * C::STAGE, "it fits where the ring was");
+        if (__shfl_sync(~0u, *sh.irregular, 0))
+            compute_irregular<1, Of<64>::Sums>(p.fold, (uint8_t *)sh.columns - C::STAGES * C::STAGE,
+                C::STAGES * C::STAGE, at.warpgroup * 128 + at.thread, CONSUMERS_BARRIER);
+    }
 }
 
 template <class C> __global__ __launch_bounds__(THREADS, 1) void halves_kernel(const __grid_constant__ Parameters p) {

@@ -14,6 +14,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     using E = typename C::Folded;
     memset(p, 0, sizeof *p);
     p->fold = f;
+    if (!takes<E>(f)) return cudaErrorInvalidConfiguration;
     p->m_tiles = (int32_t)((f.product.batch + C::BM - 1) / C::BM);
     p->n_tiles = (int32_t)((f.product.out_features + E::BN - 1) / E::BN);
     p->stages = (int32_t)((f.product.depth + C::K - 1) / C::K);

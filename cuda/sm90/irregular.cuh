@@ -91,7 +91,9 @@ template <irregular_tile::Pass PASS, int ROWS_, int COLUMNS_> struct ByWarpgroup
     }
 };
 /* For fewer rows more tiles, so that more multiprocessors have one, and for very few plain multiply-adds. */
-template <irregular_tile::Pass> using Of16Rows = irregular_tile::plain::Sums;
+template <class C> struct OfFewRows {
+    template <irregular_tile::Pass> using Sums = irregular_tile::plain::Sums<C::BF16, C::W_TERMS, C::ROWS>;
+};
 template <irregular_tile::Pass PASS> using Of64Rows = ByWarpgroups<PASS, 64, 64>;
 template <int ROWS> struct Of {
     template <irregular_tile::Pass PASS> using Sums = ByWarpgroups<PASS, ROWS, 128>;
@@ -99,6 +101,10 @@ template <int ROWS> struct Of {
 
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
+
+/* x of bfloat16 is multiplied as it lies, whatever it holds. */
+template <class C> constexpr bool MAY_BE_IRREGULAR = !(C::BF16 && C::X_TERMS == 1);
+template <class C> bool takes(const rfi_cuda_fold &f) { return MAY_BE_IRREGULAR<C> || !f.product.irregular; }
 
 /* What compute_irregular takes of the ring at least. */
 template <template <irregular_tile::Pass> class Sums> constexpr int IRREGULAR_BYTES =

@@ -137,6 +137,7 @@ template <int X_TERMS, int W_TERMS> cudaError_t encode_operands(
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
+    if (!takes<C>(f)) return cudaErrorInvalidConfiguration;
     p->m_tiles = (int32_t)((f.product.batch + C::BM - 1) / C::BM);
     const int32_t all_tiles = (int32_t)((f.product.out_features + C::BN - 1) / C::BN);
     p->first_tile = f.schedule.first_column / C::BN;

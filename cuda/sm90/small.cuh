@@ -311,6 +311,13 @@ template <class C> __device__ __forceinline__ void finish(const Parameters &p, c
     }
 }
 
+template <class C, template <irregular_tile::Pass> class Sums>
+__device__ __forceinline__ void compute_irregular_in_ring(const rfi_cuda_fold &f, const Shared &sh) {
+    constexpr int RING = C::STAGES * C::STAGE;
+    static_assert(IRREGULAR_BYTES<Sums> <= RING, "it fits where the ring was");
+    compute_irregular<C::TOTALS, Sums>(f, (uint8_t *)sh.tile - RING, RING, threadIdx.x, 1);
+}
+
 template <class C> __device__ __forceinline__ void consume(const Parameters &p, const Shared &sh, int rank) {
     const rfi_cuda_fold &f = p.fold;
     /* By shuffle, so that the compiler sees that it is the same for a warp: descriptors then live in uniform registers.
@@ -372,14 +379,11 @@ template <class C> __device__ __forceinline__ void consume(const Parameters &p, 
     }
     if (f.visitor.chain.reduction != RF_OP_NONE && !idle) finish<C>(p, sh, rank);
     barrier_sync(1, CONSUMER_THREADS); /* the ring is free */
-    static_assert(
-        IRREGULAR_BYTES<Of16Rows> <= C::STAGES * C::STAGE && IRREGULAR_BYTES<Of64Rows> <= C::STAGES * C::STAGE,
-        "it fits where the ring was");
-    if (__shfl_sync(~0u, (int)*sh.irregular, 0)) {
-        uint8_t *const ring = (uint8_t *)sh.tile - C::STAGES * C::STAGE;
+    if constexpr (MAY_BE_IRREGULAR<C>) {
+        if (!__shfl_sync(~0u, (int)*sh.irregular, 0)) return;
         if constexpr (C::ROWS <= irregular_tile::PLAIN_ROWS && C::W_TERMS < 3)
-            compute_irregular<C::TOTALS, Of16Rows>(f, ring, C::STAGES * C::STAGE, threadIdx.x, 1);
-        else compute_irregular<C::TOTALS, Of64Rows>(f, ring, C::STAGES * C::STAGE, threadIdx.x, 1);
+            compute_irregular_in_ring<C, OfFewRows<C>::template Sums>(f, sh);
+        else compute_irregular_in_ring<C, Of64Rows>(f, sh);
     }
 }
 

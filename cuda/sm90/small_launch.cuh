@@ -14,6 +14,7 @@ namespace {
 template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
     memset(p, 0, sizeof *p);
     p->fold = f;
+    if (!takes<C>(f)) return cudaErrorInvalidConfiguration;
     p->stages = (int32_t)((f.product.depth + C::K - 1) / C::K);
     p->tiles = (int32_t)rfi_tiles(f.product.out_features, FEATURES);
     p->w_panel = f.product.w.panel ? f.product.w.ld * (f.product.w.panel * C::W_TERMS * 2) : 0;
