@@ -73,10 +73,10 @@ struct Config {
                                    adding at once */
     static constexpr int TURN_BARRIER = 6;
 
-    static constexpr int K = PRODUCTS > 3 ? 16
-        : W_TERMS == 1 && X_TERMS < 3     ? 64
-                                          : 32; /* columns of x and W in a stage */
-    static constexpr int ROW = 2 * K;       /* bytes of a row of a term in a stage, and the width of the swizzle */
+    static constexpr int K = PRODUCTS > 3           ? 16
+        : W_TERMS == 1 && (X_TERMS < 3 || BM == 64) ? 64
+                                                    : 32; /* columns of x and W in a stage */
+    static constexpr int ROW = 2 * K; /* bytes of a row of a term in a stage, and the width of the swizzle */
     static constexpr int A_TERM = BM * ROW, B_TERM = BN * ROW;
     static constexpr int A_BYTES = X_TERMS * A_TERM, B_BYTES = W_TERMS * B_TERM, STAGE = A_BYTES + B_BYTES;
     static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;

@@ -17,6 +17,20 @@ static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
 }
 
+/* As kernels see it whose stages have 64 columns of a W of one term beside three terms of x, too: such blocks are as
+ * good as rows, and no others will do. */
+static rfi_cuda_problem of_wide_stages(const rfi_cuda_problem *p) {
+    rfi_cuda_problem same = *p;
+    if (p->w_terms <= 1 && p->w_panel) same.w_panel = p->w_panel == 64 ? 0 : -1;
+    return same;
+}
+
+/* Tiles of 64 rows. */
+static int runs_hopper_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    const rfi_cuda_problem wide = of_wide_stages(p);
+    return runs_hopper(&wide, f);
+}
+
 /* One product, and a reduction, for which the kernel is made. Its states are of 192 columns, which the columns that
  * must be alike are no multiple of. */
 static int runs_hopper_192(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
@@ -34,6 +48,15 @@ static int runs_hopper_answers_single(const rfi_cuda_problem *p, const rfi_cuda_
 
 static int runs_hopper_searches(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_SEARCH_STATES;
+}
+
+static int runs_hopper_answers_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    const rfi_cuda_problem wide = of_wide_stages(p);
+    return runs_hopper_answers(&wide, f);
+}
+static int runs_hopper_searches_64(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
+    const rfi_cuda_problem wide = of_wide_stages(p);
+    return runs_hopper_searches(&wide, f);
 }
 
 /* 16-bit values as they are stored. A kernel behind it merges the states of all columns, of which those of several
@@ -79,17 +102,20 @@ static int is_small(const rfi_cuda_problem *p) {
 }
 
 static int runs_hopper_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && is_small(p);
+    const rfi_cuda_problem wide = of_wide_stages(p);
+    return runs_hopper(&wide, f) && is_small(p);
 }
 
 /* K of two stages at least, for there are two parts of it. */
 static int runs_hopper_halves(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return runs_hopper(p, f) && p->w_terms < 3 && !in_tf32(p) && p->in_features > RFI_HALVES_DEPTH &&
+    const rfi_cuda_problem wide = of_wide_stages(p);
+    return runs_hopper(&wide, f) && p->w_terms < 3 && !in_tf32(p) && p->in_features > RFI_HALVES_DEPTH &&
         !p->batch_invariant;
 }
 
 static int runs_hopper_answers_small(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
-    return (runs_hopper_answers(p, f) || runs_hopper_searches(p, f)) && is_small(p);
+    const rfi_cuda_problem wide = of_wide_stages(p);
+    return (runs_hopper_answers(&wide, f) || runs_hopper_searches(&wide, f)) && is_small(p);
 }
 
 /* One product of 16-bit values as they are stored, all of which run at once. */

@@ -597,6 +597,20 @@ static void test_measured(void) {
         CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
             (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
     }
+    /* bfloat16 W in blocks for x of its own type, and float32 x comes: three terms. */
+    static const char *const untold[] = {
+        "hopper_small", "hopper_small", "hopper_halves_128x128", "hopper_halves_128x128"};
+    static const int64_t rows_of[] = {1, 32, 33, 2048};
+    for (int i = 0; i < 4; i++) {
+        rfi_cuda_problem p = problem_of(rows_of[i], 8192, 8192, RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32);
+        p.w_panel = 64;
+        const rfi_cuda_choice c = choose(&p, &hopper, -1);
+        CHECK(!strcmp(c.name, untold[i]), "%lld rows in three terms take %s", (long long)p.batch, c.name);
+        p.w_panel = 32;
+        const rfi_cuda_choice other = choose(&p, &hopper, -1);
+        CHECK(
+            !is(&other, "hopper_small") && !is(&other, "hopper_halves"), "%s has no stages of 32 columns", other.name);
+    }
     rfi_cuda_problem stepped = problem_of(288, 2048, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
     stepped.w_panel = rfi_cuda_weight_panel(&stepped, &hopper, -1);
     stepped.plain = 0;
