@@ -36,6 +36,7 @@ class Case:
     x_dtype: str = "float32"
     y_dtype: str = "float32"
     rows: Mapping[str, Array] = field(default_factory=dict)  # row inputs, of the compute type
+    told: bool = True  # whether the model knows the type of x, and may lay out W for it
 
     @property
     def compute(self) -> str:
@@ -49,7 +50,7 @@ class Case:
             k or None,
             n or None,
             dtype=self.dtype,
-            x_dtype=self.x_dtype,
+            x_dtype=self.x_dtype if self.told else None,
             y_dtype=self.y_dtype,
             backend=backend,
             **keywords,
@@ -115,7 +116,8 @@ class Case:
 
     def __str__(self) -> str:
         shape = (*self.x.shape, self.w.shape[0])
-        return f"{self.chain!r} (batch, K, N) {shape} W {self.dtype} x {self.x_dtype} y {self.y_dtype}"
+        x = self.x_dtype + ("" if self.told else " untold")
+        return f"{self.chain!r} (batch, K, N) {shape} W {self.dtype} x {x} y {self.y_dtype}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """How hypothesis shows it: the arrays follow from the drawn seed, and would bury the rest."""

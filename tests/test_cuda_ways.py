@@ -4,12 +4,14 @@ asked of the library, and what comes of it is compared with float64."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
-from cuda_kernels import FORCE, each
+from cuda_kernels import FORCE, KERNELS, each
 from cuda_ways import TERMS, Array, K, N, check_chain, on_wgmma, rows_of, tame, ways_of
 from datasets import ALL, Data, infinities, kernelbench, spread
 from hypothesis import given, settings
@@ -358,6 +360,25 @@ def test_a_row_does_not_depend_on_others(batch: int) -> None:
         assert same_bits(model(x[order]), whole[order])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("chain", ["linear", *(f"linear | {r}" for r in ("logsumexp", "argmax", "topk(3)", "entropy"))])
+def test_float32_beside_weights_that_expect_their_own_type(
+    monkeypatch: pytest.MonkeyPatch, chain: str, dtype: str
+) -> None:
+    """W may lie in blocks then, whose width is not that of every kernel's stages beside three terms."""
+    x, w, b = tame(140)
+    x[3, 5] = np.inf
+    x[4, [6, 7]] = np.inf, -np.inf
+    x[5, 8] = np.nan
+    x[6, ::2] *= np.float32(1e-25)
+    for k, n in ((K, N), (K - 24, N - 1), (40, 130)):
+        whole = make_case(chain, Data(x[:, :k], w[:n, :k], b[:n]), dtype=dtype, x_dtype="float32")
+        for rows in (9, 32, 140):
+            case = replace(whole, x=whole.x[:rows], told=False)
+            for kernel in each(monkeypatch, ("", *(name for name in KERNELS if name.startswith("hopper")))):
+                case.check_results(case.run("cuda", simplify="none"), "cuda", kernel)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("k", [63, 1000, 1023, 1024, 1025, 1078, 1284, 2047, 2048, 2049, 2100, 5001, 17_001])
 def test_rows_of_any_length(k: int, dtype: str) -> None:
@@ -390,8 +411,11 @@ def test_rows_of_any_length(k: int, dtype: str) -> None:
     kind=st.sampled_from(["infinities", "infinities_both", "specials", "lognormal6", "mixed", "several"]),
     x_dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
     dtype=st.sampled_from(["float32", "float32", "bfloat16", "float16"]),
+    untold=st.booleans(),
 )
-def test_any_mixture(kernel: str, seed: int, batch: int, k: int, n: int, kind: str, x_dtype: str, dtype: str) -> None:
+def test_any_mixture(
+    kernel: str, seed: int, batch: int, k: int, n: int, kind: str, x_dtype: str, dtype: str, untold: bool
+) -> None:
     rng = np.random.default_rng(seed)
     mixed = kind in ("mixed", "several")
     data = infinities(bool(seed % 2), rng, batch, k, n) if mixed else ALL[kind](rng, batch, k, n)
@@ -403,6 +427,7 @@ def test_any_mixture(kernel: str, seed: int, batch: int, k: int, n: int, kind: s
         wide = rng.random(batch) < 0.3
         data.x[wide] = spread(25.0, rng, int(wide.sum()), k)
     case = make_case("linear | max", data, x_dtype=x_dtype, dtype=dtype)
+    case = replace(case, told=not untold or x_dtype == "bfloat16")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FORCE, kernel)
         case.check_results(case.run("cuda", simplify="none"), "cuda", kernel)

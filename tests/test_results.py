@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import datasets
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ def test_a_result_has_the_bits_that_it_has_alone(backend: str, case: Case, data:
     which = data.draw(st.integers(0, len(texts) - 1))
     used = {name: v for name, v in case.rows.items() if f"#{name}" in texts[which]}
     vectors = {name: v for name, v in case.vectors.items() if f"@{name}" in texts[which]}
-    alone = Case(**{**case.__dict__, "chain": texts[which], "rows": used, "vectors": vectors})
+    alone = replace(case, chain=texts[which], rows=used, vectors=vectors)
     for together, apart in zip(flat(results[which]), flat(alone.run(backend, simplify="none"))):
         assert same_bits(together, apart), texts[which]
 
