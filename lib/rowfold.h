@@ -204,8 +204,7 @@ typedef struct rf_config {
     int64_t out_features;  /* or outputs is written in the chain: linear(0, 5). With total_columns 0 that nothing contradicts is a shard of none */
     int32_t weight_dtype;  /* rf_dtype of W; RF_FLOAT32 by default */
     int32_t x_dtype;       /* rf_dtype of x in rf_model_forward; by default W's. float64 goes with float64 only, the others mix freely. On a GPU W of 16
-                              bits with infinities or NaN is kept for x of this type, and x of another type takes longer; W of RF_BFLOAT16 that
-                              expects its own type is laid out for it, and many rows of float32 x take somewhat longer */
+                              bits with infinities or NaN is kept for x of this type, and x of another type takes longer */
     int32_t y_dtype;       /* rf_dtype of y in rf_model_forward; by default float64 for float64 weights, else float32. A result that is a column is
                               RF_INT64 in any case */
     int32_t math;          /* rf_math */

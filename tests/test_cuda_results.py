@@ -402,7 +402,7 @@ def test_many_columns(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
                 assert all(same_bits(a, b) for a, b in zip(flat(again)[1:], (values, columns, argmax)))
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("types", ["bfloat16", "float16", "float32", "bfloat16 float32", "float16 float32"])
 @pytest.mark.parametrize(
     ("k", "chain"),
     [
@@ -414,7 +414,7 @@ def test_many_columns(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) 
         (264, " | div(#h) | softcap(900)"),
     ],
 )
-def test_bounds_have_the_bits_of_the_pass(k: int, chain: str, dtype: str) -> None:
+def test_bounds_have_the_bits_of_the_pass(k: int, chain: str, types: str) -> None:
     """What is asked for ahead of a pass is a column of it: a logit with one bit less would come before itself. Columns
     of the last tile, which is not whole, are asked for, too.
     """
@@ -424,7 +424,7 @@ def test_bounds_have_the_bits_of_the_pass(k: int, chain: str, dtype: str) -> Non
     data.w[n - 300 :] *= 2
     vectors = {"v": rng.uniform(0.5, 1, n)} if "@v" in chain else {}
     rows = {"h": rng.uniform(0.5, 2, batch).astype(np.float32)} if "#h" in chain else {}
-    case = make_case(f"linear{chain} | rank(#c), topk({top}), argmax", data, vectors, dtype)
+    case = make_case(f"linear{chain} | rank(#c), topk({top}), argmax", data, vectors, *types.split())
     with case.model("cuda", simplify="none") as model:
         _, (values, columns), argmax = model(case.x, **rows, c=np.zeros(batch, np.int64))
         assert np.array_equal(argmax[:, 0], columns[:, 0])

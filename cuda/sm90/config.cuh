@@ -75,7 +75,10 @@ struct Config {
 
     static constexpr int K = PRODUCTS > 3           ? 16
         : W_TERMS == 1 && (X_TERMS < 3 || BM == 64) ? 64
-                                                    : 32; /* columns of x and W in a stage */
+                                                    : 32;         /* columns of x and W in a stage */
+    static constexpr int PARTS = K == 64 && PRODUCTS > 2 ? 2 : 1; /* of a stage, promoted one after the other: tiles of
+                                                                     all sizes add as many columns, for the same bits */
+    static_assert(PARTS == 1 || (PROMOTE && DEPTH == 1), "two groups on their way are told apart");
     static constexpr int ROW = 2 * K; /* bytes of a row of a term in a stage, and the width of the swizzle */
     static constexpr int A_TERM = BM * ROW, B_TERM = BN * ROW;
     static constexpr int A_BYTES = X_TERMS * A_TERM, B_BYTES = W_TERMS * B_TERM, STAGE = A_BYTES + B_BYTES;

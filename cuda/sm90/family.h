@@ -3,7 +3,7 @@
 #ifndef ROWFOLD_CUDA_SM90_FAMILY_H
 #define ROWFOLD_CUDA_SM90_FAMILY_H
 
-/* Columns of a stage, which is a panel of W where that is in blocks. */
+/* Columns of a stage of tiles of 128 rows, which is a panel of W where that is in blocks. */
 static int stage_columns(const rfi_cuda_problem *p) {
     return p->w_terms == 3 ? 16 : p->w_terms <= 1 && p->x_terms < 3 ? 64 : 32;
 }
@@ -17,8 +17,8 @@ static int runs_hopper(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     return on_hopper(p, f) && p->states == RFI_CUDA_PAIRS;
 }
 
-/* As kernels see it whose stages have 64 columns of a W of one term beside three terms of x, too: such blocks are as
- * good as rows, and no others will do. */
+/* As kernels see it that read one term of W by 64 columns, however many terms x has: blocks of 64 columns are as good
+ * as rows (0), others they cannot read (-1). */
 static rfi_cuda_problem of_wide_stages(const rfi_cuda_problem *p) {
     rfi_cuda_problem same = *p;
     if (p->w_terms <= 1 && p->w_panel) same.w_panel = p->w_panel == 64 ? 0 : -1;
@@ -146,8 +146,9 @@ static int runs_hopper_answers_whole_128x128(const rfi_cuda_problem *p, const rf
 /* Of W's blocks, for a problem that has it in rows; 0: in rows. */
 static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     if (!on_hopper(p, f) || p->states == RFI_CUDA_OTHER_STATES) return 0;
-    /* With W as it is stored the width of a stage depends on x, which may have another type with every call. */
-    return p->w_terms ? stage_columns(p) : p->x_terms ? 0 : 64;
+    /* Of W as it is stored the same for x of any type, which may be another with every call. Tiles of 128 rows cannot
+     * read that beside three terms of x; others are as good up to some hundred rows, and better with few. */
+    return p->w_terms ? stage_columns(p) : in_tf32(p) ? 0 : 64;
 }
 
 /* What all kernels of tiles have in common. */

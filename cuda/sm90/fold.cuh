@@ -185,11 +185,12 @@ __device__ __forceinline__ void multiply(float (&d)[N], uint64_t a, uint64_t b, 
     else wgmma_f16(d, a, b, accumulate);
 }
 
-/* The products of one term of x with one of W, for all columns of a stage. */
+/* The products of one term of x with one of W, for a part of the columns of a stage. */
 template <class C, int N>
 __device__ __forceinline__ void multiply_terms(float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
 #pragma unroll
-    for (int s = 0; s < C::K / 16; s++) multiply<C>(d, a + s * (32 >> 4), b + s * (32 >> 4), accumulate || s);
+    for (int s = 0; s < C::K / C::PARTS / 16; s++)
+        multiply<C>(d, a + s * (32 >> 4), b + s * (32 >> 4), accumulate || s);
 }
 
 /* Whether the product of terms i and j is the first that is taken. */
@@ -197,11 +198,11 @@ template <class C> __device__ __forceinline__ constexpr bool is_first(int i, int
     return i + j == C::ORDER - 1 && i == C::X_TERMS - 1;
 }
 
-/* All products of a stage, as one group. The small ones come first, so that little is lost when the large ones are
- * added. `a` and `b` are descriptors of this warpgroup's part of the first stage of the ring. */
-template <class C, int N>
-__device__ __forceinline__ void multiply_stage(float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate) {
-    const uint64_t at = (uint64_t)stage * (C::STAGE >> 4);
+/* All products of a part of a stage, as one group. The small ones come first, so that little is lost when the large
+ * ones are added. `a` and `b` are descriptors of this warpgroup's part of the first stage of the ring. */
+template <class C, int N> __device__ __forceinline__ void multiply_stage(
+    float (&d)[N], uint64_t a, uint64_t b, int stage, bool accumulate, int part = 0) {
+    const uint64_t at = (uint64_t)stage * (C::STAGE >> 4) + part * (C::ROW / C::PARTS >> 4);
     wgmma_fence();
 #pragma unroll
     for (int sum = C::ORDER - 1; sum >= 0; sum--)
@@ -265,30 +266,41 @@ template <class C> __device__ __forceinline__ void end_turns(int warpgroup) {
     if (!warpgroup) take_turn<C>(0);
 }
 
-/* What DEPTH stages give, half of the columns after the other: the tensor cores add this, plain additions the rest. Of
- * one product of 16-bit values with what they cut off on average. */
+template <class C, int N, int NR>
+__device__ __forceinline__ void add_part(float (&total)[N], int first, const float (&part)[NR], float regain) {
+#pragma unroll
+    for (int i = 0; i < NR; i++)
+        total[first + i] = C::REGAINS ? fmaf(part[i], regain, total[first + i]) : total[first + i] + part[i];
+}
+
+/* What DEPTH stages give, or each of the PARTS of one, half of the columns after the other: the tensor cores add this,
+ * plain additions the rest. Of one product of 16-bit values with what they cut off on average. */
 template <class C, int N> __device__ __forceinline__ void add_stages(
     float (&total)[N], const Shared<C> &sh, Ring &ring, uint64_t a, uint64_t b, float regain, int warpgroup) {
-    constexpr int PARTS = C::WN / C::NT, NR = C::NT / 2;
+    constexpr int HALVES = C::WN / C::NT, NR = C::NT / 2;
 #pragma unroll
-    for (int h = 0; h < PARTS; h++) {
-        float part[NR];
+    for (int h = 0; h < HALVES; h++) {
+        float part[C::PARTS][NR];
         take_turn<C>(warpgroup);
 #pragma unroll
         for (int d = 0; d < C::DEPTH; d++) {
             if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
-            multiply_stage<C>(part, a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0);
+#pragma unroll
+            for (int i = 0; i < C::PARTS; i++)
+                multiply_stage<C>(part[i], a, b + h * (C::NT * C::ROW >> 4), ring.stage + d, d > 0, i);
         }
         pass_turn<C>(warpgroup);
-        if (C::DEPTH > 1 && h == PARTS - 1) {
+        if (C::DEPTH > 1 && h == HALVES - 1) {
             wgmma_wait<1>();
             release<C>(sh.empty + 8 * ring.stage);
         }
+        if (C::PARTS > 1) {
+            wgmma_wait<1>();
+            add_part<C>(total, h * NR, part[0], regain);
+        }
         wgmma_wait<0>();
-        if (h == PARTS - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
-#pragma unroll
-        for (int i = 0; i < NR; i++)
-            total[h * NR + i] = C::REGAINS ? fmaf(part[i], regain, total[h * NR + i]) : total[h * NR + i] + part[i];
+        if (h == HALVES - 1) release<C>(sh.empty + 8 * (ring.stage + C::DEPTH - 1));
+        add_part<C>(total, h * NR, part[C::PARTS - 1], regain);
     }
     ring.advance<C, C::DEPTH>();
 }

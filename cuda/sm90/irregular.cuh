@@ -102,7 +102,7 @@ template <int ROWS> struct Of {
 constexpr int IRREGULAR_THREADS = irregular_tile::THREADS;
 static_assert(IRREGULAR_THREADS == 128 * CONSUMERS, "the consumers of a block");
 
-/* x of bfloat16 is multiplied as it lies, whatever it holds. */
+/* x of bfloat16 beside W of bfloat16 is multiplied as it lies, whatever it holds. */
 template <class C> constexpr bool MAY_BE_IRREGULAR = !(C::BF16 && C::X_TERMS == 1);
 template <class C> bool takes(const rfi_cuda_fold &f) { return MAY_BE_IRREGULAR<C> || !f.product.irregular; }
 
