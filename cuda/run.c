@@ -120,12 +120,15 @@ rf_status rfi_cuda_clear_again(const rfi_cuda_running *r, int pass, const rfi_cu
     return rfi_cuda_status(rfi_cuda_launch_clear(&clear, r->call->stream), "clearing the tickets");
 }
 
-/* The mean of what is cut off of RFI_SM90_PART products, of its own size, by the model of tools/tensor_sums.py. */
-static const float REGAINS_BINARY16 = 1 + 6 * 0x1p-24f, REGAINS_BFLOAT16 = 1 + 2 * 0x1p-24f;
+/* The mean of what is cut off of RFI_SM90_PART products, of its own size, in units of 2^-24, by the model of
+ * tools/tensor_sums.py. Of fewer products it is as much less. */
+enum { REGAINED_BINARY16 = 6, REGAINED_BFLOAT16 = 2 };
 
-static float regain_of(const rfi_cuda_prepared *p) {
+static float regain_of(const rfi_cuda_prepared *p, int64_t in_features) {
     if (!p->findings.fine || p->w_terms) return 1;
-    return p->w.dtype == RF_FLOAT16 ? REGAINS_BINARY16 : p->w.dtype == RF_BFLOAT16 ? REGAINS_BFLOAT16 : 1;
+    const int units = p->w.dtype == RF_FLOAT16 ? REGAINED_BINARY16 : p->w.dtype == RF_BFLOAT16 ? REGAINED_BFLOAT16 : 0;
+    const double part = in_features < RFI_SM90_PART ? (double)in_features / RFI_SM90_PART : 1;
+    return (float)(1 + units * part * 0x1p-24);
 }
 
 /* What all launches of a piece are told. */
@@ -138,7 +141,7 @@ static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *pi
                                .out_features = r->spec->plan.out_features,
                                .depth = rfi_cuda_depth(p, r->spec),
                                .verdicts = p->verdicts,
-                               .regain = regain_of(p)},
+                               .regain = regain_of(p, r->spec->plan.in_features)},
         .visitor = {.batch = piece->rows,
             .out_features = r->spec->plan.out_features,
             .bias = p->columns,

@@ -382,6 +382,35 @@ def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: p
                 assert same_bits(y, lent(case.x))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 16, 17, 40])
+def test_sums_of_few_products(k: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so few the tensor cores cut off hardly anything, and nothing is to be regained. All of one sign, so that the
+    worst case of a float32 program is what an error is compared with.
+    """
+    rng = np.random.default_rng(k)
+    data = Data(1 + rng.random((70, k)), 30 * (1 + rng.random((300, k))), np.zeros(300))
+    for chain in ("linear", "linear | max", "linear | topk(2), max"):
+        case = make_case(chain, data, dtype=dtype)
+        expected = case.expected_results("cuda")
+        for kernel in each(monkeypatch, _HOPPER):
+            case.check_results(case.run("cuda", simplify="none"), "cuda", kernel, expected)
+
+
+@pytest.mark.parametrize("kernel", _HOPPER)
+@pytest.mark.parametrize("types", ["float16 float32", "bfloat16 float32", "bfloat16 float16"])
+def test_lent_weights_beside_x_of_another_type(kernel: str, types: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rows, which tiles read that cannot read blocks of as many columns beside three terms of x."""
+    monkeypatch.setenv(FORCE, kernel)
+    dtype, x_dtype = types.split()
+    for batch, k, n in ((5, 72, 70), (40, 264, 259), (200, 1000, 300), (70, 2056, 130)):
+        for chain in ("linear | logsumexp", "linear", "linear | entropy"):
+            data = ALL["sigma5"](np.random.default_rng(batch), batch, k, n)
+            case = sanitize.odd_rows(make_case(chain, data, dtype=dtype, x_dtype=x_dtype))
+            with sanitize.load(case, "f32", "none", borrow=True) as lent:
+                case.check(lent(case.x), kernel, case.expected("cuda"))
+
+
 @pytest.mark.parametrize("kernel", _HOPPER)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_rows_that_are_not_there(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
