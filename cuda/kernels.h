@@ -179,7 +179,7 @@ typedef struct rfi_cuda_product {
     int64_t batch, in_features, out_features;
     int64_t depth; /* columns that are multiplied: in_features, and behind them those of the verdicts */
     rfi_cuda_verdicts verdicts;
-    float regain; /* what a sum of RFI_SM90_PART products of 16-bit values as they are stored is multiplied by, for
+    float regain; /* what a sum of up to RFI_SM90_PART products of 16-bit values as stored is multiplied by, for
                      tensor cores cut off a part of it: see doc/kernels/accuracy.md. 1: sums may be exact */
     rfi_cuda_levels levels;    /* of x */
     const rfi_cuda_lone *lone; /* of each row of x; NULL: none has such a value */
@@ -233,11 +233,12 @@ typedef struct rfi_cuda_schedule {
     int64_t split_depth;         /* values of K in a part but for the last */
     void *split_sums;            /* (tiles in parts, splits, values of a tile) of the compute type, if there are such */
     unsigned *split_tickets;     /* rfi_split_tickets for each tile in parts, zero before the launch */
-    int32_t overlaps;       /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
-                               rfi_cuda_overlaps */
-    int32_t w_in_flight;    /* a kernel in front may just be writing W: one of the caller's, whose memory it is, or an
-                               update's */
-    const unsigned *wanted; /* 0 there: the launch is to do nothing; NULL: it is wanted */
+    int32_t overlaps;    /* kernels may be launched before the one in front has finished: see common/launch.cuh, and
+                            rfi_cuda_overlaps */
+    int32_t w_in_flight; /* a kernel in front may just be writing W: one of the caller's, whose memory it is, or an
+                            update's */
+    int32_t apart;       /* the launch waits for what is in front, which may be writing all that belongs to columns */
+    const unsigned *wanted;           /* 0 there: the launch is to do nothing; NULL: it is wanted */
     int32_t first_column, end_column; /* of the kernels of tiles of sm_90a: a launch folds those of whole clusters,
                                          others in other launches with the same tickets; 0 and 0: all */
 } rfi_cuda_schedule;

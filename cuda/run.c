@@ -151,7 +151,8 @@ static rfi_cuda_fold fold_of(const rfi_cuda_running *r, const rfi_cuda_piece *pi
             .chain = *chain},
         .schedule = {.shared_per_block = (int32_t)p->figures.shared_per_block,
             .overlaps = p->overlaps,
-            .w_in_flight = !p->weight || p->updating}};
+            .w_in_flight = !p->weight || p->updating,
+            .apart = p->updating}};
 }
 
 /* Where results of a pass go. */

@@ -152,7 +152,7 @@ static rf_status pick_ahead(const rfi_cuda_running *r, int pass, const rfi_cuda_
     ahead.product.batch = ahead.visitor.batch = part->rows;
     ahead.product.x = (rfi_cuda_rows){.data = part->x, .ld = part->ldx, .dtype = r->call->x_dtype};
     ahead.product.w = diagonal.to;
-    ahead.schedule.w_in_flight = 1; /* a kernel in front writes it */
+    ahead.schedule.w_in_flight = ahead.schedule.apart = 1; /* a kernel in front writes it, and its bias */
     ahead.visitor.bias = diagonal.to_bias;
     ahead.visitor.vectors = diagonal.to_vectors;
     ahead.visitor.columns = diagonal.columns;

@@ -157,8 +157,8 @@ template <bool BF16> __global__ void __launch_bounds__(ASKED_THREADS)
 template <bool BF16> cudaError_t launch_asked(const rfi_cuda_asked &a, cudaStream_t stream) {
     typedef Asked<BF16> C;
     rfi_cuda_asked parameters = a;
-    return launch_blocks((const void *)compute_asked<BF16>, &parameters, a.fold,
-        rfi_tiles(a.fold.product.batch, ROWS) * BLOCKS, BLOCKS, ASKED_THREADS, 1024 + DEEP * PART_BYTES<C>, stream);
+    return launch_blocks((const void *)compute_asked<BF16>, &parameters, rfi_tiles(a.fold.product.batch, ROWS) * BLOCKS,
+        BLOCKS, ASKED_THREADS, 1024 + DEEP * PART_BYTES<C>, stream);
 }
 
 } // namespace

@@ -118,6 +118,18 @@ __device__ __forceinline__ int written_barrier(int warpgroup) {
     return 1 + CONSUMERS + warpgroup;
 } /* a consumer has written its states */
 
+/* Whether a launch of the call's own lies between what is in front of the call and the fold: words are cleared there,
+ * or terms made, and it lets the fold begin once W may be read (rfi_begin). */
+__host__ __device__ __forceinline__ bool follows_own(const rfi_cuda_fold &f) {
+    return f.schedule.next_tile || f.product.x.scale;
+}
+
+/* Whether the kernel in front may still be writing W, which then is in rows: it is not to be loaded before that has
+ * finished. */
+__device__ __forceinline__ bool awaits_w(const rfi_cuda_fold &f) {
+    return f.schedule.w_in_flight && !f.schedule.apart && !follows_own(f);
+}
+
 struct Tile {
     int m, n;
 };

@@ -120,6 +120,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
         w = rank_m < ws.whole ? p.w : rank_m < ws.boxes ? p.w_rest : nullptr;
         const uint32_t bytes = C::ROW * (C::X_TERMS * xs.loaded + C::W_TERMS * ws.loaded);
         const int ahead = waited ? 0 : min(p.stages, C::STAGES); /* stages whose W is fetched first */
+        if (!waited && awaits_w(p.fold)) rfi_wait_for_previous();
 #pragma unroll 1
         for (int k = 0; k < ahead; k++) load_w(k, k, b_row, bytes);
         if (!waited) {

@@ -91,6 +91,7 @@ template <class C> __device__ __forceinline__ void produce_stages(
         const uint32_t x_bytes = xs.loaded * (C::X_ROW * C::X_TERMS);
         const int ahead = waited ? 0 : min(p.part, C::STAGES); /* stages whose W is fetched first */
         if (!waited) {
+            if (awaits_w(p.fold)) rfi_wait_for_previous();
 #pragma unroll 1
             for (int k = 0; k < ahead; k++) load_w(k, k, x_bytes);
             rfi_wait_for_previous();

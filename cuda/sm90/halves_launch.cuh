@@ -32,8 +32,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     Parameters p;
     cudaError_t error = fill<C>(&p, f);
     const int64_t clusters = (int64_t)p.m_tiles * ((p.n_tiles + 1) / 2);
-    if (!error)
-        error = launch_blocks((const void *)halves_kernel<C>, &p, f, 2 * clusters, 2, THREADS, C::SHARED, stream);
+    if (!error) error = launch_blocks((const void *)halves_kernel<C>, &p, 2 * clusters, 2, THREADS, C::SHARED, stream);
     return error ? error : finish_apart(f, 0, p.slots, stream);
 }
 

@@ -157,7 +157,7 @@ template <class C> cudaError_t fill(Parameters *p, const rfi_cuda_fold &f) {
 }
 
 /* Allows the kernel its shared memory, and says how many multiprocessors there are: once for a kernel and a device. */
-cudaError_t set_up(const void *kernel, int shared, int *multiprocessors) {
+inline cudaError_t set_up(const void *kernel, int shared, int *multiprocessors) {
     struct Ready {
         const void *kernel;
         int device, shared, multiprocessors;
@@ -181,10 +181,17 @@ cudaError_t set_up(const void *kernel, int shared, int *multiprocessors) {
     return cudaSuccess;
 }
 
+/* Whether a launch that waits for W had better not begin early. Where the one in front leaves half of the
+ * multiprocessors its blocks would get the others, and then what that gives back: pairs that share a way to memory
+ * (few-rows.md 66), while a device that nothing runs on has one for each block. */
+inline bool fits_better_alone(const rfi_cuda_fold &f, int blocks, int multiprocessors) {
+    return f.product.batch <= 96 && 8 * blocks > 3 * multiprocessors && 11 * blocks < 8 * multiprocessors;
+}
+
 /* As many blocks as there are tiles for, or as the device runs at a time, in whole clusters; to *blocks how many. The
  * kernel is to call rfi_wait_for_previous. */
-cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_fold &f, int64_t tiles, int cluster,
-    int threads, int shared, cudaStream_t stream, int *blocks = nullptr) {
+template <class P> cudaError_t launch_blocks(const void *kernel, P *p, int64_t tiles, int cluster, int threads,
+    int shared, cudaStream_t stream, int *blocks = nullptr) {
     int most;
     cudaError_t error = set_up(kernel, shared, &most);
     if (error) return error;
@@ -202,11 +209,11 @@ cudaError_t launch_blocks(const void *kernel, void *parameters, const rfi_cuda_f
     config.dynamicSmemBytes = (size_t)shared;
     config.stream = stream;
     config.attrs = attributes;
-    /* W is read before what is in front has finished. If that may be writing it, there must be a launch of the call's
-     * own in between, which lets this one begin once all in front of it has finished: there is one where there are
-     * words to clear or terms to make. */
-    config.numAttrs = !f.schedule.w_in_flight || f.schedule.next_tile || f.product.x.scale ? 2 : 1;
-    void *arguments[] = {parameters};
+    /* What belongs to columns is read before what is in front has finished; W is waited for where it must be. */
+    rfi_cuda_schedule &s = p->fold.schedule;
+    if (s.w_in_flight && fits_better_alone(p->fold, (int)config.gridDim.x, most)) s.apart = 1;
+    config.numAttrs = !s.apart || follows_own(p->fold) ? 2 : 1;
+    void *arguments[] = {p};
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
@@ -225,7 +232,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
         (int64_t)((p.m_tiles + C::CLUSTER_M - 1) / C::CLUSTER_M) * ((p.n_tiles + C::CLUSTER_N - 1) / C::CLUSTER_N);
     if (!error)
         error = launch_blocks(
-            (const void *)fold_kernel<C>, &p, f, clusters * C::CLUSTER, C::CLUSTER, THREADS, C::SHARED, stream);
+            (const void *)fold_kernel<C>, &p, clusters * C::CLUSTER, C::CLUSTER, THREADS, C::SHARED, stream);
     return error || finishes_alone<C>(p) ? error : finish_apart(f, 0, p.slots, stream);
 }
 

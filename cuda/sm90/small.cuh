@@ -422,6 +422,8 @@ __global__ __launch_bounds__(BLOCK_THREADS, 1) void small_kernel(const __grid_co
         mbarrier_arrive_expect(sh.theirs, (int)p.fold.product.batch * (int)sizeof(State<C::TOTALS>));
     }
     __syncthreads();
+    if (produces && awaits_w(p.fold)) fetch_rows(p);
+    __syncwarp();
     if (produces && elect_lane()) load_ahead<C>(p, sh, rank);
     __syncwarp();
     if (C::CLUSTER > 1) cluster_meet(); /* the barriers of all blocks are there */

@@ -35,7 +35,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     int blocks = 0;
     if (!error)
         error = launch_blocks(
-            (const void *)small_kernel<C>, &p, f, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream, &blocks);
+            (const void *)small_kernel<C>, &p, p.tiles, C::CLUSTER, BLOCK_THREADS, C::SHARED, stream, &blocks);
     const int tiles = (p.tiles + C::CLUSTER - 1) / C::CLUSTER, clusters = blocks / C::CLUSTER;
     return error ? error
                  : finish_apart(f, first_merged(p, is_single(p, blocks)), tiles < clusters ? tiles : clusters, stream);

@@ -16,6 +16,7 @@ constexpr int BOX = 64, BOX_ROW = 2 * BOX; /* columns of a box of x, and its byt
 constexpr int RING_BYTES = 200 * 1024;     /* at most */
 constexpr int PREFETCHED =
     8; /* stages behind the ring's first round that are fetched to the L2: 16 MB of it, by all blocks */
+constexpr int FETCHED_BYTES = 2048;   /* of a row of W that is waited for: twice as much takes longer */
 constexpr int TILE_LD = FEATURES + 4; /* see rfi_fold_tile */
 
 struct Parameters {
@@ -153,8 +154,22 @@ __device__ __forceinline__ void load_x(const Parameters &p, const Shared &sh, co
     load_boxes<C>(p, at, to + C::X_BYTES, second, (int)p.fold.product.x.level + at.k * C::K, rank);
 }
 
+/* The beginnings of the rows of the first tile to the L2, by a warp: of W that must not be loaded yet. What is written
+ * later is written there, too. */
+__device__ __forceinline__ void fetch_rows(const Parameters &p) {
+    const rfi_cuda_product &f = p.fold.product;
+    const uint32_t bytes = (uint32_t)min(f.depth * 2, (int64_t)FETCHED_BYTES) & ~15u;
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < FEATURES; i += 32) {
+        const int64_t row = (int64_t)blockIdx.x * FEATURES + i;
+        if (row < f.out_features && bytes) bulk_prefetch((const uint16_t *)f.w.data + row * f.w.ld, bytes);
+    }
+}
+
 /* Stages whose W is loaded before x is there: as many as the ring takes, of the first tile. */
-template <class C> __device__ __forceinline__ int stages_ahead(const Parameters &p) { return min(p.stages, C::STAGES); }
+template <class C> __device__ __forceinline__ int stages_ahead(const Parameters &p) {
+    return awaits_w(p.fold) ? 0 : min(p.stages, C::STAGES);
+}
 
 /* W of these, and what comes next to the L2, while memory would have nothing to do. */
 template <class C> __device__ __forceinline__ void load_ahead(const Parameters &p, const Shared &sh, int rank) {

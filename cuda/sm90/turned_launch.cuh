@@ -39,8 +39,8 @@ template <class C, int PARTS> cudaError_t launch(const rfi_cuda_fold &f, int64_t
     Parameters p;
     cudaError_t error = fill<PARTS>(&p, f, groups);
     if (!error)
-        error = launch_blocks((const void *)turned_kernel<C>, &p, f, (int64_t)cluster_tiles<C>(p) * C::CLUSTER,
-            C::CLUSTER, BLOCK_THREADS, C::SHARED, stream);
+        error = launch_blocks((const void *)turned_kernel<C>, &p, (int64_t)cluster_tiles<C>(p) * C::CLUSTER, C::CLUSTER,
+            BLOCK_THREADS, C::SHARED, stream);
     return error || rfi_is_alone(f)
         ? error
         : finish_apart(f, 0, (int)rfi_tiles(f.product.out_features, RFI_FOLD_COLUMNS), stream);

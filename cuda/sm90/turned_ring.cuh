@@ -143,7 +143,10 @@ __device__ __forceinline__ void produce_w(const Parameters &p, const Shared &sh,
     constexpr int BLOCKS = FEATURES / RFI_BLOCK_ROWS, BLOCK = RFI_BLOCK_ROWS * ROW;
     const rfi_cuda_product &f = p.fold.product;
     const uint64_t policy = policy_of(p.groups == 1);
-    const int fetched = min(stages, C::STAGES);
+    const bool awaits = awaits_w(p.fold);
+    const int fetched = awaits ? 0 : min(stages, C::STAGES);
+    if (awaits && ahead) return;
+    if (awaits) rfi_wait_for_previous();
     Ring ring = {0, 0};
     for (Walk walk = first_of<C>(); walk.template is_there<C>(p); walk.template advance<C>()) {
         const int tile = min(walk.template tile<C>(p, rank), p.tiles - 1),

@@ -43,6 +43,7 @@ template <class C> __device__ __forceinline__ void produce_stages(const Paramete
                 p.w_block ? w_row / RFI_BLOCK_ROWS + k * p.w_block : 0);
     };
     const int ahead = min(p.stages, C::STAGES);
+    if (awaits_w(p.fold)) rfi_wait_for_previous();
 #pragma unroll 1
     for (int k = 0; k < ahead; k++) load_w(k, k);
     rfi_wait_for_previous();

@@ -30,7 +30,7 @@ template <class C> cudaError_t launch(const rfi_cuda_fold &f, cudaStream_t strea
     if (!error && (!p.blocks || f.visitor.keeps_states)) error = cudaErrorInvalidConfiguration;
     if (!error && p.blocks > PORTABLE) error = allow_large_clusters<C>();
     return error ? error
-                 : launch_blocks((const void *)whole_kernel<C>, &p, f, (int64_t)p.m_tiles * p.blocks, p.blocks, THREADS,
+                 : launch_blocks((const void *)whole_kernel<C>, &p, (int64_t)p.m_tiles * p.blocks, p.blocks, THREADS,
                        C::SHARED, stream);
 }
 
