@@ -39,6 +39,11 @@ class Case:
     told: bool = True  # whether the model knows the type of x, and may lay out W for it
 
     @property
+    def expected_x(self) -> str | None:
+        """What a model is told of the type of x."""
+        return self.x_dtype if self.told else None
+
+    @property
     def compute(self) -> str:
         return "float64" if self.dtype == "float64" else "float32"
 
@@ -50,7 +55,7 @@ class Case:
             k or None,
             n or None,
             dtype=self.dtype,
-            x_dtype=self.x_dtype if self.told else None,
+            x_dtype=self.expected_x,
             y_dtype=self.y_dtype,
             backend=backend,
             **keywords,

@@ -119,7 +119,7 @@ def load(case: Case, math: str, simplify: str, borrow: bool) -> rowfold.Model:
         k,
         n,
         dtype=case.dtype,
-        x_dtype=case.x_dtype if case.told else None,
+        x_dtype=case.expected_x,
         y_dtype=case.y_dtype,
         math=math,
         simplify=simplify,

@@ -3,7 +3,7 @@
 #ifndef ROWFOLD_CUDA_SM90_FAMILY_H
 #define ROWFOLD_CUDA_SM90_FAMILY_H
 
-/* Columns of a stage of tiles of 128 rows, which is a panel of W where that is in blocks. */
+/* Columns of a stage of hopper_128x256 and the like, which is a panel of W where that is in blocks. */
 static int stage_columns(const rfi_cuda_problem *p) {
     return p->w_terms == 3 ? 16 : p->w_terms <= 1 && p->x_terms < 3 ? 64 : 32;
 }
@@ -146,8 +146,8 @@ static int runs_hopper_answers_whole_128x128(const rfi_cuda_problem *p, const rf
 /* Of W's blocks, for a problem that has it in rows; 0: in rows. */
 static int panel_of(const rfi_cuda_problem *p, const rfi_cuda_figures *f) {
     if (!on_hopper(p, f) || p->states == RFI_CUDA_OTHER_STATES) return 0;
-    /* Of W as it is stored the same for x of any type, which may be another with every call. Tiles of 128 rows cannot
-     * read that beside three terms of x; others are as good up to some hundred rows, and better with few. */
+    /* Of W as it is stored the same for x of any type, which may be another with every call. hopper_128x256 and
+     * hopper_128x128 cannot read that beside three terms of x; others are as good up to some hundred rows. */
     return p->w_terms ? stage_columns(p) : in_tf32(p) ? 0 : 64;
 }
 

@@ -301,6 +301,45 @@ static void test_blocks(void) {
 }
 #endif
 
+#ifdef RFI_BUILD_SM90
+/* bfloat16 W in blocks for x of its own type, and float32 x comes: three terms. Stages of large tiles have 32 columns
+ * of these, and cannot read blocks of 64, whoever asks for them. */
+static void test_blocks_beside_three_terms(void) {
+    static const struct {
+        rfi_cuda_states states;
+        int64_t batch;
+        int batch_invariant;
+        const char *kernel;
+    } untold[] = {
+        {RFI_CUDA_PAIRS, 1, 0, "hopper_small"},
+        {RFI_CUDA_PAIRS, 32, 0, "hopper_small"},
+        {RFI_CUDA_PAIRS, 33, 0, "hopper_halves_128x128"},
+        {RFI_CUDA_PAIRS, 2048, 0, "hopper_halves_128x128"},
+        {RFI_CUDA_PAIRS, 2048, 1, "hopper_64x128"},
+        {RFI_CUDA_ANSWER_STATES, 32, 0, "hopper_answers_small"},
+        {RFI_CUDA_ANSWER_STATES, 2048, 0, "hopper_answers_64x128"},
+        {RFI_CUDA_SEARCH_STATES, 2048, 0, "hopper_searches_64x128"},
+    };
+    for (int i = 0; i < (int)(sizeof untold / sizeof *untold); i++) {
+        rfi_cuda_problem p = problem_of(untold[i].batch, 8192, 8192, RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32);
+        p.states = untold[i].states, p.batch_invariant = untold[i].batch_invariant;
+        for (int forced = -1; forced < RFI_CUDA_NUM_KERNELS; forced++) {
+            p.w_panel = 64;
+            const rfi_cuda_choice c = choose(&p, &hopper, forced);
+            CHECK(forced >= 0 || !strcmp(c.name, untold[i].kernel), "%lld rows in three terms take %s, not %s",
+                (long long)p.batch, c.name, untold[i].kernel);
+            CHECK(!is(&c, "hopper") || strstr(c.name, "_small") || strstr(c.name, "_halves") || strstr(c.name, "_64x"),
+                "%s has no stages of 64 columns beside three terms", c.name);
+            p.w_panel = 32;
+            const rfi_cuda_choice other = choose(&p, &hopper, forced);
+            CHECK(!is(&other, "hopper_small") && !is(&other, "hopper_halves") &&
+                    !(is(&other, "hopper") && strstr(other.name, "_64x")),
+                "%s has no stages of 32 columns", other.name);
+        }
+    }
+}
+#endif
+
 static void test_forced(void) {
     CHECK(rfi_cuda_kernel_find("no such kernel") == -1, "an unknown name was found");
     int kernel = rfi_cuda_kernel_find("fma_64x128");
@@ -597,40 +636,6 @@ static void test_measured(void) {
         CHECK(is(&c, expected[i].kernel), "%lld x %lld -> %lld takes %s, not %s", (long long)p.batch,
             (long long)p.in_features, (long long)p.out_features, c.name, expected[i].kernel);
     }
-    /* bfloat16 W in blocks for x of its own type, and float32 x comes: three terms. Stages of large tiles have 32
-     * columns of these, and cannot read blocks of 64, whoever asks for them. */
-    static const struct {
-        rfi_cuda_states states;
-        int64_t batch;
-        int batch_invariant;
-        const char *kernel;
-    } untold[] = {
-        {RFI_CUDA_PAIRS, 1, 0, "hopper_small"},
-        {RFI_CUDA_PAIRS, 32, 0, "hopper_small"},
-        {RFI_CUDA_PAIRS, 33, 0, "hopper_halves_128x128"},
-        {RFI_CUDA_PAIRS, 2048, 0, "hopper_halves_128x128"},
-        {RFI_CUDA_PAIRS, 2048, 1, "hopper_64x128"},
-        {RFI_CUDA_ANSWER_STATES, 32, 0, "hopper_answers_small"},
-        {RFI_CUDA_ANSWER_STATES, 2048, 0, "hopper_answers_64x128"},
-        {RFI_CUDA_SEARCH_STATES, 2048, 0, "hopper_searches_64x128"},
-    };
-    for (int i = 0; i < (int)(sizeof untold / sizeof *untold); i++) {
-        rfi_cuda_problem p = problem_of(untold[i].batch, 8192, 8192, RF_BFLOAT16, RF_FLOAT32, RF_MATH_F32);
-        p.states = untold[i].states, p.batch_invariant = untold[i].batch_invariant;
-        for (int forced = -1; forced < RFI_CUDA_NUM_KERNELS; forced++) {
-            p.w_panel = 64;
-            const rfi_cuda_choice c = choose(&p, &hopper, forced);
-            CHECK(forced >= 0 || !strcmp(c.name, untold[i].kernel), "%lld rows in three terms take %s, not %s",
-                (long long)p.batch, c.name, untold[i].kernel);
-            CHECK(!is(&c, "hopper") || strstr(c.name, "_small") || strstr(c.name, "_halves") || strstr(c.name, "_64x"),
-                "%s has no stages of 64 columns beside three terms", c.name);
-            p.w_panel = 32;
-            const rfi_cuda_choice other = choose(&p, &hopper, forced);
-            CHECK(!is(&other, "hopper_small") && !is(&other, "hopper_halves") &&
-                    !(is(&other, "hopper") && strstr(other.name, "_64x")),
-                "%s has no stages of 32 columns", other.name);
-        }
-    }
     rfi_cuda_problem stepped = problem_of(288, 2048, 8192, RF_BFLOAT16, RF_BFLOAT16, RF_MATH_F32);
     stepped.w_panel = rfi_cuda_weight_panel(&stepped, &hopper, -1);
     stepped.plain = 0;
@@ -769,6 +774,7 @@ int main(void) {
 #ifdef RFI_BUILD_SM90
     test_few_rows();
     test_blocks();
+    test_blocks_beside_three_terms();
     test_merged_behind();
     test_one_tile_of_rows();
     test_whole_rows();
