@@ -364,24 +364,6 @@ def test_rows_that_begin_anywhere(kernel: str, dtype: str, columns: int, monkeyp
                     assert same_bits(first, y.numpy()), (batch, k, begin, gap)
 
 
-@pytest.mark.parametrize("kernel", [*_HOPPER, "mma_64x64", "mma_16x64"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These kernels read W in rows, where the caller has it, and in blocks of the library's."""
-    monkeypatch.setenv(FORCE, kernel)
-    for shape in ((5, 8, 70), (40, 72, 259), (64, 264, 1000), (33, 1000, 64), (200, 136, 300), (20, 2056, 70)):
-        for chain in ("linear | logsumexp", "linear", "linear | entropy"):
-            case = _case(chain, *shape, dtype=dtype)
-            with (
-                sanitize.load(case, "f32", "none", borrow=False) as own,
-                sanitize.load(case, "f32", "none", borrow=True) as lent,
-            ):
-                assert lent.info.prepared_bytes + case.w.nbytes <= own.info.prepared_bytes
-                y = own(case.x)
-                case.check(y, kernel, case.expected("cuda"))
-                assert same_bits(y, lent(case.x))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 16, 17, 40])
 def test_sums_of_few_products(k: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,20 +377,6 @@ def test_sums_of_few_products(k: int, dtype: str, monkeypatch: pytest.MonkeyPatc
         expected = case.expected_results("cuda")
         for kernel in each(monkeypatch, _HOPPER):
             case.check_results(case.run("cuda", simplify="none"), "cuda", kernel, expected)
-
-
-@pytest.mark.parametrize("kernel", _HOPPER)
-@pytest.mark.parametrize("types", ["float16 float32", "bfloat16 float32", "bfloat16 float16"])
-def test_lent_weights_beside_x_of_another_type(kernel: str, types: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In rows, which tiles read that cannot read blocks of as many columns beside three terms of x."""
-    monkeypatch.setenv(FORCE, kernel)
-    dtype, x_dtype = types.split()
-    for batch, k, n in ((5, 72, 70), (40, 264, 259), (200, 1000, 300), (70, 2056, 130)):
-        for chain in ("linear | logsumexp", "linear", "linear | entropy"):
-            data = ALL["sigma5"](np.random.default_rng(batch), batch, k, n)
-            case = sanitize.odd_rows(make_case(chain, data, dtype=dtype, x_dtype=x_dtype))
-            with sanitize.load(case, "f32", "none", borrow=True) as lent:
-                case.check(lent(case.x), kernel, case.expected("cuda"))
 
 
 @pytest.mark.parametrize("kernel", _HOPPER)

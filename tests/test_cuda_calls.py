@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rowfold
-from cases import Case, flat, make_case, same_bits
-from cuda_kernels import KERNELS, each
+from cases import Case, make_case, same_bits
 from datasets import ALL
 from rowfold import _lib
 from torch_devices import Gate, on_cuda
@@ -253,50 +252,6 @@ def test_no_memory_for_the_weights(torch) -> None:
         assert model.load_weights(w, borrow=True)(x).tolist() == [[0.0]] * 3
     del w
     torch.cuda.empty_cache()
-
-
-@pytest.mark.parametrize("chain", ["linear", *(f"linear | {r}" for r in ("logsumexp", "max, argmax", "topk(3)"))])
-@pytest.mark.parametrize(("batch", "x_dtype"), [(3, "bfloat16"), (40, "bfloat16"), (200, "bfloat16"), (40, "float32")])
-def test_lent_weights_that_the_kernel_in_front_writes(
-    torch, monkeypatch: pytest.MonkeyPatch, chain: str, batch: int, x_dtype: str
-) -> None:
-    """A kernel of rowfold's own lets the next one begin as it begins itself: this one, of few blocks that take long,
-    leaves multiprocessors to a call that is not to read W yet. In a stream and in a graph.
-    """
-    n, k, depth = 256, 520, 16384
-    generator = torch.Generator("cuda").manual_seed(6)
-
-    def random(*shape: int, dtype: Any = torch.bfloat16) -> Any:
-        return torch.randn(*shape, device="cuda", generator=generator).to(dtype)
-
-    weight, x = torch.empty(n, k, dtype=torch.bfloat16, device="cuda"), random(batch, k, dtype=getattr(torch, x_dtype))
-    makes = rowfold.Model("linear", depth, k, dtype="bfloat16", y_dtype="bfloat16", backend="cuda")
-    makes.load_weights(random(k, depth) / 100)
-    sources = [random(n, depth), random(n, depth)]
-    for kernel in each(monkeypatch, ("", *KERNELS)):
-        with rowfold.Model(chain, k, n, dtype="bfloat16", backend="cuda", simplify="none") as model:
-            model.load_weights(weight, borrow=True)
-
-            def pair() -> list:
-                results = []
-                for source in sources:
-                    makes(source, out=weight)
-                    results += flat(model(x))
-                return results
-
-            expected = []
-            for source in sources:
-                makes(source, out=weight)
-                torch.cuda.synchronize()
-                expected += [y.clone() for y in flat(model(x))]
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                captured = pair()
-            for _ in range(10):
-                results = pair()
-                graph.replay()
-                for y, again, wanted in zip(results, captured, expected):
-                    assert torch.equal(y, wanted) and torch.equal(again, wanted), kernel
 
 
 @pytest.mark.alone
