@@ -213,11 +213,13 @@ template <class C> __device__ __forceinline__ void produce(const Parameters &p, 
 /* A warp has read a slot: so says it to the producers that write there, its own block's with W and those of the cluster
  * that load what lies there of x. */
 template <class C> __device__ __forceinline__ void release(const Shared &sh, int slot, int rank) {
-    const int lane = threadIdx.x % 32;
     const uint32_t empty = sh.empty + 8 * slot;
     if (C::CLUSTER == 1) {
-        if (lane == 0) mbarrier_arrive(empty);
-    } else if (lane < C::CLUSTER && (lane == rank || loads_x<C>(slot, lane))) mbarrier_arrive_remote(empty, lane);
+        if (elect_lane()) mbarrier_arrive(empty); /* a thread's number may lie in memory: hopper.md 127 */
+        return;
+    }
+    const int lane = threadIdx.x % 32;
+    if (lane < C::CLUSTER && (lane == rank || loads_x<C>(slot, lane))) mbarrier_arrive_remote(empty, lane);
 }
 
 } // namespace small
