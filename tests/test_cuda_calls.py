@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import rowfold
 from cases import Case, make_case, same_bits
 from datasets import ALL
 from rowfold import _lib
-from torch_devices import Gate, on_cuda
+from torch_devices import Gate, needs_torch_cuda, on_cuda, torch
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -28,19 +27,11 @@ pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CU
 CHAINS = ["linear", "linear | logsumexp", "linear | mul(2) | max | gelu", "linear | clamp(-1, 1) | sum"]
 
 
-@pytest.fixture
-def torch() -> Iterator:
-    module = pytest.importorskip("torch")
-    if not module.cuda.is_available():
-        pytest.skip("torch has no CUDA")
-    yield module
-
-
 def _case(chain: str, batch: int, k: int, n: int, dtype: str = "float32", kind: str = "sigma5", seed: int = 0) -> Case:
     return make_case(chain, ALL[kind](np.random.default_rng(seed), batch, k, n), dtype=dtype)
 
 
-def _on_device(torch, case: Case, **keywords: object) -> tuple:
+def _on_device(case: Case, **keywords: object) -> tuple:
     x, w, b = (on_cuda(v) for v in (case.x, case.w, case.b))
     n, k = case.w.shape
     model = rowfold.Model(
@@ -50,10 +41,11 @@ def _on_device(torch, case: Case, **keywords: object) -> tuple:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_device_arrays(torch, chain: str) -> None:
+@needs_torch_cuda
+def test_device_arrays(chain: str) -> None:
     """The bits of the host call; x and y of any leading dimension, at any address."""
     case = _case(chain, 37, 65, 130)
-    model, x = _on_device(torch, case)
+    model, x = _on_device(case)
     expected = case.run("cuda", simplify="none")
     y = model(x)
     assert y.is_cuda
@@ -67,10 +59,11 @@ def test_device_arrays(torch, chain: str) -> None:
     assert bool((out[:, 2 + expected.shape[1] :] == -7).all())
 
 
-def test_stream_order(torch) -> None:
+@needs_torch_cuda
+def test_stream_order() -> None:
     """Work goes to the caller's stream, behind what is there already, and the call does not wait for it."""
     case = _case("linear | logsumexp", 256, 512, 1024)
-    model, x = _on_device(torch, case)
+    model, x = _on_device(case)
     expected = model(x)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -86,9 +79,10 @@ def test_stream_order(torch) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 16, 200])
-def test_graph(torch, batch: int) -> None:
+@needs_torch_cuda
+def test_graph(batch: int) -> None:
     case = _case("linear | mul(2) | logsumexp | gelu", batch, 300, 700)
-    model, x = _on_device(torch, case)
+    model, x = _on_device(case)
     x, y = x.clone(), torch.empty(batch, 1, device="cuda")
     model(x, out=y)
     torch.cuda.synchronize()
@@ -103,10 +97,11 @@ def test_graph(torch, batch: int) -> None:
         assert torch.equal(y, model(x.clone()))
 
 
-def test_graph_on_another_stream(torch) -> None:
+@needs_torch_cuda
+def test_graph_on_another_stream() -> None:
     """Captured on one stream and replayed on others, between calls of the same model that are not captured."""
     case = _case("linear | logsumexp", 130, 300, 700)
-    model, given = _on_device(torch, case)
+    model, given = _on_device(case)
     x, y = given.clone(), torch.empty(130, 1, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
@@ -129,10 +124,11 @@ def test_graph_on_another_stream(torch) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("chain", ["linear", "linear | logsumexp"])
-def test_batch_invariant_at_every_size(torch, chain: str, dtype: str) -> None:
+@needs_torch_cuda
+def test_batch_invariant_at_every_size(chain: str, dtype: str) -> None:
     """From 1 to 1024 rows, from the first on and to the last."""
     case = _case(chain, 1024, 200, 333, dtype)
-    model, x = _on_device(torch, case, batch_invariant=True)
+    model, x = _on_device(case, batch_invariant=True)
     whole = model(x)
     case.check(whole.cpu().numpy(), expected=case.expected("cuda"))
     sizes = range(1, 1025)
@@ -141,10 +137,11 @@ def test_batch_invariant_at_every_size(torch, chain: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_threads_and_streams(torch, dtype: str) -> None:
+@needs_torch_cuda
+def test_threads_and_streams(dtype: str) -> None:
     """One model, many threads with a stream each, and some with arrays of the host."""
     case = _case("linear | logsumexp", 96, 256, 900, dtype)
-    model, x = _on_device(torch, case)
+    model, x = _on_device(case)
     expected = {rows: model(x[:rows]) for rows in (1, 7, 33, 96)}
     on_host = {rows: y.cpu().numpy() for rows, y in expected.items()}
     wrong: list = []
@@ -171,7 +168,8 @@ def test_threads_and_streams(torch, dtype: str) -> None:
 
 
 @pytest.mark.alone
-def test_memory(torch) -> None:
+@needs_torch_cuda
+def test_memory() -> None:
     """A forward takes what workspace_size says, not the logits, and a closed model gives its weights back."""
     torch.cuda.synchronize()
     start = torch.cuda.mem_get_info()[0]
@@ -220,7 +218,8 @@ def _python(code: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.alone
-def test_the_last_model_gives_workspaces_back(torch) -> None:
+@needs_torch_cuda
+def test_the_last_model_gives_workspaces_back() -> None:
     """In a process of its own, where no other model keeps them: what two calls in turn took was had anew."""
     done = _python(POOL)
     assert done.returncode == 0, done.stderr
@@ -231,7 +230,8 @@ def test_the_last_model_gives_workspaces_back(torch) -> None:
 
 
 @pytest.mark.alone
-def test_no_memory_for_the_weights(torch) -> None:
+@needs_torch_cuda
+def test_no_memory_for_the_weights() -> None:
     """A status, after which the same model can be loaded: here from weights of half the memory, lent instead of
     copied.
     """
@@ -255,7 +255,8 @@ def test_no_memory_for_the_weights(torch) -> None:
 
 
 @pytest.mark.alone
-def test_no_memory_for_a_workspace(torch) -> None:
+@needs_torch_cuda
+def test_no_memory_for_a_workspace() -> None:
     """A status where the caller brings none, the result untouched, and the next call works. One row of x is wanted so
     often that copies of it do not fit.
     """
@@ -289,10 +290,11 @@ def _forward(model: rowfold.Model, x: int, y: int, batch: int, **others: Any) ->
     _lib.load().rf_model_forward_ex(model._open().pointer, ctypes.byref(args))
 
 
-def test_host_memory_called_the_device_s(torch) -> None:
+@needs_torch_cuda
+def test_host_memory_called_the_device_s() -> None:
     """Refused before a kernel reads it, which would end the process's use of the device."""
     case = _case("linear | max", 3, 65, 20)
-    model, x = _on_device(torch, case)
+    model, x = _on_device(case)
     y, plain = torch.empty(3, 1, device="cuda"), np.zeros((3, 65), np.float32)
     with pytest.raises(rowfold.InvalidArgumentError, match="x is memory of the host"):
         _forward(model, plain.ctypes.data, y.data_ptr(), 3)
@@ -324,7 +326,8 @@ print((rowfold.Model("linear | max", 3, 5, backend="reference").load_weights(w)(
 
 
 @pytest.mark.heavy
-def test_a_device_that_failed(torch) -> None:
+@needs_torch_cuda
+def test_a_device_that_failed() -> None:
     """An error that ends a process's use of the device is reported by each call, in CUDA's words; the host goes on."""
     done = _python(FAULT)
     lines = done.stdout.splitlines()
@@ -382,7 +385,8 @@ def test_a_child_of_fork_is_refused_and_does_not_wait() -> None:
     assert done.stdout.split("\n")[0] == f"{[0] * 8} True", done.stdout
 
 
-def test_device_that_is_not_there(torch) -> None:
+@needs_torch_cuda
+def test_device_that_is_not_there() -> None:
     missing = torch.cuda.device_count()
     with pytest.raises(rowfold.UnavailableError, match=f"cuda:{missing}"):
         rowfold.Model("linear", 3, 3, device=f"cuda:{missing}")
@@ -396,7 +400,7 @@ def _current_device() -> int:
 
 
 @pytest.fixture
-def second(torch) -> str:
+def second() -> str:
     """The second device that rowfold runs on."""
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one CUDA device")
@@ -407,10 +411,11 @@ def second(torch) -> str:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_second_device(torch, second: str, chain: str) -> None:
+@needs_torch_cuda
+def test_second_device(second: str, chain: str) -> None:
     """The first's bits, from arrays of the host and of the second; what was the current device still is."""
     case = _case(chain, 37, 65, 130)
-    first, x = _on_device(torch, case)
+    first, x = _on_device(case)
     expected = first(x)
     for w, b in ((case.w, case.b), [torch.from_numpy(v).to(second) for v in (case.w, case.b)]):
         model = rowfold.Model(case.chain, 65, 130, device=second, simplify="none").load_weights(w, b)
@@ -428,7 +433,8 @@ def test_second_device(torch, second: str, chain: str) -> None:
     assert _current_device() == 0
 
 
-def test_pointers_of_another_device(torch, second: str) -> None:
+@needs_torch_cuda
+def test_pointers_of_another_device(second: str) -> None:
     """Refused by name, in Python and in C, with nothing written and the current device as it was."""
     case = _case("linear | max", 7, 65, 20)
     model = rowfold.Model(case.chain, 65, 20, device=second).load_weights(case.w, case.b)
@@ -450,7 +456,8 @@ def test_pointers_of_another_device(torch, second: str) -> None:
     assert _current_device() == 0
 
 
-def test_two_devices_at_once(torch, second: str) -> None:
+@needs_torch_cuda
+def test_two_devices_at_once(second: str) -> None:
     """A model on each, threads on both."""
     case = _case("linear | logsumexp", 96, 256, 900)
     models = [rowfold.Model(case.chain, 256, 900, device=d).load_weights(case.w, case.b) for d in ("cuda:0", second)]
@@ -470,7 +477,8 @@ def test_two_devices_at_once(torch, second: str) -> None:
     assert not wrong
 
 
-def test_weights_that_are_not_on_the_device(torch) -> None:
+@needs_torch_cuda
+def test_weights_that_are_not_on_the_device() -> None:
     """A host pointer called a device's is refused before a kernel reads it."""
     w = np.ones((4, 64), np.float32)
     model = rowfold.Model("linear(64, 4) | max", backend="cuda")
@@ -487,7 +495,8 @@ def test_weights_that_are_not_on_the_device(torch) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 8), ("float32", 96)])
-def test_many_states_of_many_rows(torch, dtype: str, most: int) -> None:
+@needs_torch_cuda
+def test_many_states_of_many_rows(dtype: str, most: int) -> None:
     """So many rows at a time that their states take 8 MiB, on sm_90; with float32 x in terms and states of 64 columns
     beside them.
     """
@@ -507,7 +516,8 @@ def test_many_states_of_many_rows(torch, dtype: str, most: int) -> None:
     assert sizes[2] == sizes[-1]
 
 
-def test_host_rows_take_what_is_staged(torch) -> None:
+@needs_torch_cuda
+def test_host_rows_take_what_is_staged() -> None:
     """They come 16 MiB at a time, and so many have room; a few times as many of those on the device."""
     k, n = 4096, 512
     with rowfold.Model("linear | logsumexp", k, n, backend="cuda").load_weights(np.zeros((n, k), np.float32)) as model:
@@ -519,7 +529,8 @@ def test_host_rows_take_what_is_staged(torch) -> None:
     assert 2 * on_host < on_device <= 512 << 20
 
 
-def test_workspace_of_a_call(torch) -> None:
+@needs_torch_cuda
+def test_workspace_of_a_call() -> None:
     """What a call with x of 16 bits, aligned, needs is less than any; too little is refused for that call alone."""
     batch, k, n = 64, 4096, 4096
     model = rowfold.Model(f"linear({k}, {n}) | logsumexp", dtype="bfloat16", backend="cuda")
@@ -550,12 +561,13 @@ def test_workspace_of_a_call(torch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_short_way_on_streams_and_in_graphs(torch, dtype: str) -> None:
+@needs_torch_cuda
+def test_the_short_way_on_streams_and_in_graphs(dtype: str) -> None:
     """Calls on two streams beside a graph's replays, all of one shape: each has a workspace of its own."""
     case = _case("linear | logsumexp", 8, 512, 2048, dtype)
-    model, x = _on_device(torch, case)
+    model, x = _on_device(case)
     others = [x * f for f in (1, 2, 3)]
-    expected = [_on_device(torch, case)[0](o).clone() for o in others]
+    expected = [_on_device(case)[0](o).clone() for o in others]
     for o in others:
         assert torch.equal(model(o), expected[0]) == (o is others[0])
     graph, captured = torch.cuda.CUDAGraph(), others[2].clone()

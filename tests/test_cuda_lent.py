@@ -12,6 +12,7 @@ import sanitize
 from cases import flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL
+from torch_devices import needs_torch_cuda, torch
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -53,15 +54,13 @@ def test_lent_weights_beside_x_of_another_type(kernel: str, types: str, monkeypa
 
 @pytest.mark.parametrize("chain", ["linear", *(f"linear | {r}" for r in ("logsumexp", "max, argmax", "topk(3)"))])
 @pytest.mark.parametrize(("batch", "x_dtype"), [(3, "bfloat16"), (40, "bfloat16"), (200, "bfloat16"), (40, "float32")])
+@needs_torch_cuda
 def test_lent_weights_that_the_kernel_in_front_writes(
     monkeypatch: pytest.MonkeyPatch, chain: str, batch: int, x_dtype: str
 ) -> None:
     """A kernel of rowfold's own lets the next one begin as it begins itself: this one, of few blocks that take long,
     leaves multiprocessors to a call that is not to read W yet. In a stream and in a graph.
     """
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch has no CUDA")
     n, k, depth = 256, 520, 16384
     generator = torch.Generator("cuda").manual_seed(6)
 

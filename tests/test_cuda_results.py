@@ -16,7 +16,7 @@ from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
 from stored import store, widen
-from torch_devices import captured, on_cuda
+from torch_devices import captured, needs_torch_cuda, on_cuda, torch
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -160,11 +160,9 @@ def test_comparisons_of_any_logits(dtype: str, best: int, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("batch", [9, 300])
+@needs_torch_cuda
 def test_device_tensors(batch: int) -> None:
     """Results and row inputs on the device or not, of both index types, with gaps; columns that are not there."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     case = _case(SCORE, batch, 72, 1000)
     ids = np.abs(case.rows["target"])
     with case.model("cuda", simplify="none") as model:
@@ -187,10 +185,8 @@ def test_device_tensors(batch: int) -> None:
         assert torch.cuda.current_stream().query() or torch.cuda.synchronize() is None
 
 
+@needs_torch_cuda
 def test_a_graph_reads_row_inputs_anew() -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     case = _case(SCORE, 40, 72, 1000)
     ids = np.abs(case.rows["target"])
     with case.model("cuda", simplify="none") as model:
@@ -262,11 +258,11 @@ PIECES = [
 @pytest.mark.parametrize("kind", ["sigma5", "infinities"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("chain", PIECES)
+@needs_torch_cuda
 def test_device_rows_that_pass_in_pieces(chain: str, dtype: str, kind: str) -> None:
     """More rows of many columns than states have room for: each with its own row inputs, wherever it lies, and with the
     bits that it has among others of its piece.
     """
-    torch = pytest.importorskip("torch")
     case = _case(chain, 10_301, 40, 128_256, dtype=dtype, kind=kind)
     x, rows = on_cuda(case.x), {name: on_cuda(v) for name, v in case.rows.items()}
     some = np.r_[0:3, 127:130, 2046:2050, 5118:5123, 5370:5380, 6780:6784, 10_238:10_243, 10_295:10_301]
@@ -283,11 +279,11 @@ def test_device_rows_that_pass_in_pieces(chain: str, dtype: str, kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["sigma5", "wide", "infinities"])
 @pytest.mark.parametrize("chain", ["linear | gelu", SCORE, SEARCH, SPREAD])
+@needs_torch_cuda
 def test_rows_whose_terms_pass_in_pieces(chain: str, kind: str) -> None:
     """More float32 rows than there is room for terms of: each with its own row inputs and the same bits every time.
     Of those of the kinds behind the first some have a second level, or infinities.
     """
-    pytest.importorskip("torch")
     batch, k, n = 9001, 1024, 4224
     case = _case(chain, batch, k, n, kind="infinities" if kind == "infinities" else "sigma5")
     if kind == "wide":
@@ -452,11 +448,9 @@ def test_rows_in_parts(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("n", [300, 33000])
+@needs_torch_cuda
 def test_searches_of_device_tensors(n: int) -> None:
     """Row inputs, and lists of rows, on the device: columns and rows that are not there; graphs."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     case = _case(SEARCH + ", var", 50, 72, n)
     with case.model("cuda", batch_invariant=True, simplify="none") as model:
         want = flat(model(case.x, **case.rows))

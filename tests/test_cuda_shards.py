@@ -17,7 +17,7 @@ from cases import Case, flat, make_case, same_bits
 from cuda_kernels import FORCE, KERNELS, each
 from datasets import ALL
 from rowfold import _lib
-from torch_devices import captured
+from torch_devices import captured, needs_torch_cuda, torch
 
 _CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
 pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
@@ -140,20 +140,14 @@ def test_states_of_other_backends_are_merged() -> None:
             case.check_results(rowfold.merge_states(model, parts, **case.rows), "cuda", chain)
 
 
-def torch_with_gpu() -> Any:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
-    return torch
-
-
+@needs_torch_cuda
 def test_device_tensors_and_graphs() -> None:
     """Without a wait, in the order of the stream, and again from a graph."""
     for batch in (5, 300):
-        check_on_device(torch_with_gpu(), case_of(SCORE, batch, 72, 5000))
+        check_on_device(case_of(SCORE, batch, 72, 5000))
 
 
-def check_on_device(torch: Any, case: Case) -> None:
+def check_on_device(case: Case) -> None:
     cuts = even(5000, 4)
     models = [shard_of(case, first, end - first) for first, end in zip(cuts, cuts[1:])]
     x = torch.tensor(case.x, device="cuda")
@@ -176,9 +170,9 @@ def check_on_device(torch: Any, case: Case) -> None:
     assert all(same_bits(y.cpu().numpy(), w) for y, w in zip(rowfold.merge_states(models[1], mixed, **rows), want))
 
 
+@needs_torch_cuda
 def test_many_parts() -> None:
     """More than one launch merges from where they are."""
-    torch = torch_with_gpu()
     case = case_of(SCORE, 12, 32, 40 * 256)
     cuts = [256 * i for i in range(41)]
     models = [shard_of(case, first, end - first) for first, end in zip(cuts, cuts[1:])]
@@ -189,9 +183,9 @@ def test_many_parts() -> None:
 
 
 @pytest.mark.parametrize("columns", [256, 100])
+@needs_torch_cuda
 def test_many_parts_of_one_gather(columns: int) -> None:
     """What lies at even distances is merged where it is: the bits are those of parts that are gathered first."""
-    torch = torch_with_gpu()
     for chain in (SCORE, "linear | logsumexp"):
         case = case_of(chain, 130, 32, 5000)
         cuts = [*range(0, 5000, columns), 5000]
@@ -266,8 +260,8 @@ def test_threads_as_ranks(size: int) -> None:
     assert all(same_bits(y, want) for y in results)
 
 
+@needs_torch_cuda
 def test_device_memory_is_checked() -> None:
-    torch = torch_with_gpu()
     case = case_of(PLAIN, 4, 32, 600)
     model = shard_of(case, 0, 600)
     part = model.states(case.x)

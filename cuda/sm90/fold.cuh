@@ -282,7 +282,7 @@ template <class C, int N> __device__ __forceinline__ void add_stages(
 #pragma unroll
     for (int h = 0; h < HALVES; h++) {
         float part[C::PARTS][NR];
-        take_turn<C>((int)threadIdx.x / 128 - 1); /* `warpgroup`, which may lie in memory here: hopper.md 127 */
+        take_turn<C>((int)threadIdx.x / 128 - 1); /* not `warpgroup`, which may lie in memory: hopper.md 127 */
 #pragma unroll
         for (int d = 0; d < C::DEPTH; d++) {
             if (h == 0) mbarrier_wait(sh.full + 8 * (ring.stage + d), ring.phase);
