@@ -30,8 +30,8 @@ def test_tests_that_run_alone_are_the_last_ones() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     names = [line.split("::")[1] for line in done.stdout.splitlines() if "::" in line]
     source = (ROOT / files[0]).read_text()
-    alone = [part.split("(")[0] for part in source.split("@pytest.mark.alone\ndef ")[1:]]
-    assert len(alone) > 3
+    alone = re.findall(r"^@pytest\.mark\.alone\n(?:@.*\n)*def (\w+)", source, re.MULTILINE)
+    assert len(alone) == source.count("@pytest.mark.alone") > 3
     assert names[-len(alone) :] == alone
 
 
