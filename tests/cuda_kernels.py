@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The CUDA kernels by name, from the table that the library is compiled from."""
+"""The CUDA kernels by name, from the table that the library is compiled from, and what skips tests of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+import rowfold
 
 _CUDA = Path(__file__).parent.parent / "cuda"
 _ROWS = "".join((_CUDA / name).read_text() for name in ("sm90/kernels.def", "kernels.def"))  # in their order
 KERNELS = re.findall(r'^RFI_CUDA_KERNEL\(\w+, "(\w+)"', _ROWS, re.MULTILINE)
+HOPPER = [name for name in KERNELS if name.startswith("hopper")]
 FORCE = "ROWFOLD_CUDA_KERNEL"  # the environment variable that forces one wherever it can run
+
+_BACKEND = next(b for b in rowfold.backends() if b.name == "cuda")
+needs_cuda = pytest.mark.skipif(not _BACKEND.available, reason=f"backend cuda: {_BACKEND.reason}")
 
 
 def each(patch: pytest.MonkeyPatch, names: Iterable[str] = KERNELS) -> Iterator[str]:

@@ -15,16 +15,14 @@ import rowfold
 import sanitize
 import strategies
 from cases import Case, flat, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS, each
+from cuda_kernels import FORCE, HOPPER, KERNELS, each, needs_cuda
 from datasets import ALL, Data
 from device_array import DeviceArray
 from hypothesis import given, settings
 from stored import store
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+pytestmark = needs_cuda
 
-_HOPPER = [name for name in KERNELS if name.startswith("hopper")]
 CHAINS = ["linear", "linear | logsumexp", "linear | mul(2) | max | gelu", "linear | clamp(-1, 1) | sum"]
 CHAINS += ["linear | entropy"]  # for the kernels of several results
 
@@ -118,7 +116,7 @@ def test_more_tiles_than_multiprocessors(chain: str, batch: int, monkeypatch: py
     case = _case(chain, batch, 40, 70_001)
     some = replace(case, x=case.x[::7])
     expected = some.expected("cuda")
-    for kernel in each(monkeypatch, [name for name in _HOPPER if name.endswith("_small") == (batch == 60)]):
+    for kernel in each(monkeypatch, [name for name in HOPPER if name.endswith("_small") == (batch == 60)]):
         with case.model("cuda", simplify="none") as model:
             first = model(case.x)
             some.check(first[::7], kernel, expected)
@@ -236,7 +234,7 @@ def test_stored_logits_of_16_bits(chain: str, dtype: str, monkeypatch: pytest.Mo
     for batch, k, n in ((300, 200, 520), (131, 330, 600), (200, 70, 256)):
         case = _case(chain, batch, k, n, dtype)
         x = DeviceArray(case.x)
-        for _ in each(monkeypatch, [name for name in _HOPPER if "answers" not in name and "searches" not in name]):
+        for _ in each(monkeypatch, [name for name in HOPPER if "answers" not in name and "searches" not in name]):
             with case.model("cuda", simplify="none") as model:
                 expected = store(model(case.x), dtype)
             with replace(case, y_dtype=dtype).model("cuda", simplify="none") as model:
@@ -375,11 +373,11 @@ def test_sums_of_few_products(k: int, dtype: str, monkeypatch: pytest.MonkeyPatc
     for chain in ("linear", "linear | max", "linear | topk(2), max"):
         case = make_case(chain, data, dtype=dtype)
         expected = case.expected_results("cuda")
-        for kernel in each(monkeypatch, _HOPPER):
+        for kernel in each(monkeypatch, HOPPER):
             case.check_results(case.run("cuda", simplify="none"), "cuda", kernel, expected)
 
 
-@pytest.mark.parametrize("kernel", _HOPPER)
+@pytest.mark.parametrize("kernel", HOPPER)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_rows_that_are_not_there(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not loaded for the last tiles, of x nor of W: what lies in their place, here NaN that a call before has
@@ -505,7 +503,7 @@ def test_wild_values(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
                 case.check(case.run("cuda", simplify="none"), kernel, expected)
 
 
-@pytest.mark.parametrize("kernel", _HOPPER + ["mma_128x128", "mma_64x64"])
+@pytest.mark.parametrize("kernel", HOPPER + ["mma_128x128", "mma_64x64"])
 def test_values_that_would_be_lost(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large values of x where W is zero and the reverse, terms that cancel, one-hot rows, and a feature that W
     makes as small as x makes it large: what is left is far below the row's largest value.
@@ -643,7 +641,7 @@ def test_a_layer_of_no_columns(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
                 case.check(case.run("cuda", simplify="none"), kernel, expected)
 
 
-@pytest.mark.parametrize("kernel", ["", *_HOPPER])
+@pytest.mark.parametrize("kernel", ["", *HOPPER])
 def test_one_stage_and_thousands_of_tiles(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are told their tiles faster than anywhere else: none may be told over one that is still read."""
     monkeypatch.setenv(FORCE, kernel)

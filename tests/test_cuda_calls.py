@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
+from cuda_kernels import needs_cuda
 from datasets import ALL
 from rowfold import _lib
 from torch_devices import Gate, needs_torch_cuda, on_cuda, torch
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+pytestmark = needs_cuda
 
 CHAINS = ["linear", "linear | logsumexp", "linear | mul(2) | max | gelu", "linear | clamp(-1, 1) | sum"]
 

@@ -10,17 +10,14 @@ import pytest
 import rowfold
 import sanitize
 from cases import flat, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS, each
+from cuda_kernels import FORCE, HOPPER, KERNELS, each, needs_cuda
 from datasets import ALL
 from torch_devices import needs_torch_cuda, torch
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
-
-_HOPPER = [name for name in KERNELS if name.startswith("hopper")]
+pytestmark = needs_cuda
 
 
-@pytest.mark.parametrize("kernel", [*_HOPPER, "mma_64x64", "mma_16x64"])
+@pytest.mark.parametrize("kernel", [*HOPPER, "mma_64x64", "mma_16x64"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """These kernels read W in rows, where the caller has it, and in blocks of the library's."""
@@ -38,7 +35,7 @@ def test_lent_weights_give_the_same_bits(kernel: str, dtype: str, monkeypatch: p
                 assert same_bits(y, lent(case.x))
 
 
-@pytest.mark.parametrize("kernel", _HOPPER)
+@pytest.mark.parametrize("kernel", HOPPER)
 @pytest.mark.parametrize("types", ["float16 float32", "bfloat16 float32", "bfloat16 float16"])
 def test_lent_weights_beside_x_of_another_type(kernel: str, types: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In rows, which tiles read that cannot read blocks of as many columns beside three terms of x."""

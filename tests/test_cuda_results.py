@@ -12,14 +12,13 @@ import pytest
 import rowfold
 import strategies
 from cases import Case, flat, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS, each
+from cuda_kernels import FORCE, KERNELS, each, needs_cuda
 from datasets import ALL, Data
 from hypothesis import assume, given, settings
 from stored import store, widen
 from torch_devices import captured, needs_torch_cuda, on_cuda, torch
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+pytestmark = needs_cuda
 
 SCORE = "linear | softcap(30) | div(#heat) | logprob(#target), argmax, entropy, logsumexp, pick(#target), max"
 TREES = [

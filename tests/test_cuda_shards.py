@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, flat, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS, each
+from cuda_kernels import FORCE, KERNELS, each, needs_cuda
 from datasets import ALL
 from rowfold import _lib
 from torch_devices import captured, needs_torch_cuda, torch
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+pytestmark = needs_cuda
 
 SCORE = "linear | softcap(30) | div(#heat) | logprob(#target, -100), argmax, entropy, logsumexp, pick(#other), max"
 PLAIN = "linear | gelu | logsumexp | exp"

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS, each
+from cuda_kernels import FORCE, HOPPER, each, needs_cuda
 from cuda_ways import TERMS, Array, K, N, check_chain, on_wgmma, rows_of, tame, ways_of
 from datasets import ALL, Data, infinities, kernelbench, spread
 from hypothesis import given, settings
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+pytestmark = needs_cuda
 
 PARTS = {
     "first": lambda batch: [0],
@@ -375,7 +374,7 @@ def test_float32_beside_weights_that_expect_their_own_type(
         whole = make_case(chain, Data(x[:, :k], w[:n, :k], b[:n]), dtype=dtype, x_dtype="float32")
         for rows in (9, 32, 140):
             case = replace(whole, x=whole.x[:rows], told=False)
-            for kernel in each(monkeypatch, ("", *(name for name in KERNELS if name.startswith("hopper")))):
+            for kernel in each(monkeypatch, ("", *HOPPER)):
                 case.check_results(case.run("cuda", simplify="none"), "cuda", kernel)
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import rowfold
 from cases import Case, make_case, same_bits
-from cuda_kernels import FORCE, KERNELS, each
+from cuda_kernels import FORCE, KERNELS, each, needs_cuda
 from cuda_ways import TERMS, K, N, check_chain, on_wgmma, rows_of, tame, ways_of
 from datasets import Data, kernelbench, spread
 
-_CUDA = next(b for b in rowfold.backends() if b.name == "cuda")
-pytestmark = pytest.mark.skipif(not _CUDA.available, reason=f"backend cuda: {_CUDA.reason}")
+pytestmark = needs_cuda
 
 VERDICTS = K // 8  # rows of W with several infinities that have a column each, at most
 
