@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <rowfold.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,8 @@ enum { BATCH = 448, K = 512, N = 512, X_BYTES = BATCH * K * 4, PATIENCE_S = 60 }
 
 static float weight[N * K], expected[BATCH], y[BATCH];
 static char *lazy; /* x, no page of which may be read before it was asked for */
-static volatile sig_atomic_t faults,
-    elsewhere; /* pages fetched, and how many of them for other threads than the first */
+/* Pages fetched, and how many of them for other threads than the first: several fetch at a time. */
+static atomic_int faults, elsewhere;
 static pid_t first_thread;
 
 static void fetch_page(int number, siginfo_t *info, void *context) {
@@ -115,7 +116,7 @@ int main(void) {
         CHECK(!rf_model_forward(model, lazy, BATCH, y) && !memcmp(y, expected, sizeof y), "round %d: %s", round,
             rf_last_error());
     }
-    CHECK(faults >= X_BYTES / 4096 && elsewhere, "%d faults, %d in the pool's threads", (int)faults, (int)elsewhere);
+    CHECK(faults >= X_BYTES / 4096 && elsewhere, "%d faults, %d in the pool's threads", faults, elsewhere);
     rf_model_destroy(model);
     return failures != 0;
 }
