@@ -210,7 +210,7 @@ typedef struct rf_config {
     int32_t math;          /* rf_math */
     int32_t simplify;      /* rf_simplify */
     const char *backend;   /* force one by name (rf_backend_name); NULL: $ROWFOLD_BACKEND if `device` is NULL too, else the best that can run the model */
-    const char *device;    /* "cpu", "cuda" or "cuda:1"; NULL: any, the best first */
+    const char *device;    /* "cpu", "cuda" (the current device) or "cuda:1"; NULL: any, the best first */
     int32_t threads;       /* CPU threads of one forward; 0: $ROWFOLD_NUM_THREADS, else all cores this process may use */
     uint32_t flags;        /* RF_BATCH_INVARIANT */
     int64_t first_column;  /* the model holds rows first_column to first_column + out_features - 1 of a W of total_columns rows, which other */

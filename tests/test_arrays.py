@@ -510,7 +510,8 @@ def test_jax_arrays_on_cuda(weights, x):
         gpu = jax.devices("cuda")[0]
     except RuntimeError as error:
         pytest.skip(f"jax has no CUDA device: {error}")
-    model = rowfold.Model(CHAIN, K, N, device="cuda")
+    # Not "cuda", which is the current device: with several that need not be the first of jax's.
+    model = rowfold.Model(CHAIN, K, N, device=f"cuda:{gpu.local_hardware_id}")
     model.load_weights(*(jax.device_put(v, gpu) for v in weights))
     y = model(jax.device_put(x, gpu))
     assert isinstance(y, jax.Array) and y.device == gpu

@@ -126,6 +126,13 @@ def check_gone(answers: list) -> None:
         assert all(text.startswith("an exchange before has failed: rank 1") for _, text, _ in later)
 
 
+def check_absent(answers: list) -> None:
+    assert answers[1] is None
+    expected = "the processes with global ranks 0, 1 did not all make a gloo group beside that of tp_group"
+    check_refused(answers[0], [("CommunicationError", expected)])
+    assert "within 2 s (tp_timeout): " in answers[0][0][1]
+
+
 CHECKS = {
     "several": check_several,
     "dtensors": check_dtensors,
@@ -133,6 +140,7 @@ CHECKS = {
     "functions": check_functions,
     "killed": check_gone,
     "late": check_gone,
+    "absent": check_absent,
 }
 RIGHT = {  # what each process prints
     "numbers": [True, True, True, [2, 0], True],
@@ -169,6 +177,7 @@ def check(tmp_path: Path, scenario: str, size: int, *transport: str) -> None:
         ("failing", 3),
         ("killed", 3),
         ("late", 3),
+        ("absent", 2),
     ],
 )
 @pytest.mark.cpu_only
@@ -189,6 +198,7 @@ def test_processes(tmp_path, scenario, size):
         ("failing", "nccl"),
         ("killed", "nccl"),
         ("late", "nccl"),
+        ("absent", "nccl"),
         ("on_gpus", "cpu:gloo,cuda:nccl"),
         ("functions", "cpu:gloo,cuda:nccl"),
         ("bits_on_gpus", "cpu:gloo,cuda:nccl"),

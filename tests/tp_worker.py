@@ -20,7 +20,7 @@ import rowfold
 import rowfold.torch
 import torch
 import torch.distributed as dist
-from rowfold.torch import linear_cross_entropy, token_logprobs
+from rowfold.torch import linear_cross_entropy, sharded, token_logprobs
 from torch import nn
 from torch_devices import captured
 
@@ -314,19 +314,34 @@ def killed() -> object:
 
 
 def late() -> object:
-    module = fused(3)
+    dist.barrier()  # a group without gloo has one made beside it, and must not be late for that already
+    module = fused(5)
     module(x)
     if rank == 1:
-        time.sleep(12)
+        time.sleep(15)
         return None
     refusals = [refused(lambda: module(x))]
     stay_until_all_have_seen_it()
     return refusals
 
 
+def absent() -> object:
+    """The second process does not call fuse, which makes a group of gloo beside one that has none."""
+    if backend == "gloo":
+        sharded.backends_of = lambda group: {"cuda": "nccl"}
+    if rank == 1:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not Path(f"{sys.argv[4]}.0").exists():
+            time.sleep(0.05)
+        return None
+    refusals = [refused(lambda: fused(2))]
+    Path(f"{sys.argv[4]}.0").touch()
+    return refusals
+
+
 np.seterr(all="raise")
 print(json.dumps(globals()[scenario]()), flush=True)
-if scenario not in ("killed", "late"):
+if scenario not in ("killed", "late", "absent"):
     dist.destroy_process_group()
 else:
     os._exit(0)

@@ -136,10 +136,13 @@ class Inputs:
         if given.memory is Memory.HOST or (self.device >= 0 and given.device in (-1, self.device)):
             return
         where = f"CUDA device {given.device}" if given.device >= 0 else "a CUDA device"
-        expected = "the host" if self.device < 0 else f"CUDA device {self.device}, or the host"
-        raise InvalidArgumentError(
-            f"{argument} is on {where}, but the model runs on {self.backend}; expected {expected}"
-        )
+        if self.device < 0:
+            runs, expected = self.backend, "the host"
+        else:
+            runs, expected = f"CUDA device {self.device}", "that device or the host"
+            if given.device >= 0:
+                expected += f', or a model with device="cuda:{given.device}"'
+        raise InvalidArgumentError(f"{argument} is on {where}, but the model runs on {runs}; expected {expected}")
 
     def check_dtype(
         self, argument: str, dtype: DType, only: DType | None = None, named: str = "dtype", hint: str = ""

@@ -61,7 +61,7 @@ class Model:
     simplify
         Which rewrites are allowed: ``"none"``, ``"exact"`` (the same bits) or ``"algebraic"`` (equal over the reals).
     device
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``; None for the best there is.
+        ``"cpu"``, ``"cuda"`` (the calling thread's current CUDA device) or ``"cuda:1"``; None for the best there is.
     threads
         CPU threads of one call; None for $ROWFOLD_NUM_THREADS, else all cores that this process may use.
     backend

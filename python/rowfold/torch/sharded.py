@@ -90,14 +90,24 @@ _beside: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # groups with gloo o
 
 
 def _with_gloo(group: Any, timeout: float | None) -> Any:
-    """The group itself if it has gloo, else one beside it, which all of its processes make at the same time."""
+    """The group itself if it has gloo, else one beside it, which all of its processes make at the same time.
+
+    Raises CommunicationError where some of them do not.
+    """
     if backends_of(group).get("cpu") == "gloo":
         return group
     if group not in _beside:
         limit: dict[str, Any] = {} if timeout is None else {"timeout": timedelta(seconds=timeout)}
-        _beside[group] = dist.new_group(
-            dist.get_process_group_ranks(group), backend="gloo", use_local_synchronization=True, **limit
-        )
+        ranks = dist.get_process_group_ranks(group)
+        try:
+            _beside[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True, **limit)
+        except RuntimeError as error:
+            within = "the group's time limit" if timeout is None else f"{timeout:g} s (tp_timeout)"
+            raise CommunicationError(
+                f"the processes with global ranks {', '.join(map(str, ranks))} did not all make a gloo group beside "
+                f"that of tp_group, which has none, within {within}: {str(error).strip().splitlines()[0]}; expected "
+                "the same call of all of them"
+            ) from None
     return _beside[group]
 
 
