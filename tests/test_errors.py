@@ -432,6 +432,11 @@ def test_every_status_is_provoked_and_has_a_sentence() -> None:
     assert _lib.load().rf_status_message(12345) == b"unknown status"
 
 
+def test_what_others_say_is_one_line() -> None:
+    assert rowfold.errors.first_line(RuntimeError("\n timed out \nException raised from wait")) == "timed out"
+    assert rowfold.errors.first_line(RuntimeError(" ")) == "RuntimeError"
+
+
 @given(st.text(max_size=60) | st.text(alphabet="linear(1,2)|mulaxgep@v. =-", max_size=60))
 def test_any_text_parses_or_points_at_a_column(text: str) -> None:
     for chain in (text, f"linear(2, 3) | {text}"):

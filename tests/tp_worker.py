@@ -295,7 +295,9 @@ def bits_on_gpus() -> object:
 
 
 def stay_until_all_have_seen_it() -> None:
-    """Without the second process. One that were slower would see us gone, and name us."""
+    """All but the second process, which may wait for them here, too. One that were slower would see another gone, and
+    name that.
+    """
     others = [Path(f"{sys.argv[4]}.{other}") for other in range(size) if other != 1]
     Path(f"{sys.argv[4]}.{rank}").touch()
     end = time.monotonic() + 60
@@ -329,13 +331,8 @@ def absent() -> object:
     """The second process does not call fuse, which makes a group of gloo beside one that has none."""
     if backend == "gloo":
         sharded.backends_of = lambda group: {"cuda": "nccl"}
-    if rank == 1:
-        end = time.monotonic() + 60
-        while time.monotonic() < end and not Path(f"{sys.argv[4]}.0").exists():
-            time.sleep(0.05)
-        return None
-    refusals = [refused(lambda: fused(2))]
-    Path(f"{sys.argv[4]}.0").touch()
+    refusals = None if rank == 1 else [refused(lambda: fused(2))]
+    stay_until_all_have_seen_it()
     return refusals
 
 

@@ -133,6 +133,11 @@ def in_python(message: str) -> str:
     return message
 
 
+def first_line(error: Exception) -> str:
+    """What another library's exception says, without where in its code that was; its class where it says nothing."""
+    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+
+
 def for_status(name: str | None, message: str) -> Error:
     """The exception for a status by its name in rowfold.h without ``RF_``; InternalError for one that is not known."""
     return BY_STATUS.get(name or "", InternalError)(in_python(message))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._lib import DType
+from ..errors import first_line
 from ..model import Model
 from ..ops import Chain
 from .cases import Case
@@ -206,7 +207,7 @@ class Torch:
             try:
                 self.run()
             except Exception as error:
-                raise Unavailable(f"torch.compile failed: {str(error).splitlines()[0][:200]}") from None
+                raise Unavailable(f"torch.compile failed: {first_line(error)[:200]}") from None
 
     def _tensor(self, values: Array) -> Any:
         if values.dtype == np.uint16:

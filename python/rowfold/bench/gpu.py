@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..errors import Error
+from ..errors import Error, first_line
 from ..model import Model
 from ..ops import Chain, presets
 from .cases import Case
@@ -205,7 +205,7 @@ class Runner:
         try:
             self.torch.zeros(1, device=device)
         except (RuntimeError, AssertionError) as error:
-            raise SystemExit(f"rowfold bench: --device {device}: {str(error).splitlines()[0]}") from None
+            raise SystemExit(f"rowfold bench: --device {device}: {first_line(error)}") from None
         self.device, self.repeat, self.say, self.limit = device, repeat, say, limit
 
     def measure(

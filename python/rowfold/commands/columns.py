@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import shards as layers
-from ..errors import CommunicationError, InvalidArgumentError
+from ..errors import CommunicationError, InvalidArgumentError, first_line
 from ..model import Model
 from . import shards
 
@@ -91,10 +91,9 @@ def attend(arguments: argparse.Namespace) -> Iterator[Columns]:
         try:
             distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=limit)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0]
             raise CommunicationError(
                 f"the {size} processes have not met within {arguments.shard_timeout:g} seconds (--shard-timeout): "
-                f"{reason}"
+                f"{first_line(error)}"
             ) from None
         try:
             _choose_device(torch, arguments)

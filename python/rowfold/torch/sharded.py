@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from .. import errors
-from ..errors import CommunicationError, Error, FuseError, InvalidArgumentError
+from ..errors import CommunicationError, Error, FuseError, InvalidArgumentError, first_line
 from ..model import Model
 from ..shards import States, merge_states
 from .heads import head
@@ -92,7 +92,7 @@ _beside: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # groups with gloo o
 def _with_gloo(group: Any, timeout: float | None) -> Any:
     """The group itself if it has gloo, else one beside it, which all of its processes make at the same time.
 
-    Raises CommunicationError where some of them do not.
+    Raises CommunicationError where some of them do not in time, or gloo cannot.
     """
     if backends_of(group).get("cpu") == "gloo":
         return group
@@ -104,9 +104,9 @@ def _with_gloo(group: Any, timeout: float | None) -> Any:
         except RuntimeError as error:
             within = "the group's time limit" if timeout is None else f"{timeout:g} s (tp_timeout)"
             raise CommunicationError(
-                f"the processes with global ranks {', '.join(map(str, ranks))} did not all make a gloo group beside "
-                f"that of tp_group, which has none, within {within}: {str(error).strip().splitlines()[0]}; expected "
-                "the same call of all of them"
+                f"the processes with global ranks {', '.join(map(str, ranks))} could not make a group of gloo beside "
+                f"tp_group, which has none, within {within}: {first_line(error)}; expected the same call of all of "
+                "them"
             ) from None
     return _beside[group]
 
@@ -220,8 +220,8 @@ class Exchange:
                 raise self._lost(rank, error) from None
 
     def _lost(self, rank: int, error: RuntimeError) -> CommunicationError:
-        reason = str(error).strip().splitlines()[0]
-        self._broken = f"rank {rank} (global rank {dist.get_global_rank(self.group, rank)}) did not answer: {reason}"
+        place = dist.get_global_rank(self.group, rank)
+        self._broken = f"rank {rank} (global rank {place}) did not answer: {first_line(error)}"
         return CommunicationError(self._broken)
 
     def agree(self, error: Exception | None, facts: dict[str, Any]) -> list[dict[str, Any]]:
